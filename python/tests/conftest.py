@@ -1,4 +1,4 @@
-"""Tests drive the real program: ``BELLJAR_BIN`` says where it is."""
+"""Shared fixtures. Tests run the real program, named by ``BELLJAR_BIN``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import belljar
 
 def pytest_sessionstart() -> None:
     if not os.environ.get("BELLJAR_BIN"):
-        pytest.exit("BELLJAR_BIN has to name the program: BELLJAR_BIN=target/debug/belljar", returncode=2)
-    # What a person has set up is not what is tested.
+        pytest.exit("set BELLJAR_BIN to the program, for example: BELLJAR_BIN=target/debug/belljar", returncode=2)
+    # Settings of the user must not affect the tests.
     for name in ("BELLJAR_SERVER", "BELLJAR_API_KEY", "BELLJAR_CONFIG"):
         os.environ.pop(name, None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what `./test` counts."""
+    """Prints the summary line that `./test` parses."""
     passed, failed, errors = (len(terminalreporter.stats.get(each, [])) for each in ("passed", "failed", "error"))
     terminalreporter.write_line(f"test result: {passed} passed; {failed + errors} failed")
 

@@ -1,4 +1,4 @@
-"""A server that answers as a test tells it to, over real sockets."""
+"""A fake server on a real socket whose responses a test defines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def refuse(self, status: int, code: str, **headers: str) -> None:
         self.reply(status, {"error": {"code": code, "message": "no", "request_id": "req_1"}}, **headers)
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         self.close_connection = True
         self.connection.close()
 
@@ -67,9 +67,9 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """The address, and the headers of every request so far."""
+    """Starts a fake server; yields its URL and a list that collects the headers of every request."""
     seen: list[dict[str, str]] = []
-    handler = type("Told", (Handler,), {"answer": staticmethod(answer), "seen": seen})
+    handler = type("FakeHandler", (Handler,), {"answer": staticmethod(answer), "seen": seen})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Real agents of real frameworks, with models that say what they were told to say."""
+"""Runs real agents of real frameworks, with scripted models."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def check(box: belljar.Toolbox) -> None:
     assert (command.stdout, command.stderr, command.exit_code) == ("out\n", "err\n", 3)
 
 
-def test_what_a_model_is_told(tmp_path: Path) -> None:
+def test_tool_answers_for_the_model(tmp_path: Path) -> None:
     box = belljar.Toolbox(files={"in.txt": "given"}, artifacts=tmp_path / "made")
     code = (
         "import os\nos.makedirs('artifacts', exist_ok=True)\nopen('artifacts/a.csv', 'w').write(open('in.txt').read())"
     )
-    told = box.python(code)
-    assert told == f"Artifact a.csv (text/csv, 5 bytes), saved as {tmp_path / 'made/a.csv'}"
+    answer = box.python(code)
+    assert answer == f"Artifact a.csv (text/csv, 5 bytes), saved as {tmp_path / 'made/a.csv'}"
     assert (tmp_path / "made/a.csv").read_text() == "given"
-    assert box.command("exit 3") == "It did not succeed (failed): the program exited with status 3"
-    assert asyncio.run(box.apython("pass")) == "It succeeded and printed nothing."
+    assert box.command("exit 3") == "The execution did not succeed (failed): the program exited with status 3"
+    assert asyncio.run(box.apython("pass")) == "The execution succeeded and printed nothing."
     long = box.python("print('x' * 50_000)")
     assert len(long) < 20_000
     assert "characters left out" in long
-    assert box.command("\0").startswith("It did not run: ")
+    assert box.command("\0").startswith("Nothing ran: ")
 
 
 @pytest.mark.frameworks
@@ -57,22 +57,22 @@ def test_langchain() -> None:
             return self
 
     def agent(box: belljar.Toolbox) -> Any:
-        said = [AIMessage("", tool_calls=[{"name": name, "args": args, "id": name}]) for name, args in CALLS]
-        return create_agent(Scripted(messages=iter([*said, AIMessage("done")])), tools=tools(box))
+        messages = [AIMessage("", tool_calls=[{"name": name, "args": args, "id": name}]) for name, args in CALLS]
+        return create_agent(Scripted(messages=iter([*messages, AIMessage("done")])), tools=tools(box))
 
-    for awaited in (False, True):
+    for is_async in (False, True):
         box = belljar.Toolbox()
-        asked = {"messages": [("user", "go")]}
-        answer = asyncio.run(agent(box).ainvoke(asked)) if awaited else agent(box).invoke(asked)
-        heard = [message.content for message in answer["messages"] if isinstance(message, ToolMessage)]
-        assert heard[0] == "--- STDOUT ---\n42 ['lo']"
-        assert str(heard[1]).startswith("--- STDOUT ---\nout\n--- STDERR ---\nerr\nIt did not succeed")
+        request = {"messages": [("user", "go")]}
+        answer = asyncio.run(agent(box).ainvoke(request)) if is_async else agent(box).invoke(request)
+        outputs = [message.content for message in answer["messages"] if isinstance(message, ToolMessage)]
+        assert outputs[0] == "--- STDOUT ---\n42 ['lo']"
+        assert str(outputs[1]).startswith("--- STDOUT ---\nout\n--- STDERR ---\nerr\nThe execution did not succeed")
         assert answer["messages"][-1].content == "done"
         check(box)
 
 
 @pytest.mark.frameworks
-def test_the_langchain_agent_that_plots(tmp_path: Path) -> None:
+def test_langchain_example_agent(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "agent.py"
     done = subprocess.run(
         [sys.executable, str(example), "--scripted"], cwd=tmp_path, capture_output=True, text=True, env=os.environ
@@ -89,16 +89,18 @@ def test_openai_agents() -> None:
 
     from belljar.openai_agents import tools
 
-    said: list[Any] = [
+    responses: list[Any] = [
         ResponseFunctionToolCall(arguments=json.dumps(args), call_id=name, name=name, type="function_call")
         for name, args in CALLS
     ]
     text = ResponseOutputText(text="done", type="output_text", annotations=[])
-    said.append(ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message"))
+    responses.append(
+        ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
+    )
 
     class Scripted(agents.Model):
         async def get_response(self, *_: Any, **__: Any) -> Any:
-            return agents.ModelResponse(output=[said.pop(0)], usage=agents.Usage(), response_id=None)
+            return agents.ModelResponse(output=[responses.pop(0)], usage=agents.Usage(), response_id=None)
 
         def stream_response(self, *_: Any, **__: Any) -> Any:
             raise NotImplementedError
@@ -117,11 +119,11 @@ def test_smolagents() -> None:
 
     from belljar.smolagents import tools
 
-    said = [*CALLS, ("final_answer", {"answer": "done"})]
+    calls_to_make = [*CALLS, ("final_answer", {"answer": "done"})]
 
     class Scripted(smolagents.Model):
         def generate(self, *_: Any, **__: Any) -> Any:
-            name, arguments = said.pop(0)
+            name, arguments = calls_to_make.pop(0)
             function = ChatMessageToolCallFunction(name=name, arguments=arguments)
             calls = [ChatMessageToolCall(id=name, type="function", function=function)]
             return smolagents.ChatMessage(role=smolagents.MessageRole.ASSISTANT, content="", tool_calls=calls)

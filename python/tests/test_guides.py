@@ -1,7 +1,7 @@
-"""The guides in ``docs`` say what happens: their commands are run, and what they show is compared.
+"""Runs the commands of the guides in ``docs`` and compares their output with the text.
 
-A block below the line ```NAME`:`` is a file of that name. What ``console`` blocks have behind ``$`` is typed into one
-shell, in a fresh folder; ``…`` stands for anything, and for any number of lines where it has one to itself.
+A block after a line ```NAME`:`` is a file of that name. The commands after ``$`` in ``console`` blocks run in one
+shell, in a fresh folder. ``…`` matches anything within a line; alone on a line, it matches any number of lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK = re.compile(r"(?:^`(?P<name>[^`\n]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>
 
 
 def commands(text: str) -> list[tuple[str, str]]:
-    """Each command, and what is shown below it."""
+    """Returns each command with the output shown below it."""
     found: list[tuple[str, str]] = []
     for line in text.splitlines(keepends=True):
         command, shown = found[-1] if found else ("", "")
@@ -33,19 +33,19 @@ def commands(text: str) -> list[tuple[str, str]]:
         elif command.endswith("\\\n") and not shown:
             found[-1] = (command + line, "")
         else:
-            assert found, f"nothing was typed before {line!r}"
+            assert found, f"output without a command: {line!r}"
             found[-1] = (command, shown + line)
     return found
 
 
-def looks_like(shown: str) -> str:
-    """A pattern for what is shown."""
+def output_pattern(shown: str) -> str:
+    """Returns a regular expression that matches the shown output."""
     pattern = re.escape(shown)
     return re.sub("^…\n", "(?:.*\n)*?", pattern.replace("\\\n", "\n"), flags=re.MULTILINE).replace("…", ".*")
 
 
-def narrow(text: str) -> str:
-    """Columns are as wide as what happens to be in them."""
+def squeeze_spaces(text: str) -> str:
+    """Replaces runs of spaces, because column widths depend on the content."""
     return re.sub(" +", " ", text)
 
 
@@ -55,14 +55,14 @@ def free_port() -> str:
         return str(listener.getsockname()[1])
 
 
-def typed(lines: list[str], folder: Path, seconds: float = 120, **variables: str) -> list[tuple[str, str]]:
-    """Types all of it into one shell: what each printed, and its status."""
+def run_in_shell(lines: list[str], folder: Path, seconds: float = 120, **variables: str) -> list[tuple[str, str]]:
+    """Runs the lines in one shell. Returns the output and exit status of each."""
     mark = "\nprintf '\\0%d\\0' $?\n"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("BELLJAR_", "XDG_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("BELLJAR_", "XDG_"))}
     shell = subprocess.Popen(
         ["bash", "--norc", "-c", "".join(line + mark for line in lines)],
         cwd=folder,
-        env={**kept, **variables},
+        env={**environment, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -71,7 +71,7 @@ def typed(lines: list[str], folder: Path, seconds: float = 120, **variables: str
     try:
         parts = shell.communicate(timeout=seconds)[0].decode().split("\0")
     finally:
-        # Also what a guide that failed left in the background.
+        # Also ends background processes of a guide that failed.
         with suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
@@ -79,48 +79,48 @@ def typed(lines: list[str], folder: Path, seconds: float = 120, **variables: str
 
 
 @pytest.mark.parametrize("name", GUIDES)
-def test_a_guide(name: str, tmp_path: Path) -> None:
+def test_guide_commands_print_what_the_guide_shows(name: str, tmp_path: Path) -> None:
     guide = (ROOT / "docs" / f"{name}.md").read_text()
-    # Machines for tests may lack a layer, and have something else at that port.
+    # Test machines may lack a layer, and the port may be in use.
     guide = guide.replace("7117", free_port()).replace(" serve --", " serve --allow-degraded --")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "belljar").symlink_to(os.environ["BELLJAR_BIN"])
-    wanted: list[tuple[str, str]] = []
+    expected: list[tuple[str, str]] = []
     for block in _BLOCK.finditer(guide):
         if block["name"]:
             (tmp_path / block["name"]).write_text(block["text"])
         else:
-            assert block["kind"] == "console", f"nobody runs this: {block['text']}"
-            wanted += commands(block["text"])
-    assert len(wanted) > 2
+            assert block["kind"] == "console", f"this block is never run: {block['text']}"
+            expected += commands(block["text"])
+    assert len(expected) > 2
     places = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
-    answers = typed([command for command, _ in wanted], tmp_path, HOME=str(tmp_path), PATH=":".join(places))
-    for (command, shown), (printed, status) in zip(wanted, answers):
-        as_shown = re.fullmatch(looks_like(narrow(shown)), narrow(printed)) is not None
-        assert as_shown and status == "0", f"status {status}\n$ {command}{printed}\nand not:\n{shown}"
-    assert len(answers) == len(wanted)
+    answers = run_in_shell([command for command, _ in expected], tmp_path, HOME=str(tmp_path), PATH=":".join(places))
+    for (command, shown), (printed, status) in zip(expected, answers):
+        matches = re.fullmatch(output_pattern(squeeze_spaces(shown)), squeeze_spaces(printed)) is not None
+        assert matches and status == "0", f"status {status}\n$ {command}{printed}\nexpected:\n{shown}"
+    assert len(answers) == len(expected)
 
 
 @pytest.mark.clone
 def test_from_a_clone_to_an_agent(tmp_path: Path) -> None:
-    """The commands of one section of the README and nothing else, but for those that need a model."""
+    """Runs the commands of one README section, except those that need a model."""
     clone = tmp_path / "clone"
     shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns("target", ".git", ".venv", "__pycache__"))
     section = (ROOT / "README.md").read_text().partition("## From Python")[2].partition("\n## ")[0]
     block = _BLOCK.search(section)
     assert block is not None
-    wanted = [(command, shown) for command, shown in commands(block["text"]) if "openai" not in command]
-    assert len(wanted) == 4
-    lines = [command for command, _ in wanted]
+    expected = [(command, shown) for command, shown in commands(block["text"]) if "openai" not in command]
+    assert len(expected) == 4
+    lines = [command for command, _ in expected]
     lines.append("python -c 'from belljar._binary import find_binary; print(find_binary())'")
-    # The package alone, with a program that is here already.
+    # The package alone, with an existing program.
     lines.append("python3 -m venv alone && alone/bin/pip install --quiet ./python")
     lines.append("BELLJAR_BIN=$HERE alone/bin/python -c 'import belljar; print(belljar.run(command=\"true\"))'")
-    answers = typed(lines, clone, 3_000, PYTHONPATH="", HERE=os.environ["BELLJAR_BIN"])
+    answers = run_in_shell(lines, clone, 3_000, PYTHONPATH="", HERE=os.environ["BELLJAR_BIN"])
     assert [status for _, status in answers] == ["0"] * len(lines), answers
     printed = [text for text, _ in answers]
     assert printed[2].startswith("<Result succeeded in ")
-    assert re.fullmatch(looks_like(wanted[3][1]), printed[3]), printed[3]
+    assert re.fullmatch(output_pattern(expected[3][1]), printed[3]), printed[3]
     assert (clone / "sales.svg").read_text().count("<rect") == 10
     assert printed[4] == f"{clone}/.venv/bin/belljar\n"
     assert "succeeded" in printed[6]

@@ -1,4 +1,4 @@
-"""A folder of this machine in which programs may do as they like, and nowhere else."""
+"""Playgrounds: local folders that sandboxed programs may change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import belljar
 
 
-def test_side_effects_are_there_and_nowhere_else(tmp_path: Path) -> None:
+def test_programs_change_only_the_playground(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("mine")
     with belljar.Playground(tmp_path / "play") as play:
         assert play.run("open('a.txt', 'w').write('hi')", check=True).success
@@ -19,7 +19,7 @@ def test_side_effects_are_there_and_nowhere_else(tmp_path: Path) -> None:
         done = play.run(command=f"cat a.txt; echo x > {tmp_path}/outside")
         assert (done.stdout, done.success) == ("hi", False)
         assert (tmp_path / "outside").read_text() == "mine"
-        asked = play.run(
+        result = play.run(
             "import os, sys\ndef main(n): return [n, os.environ['K'], sys.stdin.read()]",
             arguments={"n": 1},
             env={"K": "v"},
@@ -28,7 +28,7 @@ def test_side_effects_are_there_and_nowhere_else(tmp_path: Path) -> None:
             memory="256M",
             network=False,
         )
-        assert asked.value == [1, "v", "in"]
+        assert result.value == [1, "v", "in"]
         assert asyncio.run(play.arun("print(open('a.txt').read())")).stdout == "hi\n"
         with pytest.raises(belljar.InvalidRequest):
             play.run("x", language="latin")
@@ -36,14 +36,14 @@ def test_side_effects_are_there_and_nowhere_else(tmp_path: Path) -> None:
             play.run("while True: pass", timeout=0.3, check=True)
 
 
-def test_what_is_set_inside_does_not_count_outside(tmp_path: Path) -> None:
+def test_program_environment_does_not_affect_belljar_itself(tmp_path: Path) -> None:
     play = belljar.Playground(tmp_path / "play")
-    # The program itself would fail with this, or load whatever LD_PRELOAD named.
+    # Outside, this variable would make belljar fail, and LD_PRELOAD would load code into it.
     result = play.run(command='echo "$BELLJAR_CONFIG"', env={"BELLJAR_CONFIG": "/nowhere"}, check=True)
     assert result.stdout == "/nowhere\n"
 
 
-def test_files_are_opened_without_following_links(tmp_path: Path) -> None:
+def test_open_does_not_follow_links(tmp_path: Path) -> None:
     play = belljar.Playground(tmp_path / "play")
     (tmp_path / "secret").write_text("secret")
     with play.open("sub.txt", "w") as file:
@@ -62,7 +62,7 @@ def test_files_are_opened_without_following_links(tmp_path: Path) -> None:
             play.open(path)
 
 
-def test_it_is_emptied_from_inside(tmp_path: Path) -> None:
+def test_clean_runs_inside_a_sandbox(tmp_path: Path) -> None:
     (tmp_path / "keep").mkdir()
     (tmp_path / "keep" / "file").write_text("kept")
     play = belljar.Playground(tmp_path / "play")
@@ -81,7 +81,7 @@ for _ in range(1200):
     assert (tmp_path / "keep" / "file").read_text() == "kept"
 
 
-def test_your_files_are_not_removed_by_mistake(tmp_path: Path) -> None:
+def test_clean_refuses_to_remove_earlier_files(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     play = belljar.Playground(tmp_path)
     with pytest.raises(ValueError, match="everything=True"):

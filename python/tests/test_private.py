@@ -1,4 +1,4 @@
-"""The private server: there when it is needed, gone with its process, whoever ends that and however."""
+"""The private server: it starts when needed, and ends with its process however that ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from belljar import _server
 
 
 def python(code: str, **environment: str) -> subprocess.Popen[str]:
-    """Another process with this package."""
+    """Starts another Python process that can import this package."""
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)],
         stdin=subprocess.PIPE,
@@ -31,7 +31,7 @@ def python(code: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is gone, or only its entry is left."""
+    """Returns whether a process has ended or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
@@ -53,7 +53,7 @@ STARTS = """
 """
 
 
-def said(process: subprocess.Popen[str]) -> int:
+def read_number(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -61,20 +61,20 @@ def said(process: subprocess.Popen[str]) -> int:
     return int(line)
 
 
-def test_it_ends_with_its_process(tmp_path: Path) -> None:
+def test_server_ends_with_its_process(tmp_path: Path) -> None:
     process = python(STARTS, TMPDIR=str(tmp_path))
-    server = said(process)
+    server = read_number(process)
     assert process.communicate() == ("", "")
     assert process.returncode == 0
     assert is_gone(server)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_ends_even_by_kill_9(tmp_path: Path) -> None:
+def test_server_ends_after_kill_9(tmp_path: Path) -> None:
     process = python(
         STARTS + "    box = belljar.Sandbox()\n    box.start('sleep 1000')\n    sys.stdin.read()", TMPDIR=str(tmp_path)
     )
-    server = said(process)
+    server = read_number(process)
     assert len(list(tmp_path.iterdir())) == 1
     process.kill()
     process.communicate()
@@ -82,7 +82,7 @@ def test_it_ends_even_by_kill_9(tmp_path: Path) -> None:
     until(lambda: list(tmp_path.iterdir()) == [])
 
 
-def test_a_forked_child_has_its_own_and_does_not_keep_its_parents() -> None:
+def test_forked_child_starts_its_own_server_and_releases_the_parents() -> None:
     forks = """
     import os, time
     if os.fork() == 0:
@@ -94,17 +94,17 @@ def test_a_forked_child_has_its_own_and_does_not_keep_its_parents() -> None:
     time.sleep(1000)
     """
     process = python(STARTS + forks)
-    parents, childs = said(process), said(process)
-    assert parents != childs
+    parent_server, child_server = read_number(process), read_number(process)
+    assert parent_server != child_server
     process.kill()
-    # The child is still there, and reads.
-    until(lambda: is_gone(parents))
-    assert not is_gone(childs)
+    # The child still runs and waits for input.
+    until(lambda: is_gone(parent_server))
+    assert not is_gone(child_server)
     process.communicate()
-    until(lambda: is_gone(childs))
+    until(lambda: is_gone(child_server))
 
 
-def test_a_client_works_on_both_sides_of_a_fork() -> None:
+def test_client_works_on_both_sides_of_a_fork() -> None:
     there = _server.private()
 
     def talks(client: belljar.Client, name: str) -> bool:
@@ -112,7 +112,7 @@ def test_a_client_works_on_both_sides_of_a_fork() -> None:
 
     with belljar.Client(there.url, there.key) as client:
         assert client.run("print(1)").success
-        # A connection is open and idle now. Both would use it, and hear each other's answers.
+        # A connection is open and idle now. If both processes used it, they would read each other's responses.
         child = os.fork()
         if child == 0:
             os._exit(0 if talks(client, "child") else 1)
@@ -120,7 +120,7 @@ def test_a_client_works_on_both_sides_of_a_fork() -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_many_threads_start_one() -> None:
+def test_many_threads_start_one_server() -> None:
     counts = """
     import threading, belljar
     from belljar import _server
@@ -133,11 +133,11 @@ def test_many_threads_start_one() -> None:
     print(len(started))
     """
     process = python(counts)
-    assert said(process) == 1
+    assert read_number(process) == 1
     process.communicate()
 
 
-def test_one_that_died_is_replaced() -> None:
+def test_dead_server_is_replaced() -> None:
     dies = """
     import os, signal
     _server._private.process.send_signal(signal.SIGKILL)
@@ -146,11 +146,11 @@ def test_one_that_died_is_replaced() -> None:
     print(_server._private.process.pid, flush=True)
     """
     process = python(STARTS + dies)
-    assert said(process) != said(process)
+    assert read_number(process) != read_number(process)
     process.communicate()
 
 
-def test_a_terminals_interrupt_is_not_for_it() -> None:
+def test_ctrl_c_does_not_stop_the_server() -> None:
     waits = """
     import time
     try:
@@ -166,15 +166,15 @@ def test_a_terminals_interrupt_is_not_for_it() -> None:
         text=True,
         start_new_session=True,
     )
-    server = said(process)
-    # From then on an interrupt is expected.
-    assert said(process) == 0
+    server = read_number(process)
+    # Now the process is ready for the interrupt.
+    assert read_number(process) == 0
     os.killpg(process.pid, signal.SIGINT)
-    assert said(process) == server
+    assert read_number(process) == server
     process.communicate()
 
 
-def test_without_the_program_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_program_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BELLJAR_BIN", str(tmp_path / "nope"))
     with pytest.raises(belljar.BinaryNotFound, match="BELLJAR_BIN"):
         _server._Private()
@@ -184,7 +184,7 @@ def test_without_the_program_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     with pytest.raises(belljar.BinaryNotFound, match="pip install") as missing:
         _server._Private()
     assert "BELLJAR_SERVER" in str(missing.value)
-    # What is on the path is found, and what came with the package before that.
+    # The program on PATH is found when the package has none.
     (tmp_path / "belljar").write_text("#!/bin/sh\n")
     (tmp_path / "belljar").chmod(0o755)
     from belljar._binary import find_binary
@@ -192,7 +192,7 @@ def test_without_the_program_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     assert find_binary() == str(tmp_path / "belljar")
 
 
-def test_one_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_start_failure_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "belljar"
     program.write_text("#!/bin/sh\necho 'no kernel for this' >&2\nexit 125\n")
     program.chmod(0o755)
@@ -206,7 +206,7 @@ def test_one_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_pat
         _server._Private()
 
 
-def test_a_server_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     there = _server.private()
     monkeypatch.setenv("BELLJAR_SERVER", there.url + "/")
     monkeypatch.setenv("BELLJAR_API_KEY", there.key or "")

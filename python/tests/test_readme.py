@@ -1,4 +1,4 @@
-"""What the README shows is what happens."""
+"""Runs the examples of the README."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
-def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) == 5
     exec("\n".join(blocks), {})
 
 
-def test_both_ways_to_build_it_say_the_same() -> None:
+def test_both_pyproject_files_have_the_same_metadata() -> None:
     root = Path(__file__).parents[2]
 
     def project(path: Path) -> str:

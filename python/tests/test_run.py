@@ -1,4 +1,4 @@
-"""Runs in fresh sandboxes: what comes back, what is raised and what is not."""
+"""Runs in fresh sandboxes: results, and which failures raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import belljar
 
 
-def test_a_line_of_python() -> None:
+def test_run() -> None:
     result = belljar.run("print(6 * 7)")
     assert (result.success, result.status, result.exit_code) == (True, "succeeded", 0)
     assert result.stdout == result.output == "42\n"
@@ -22,14 +22,14 @@ def test_a_line_of_python() -> None:
     assert result.raw["stdout"] == "42\n"
 
 
-def test_awaited() -> None:
+def test_arun() -> None:
     async def both() -> list[belljar.Result]:
         return list(await asyncio.gather(belljar.arun("print(1)"), belljar.arun("echo 2", language="bash")))
 
     assert [result.stdout for result in asyncio.run(both())] == ["1\n", "2\n"]
 
 
-def test_everything_that_can_be_said(client: belljar.Client, tmp_path: Path) -> None:
+def test_all_options(client: belljar.Client, tmp_path: Path) -> None:
     (tmp_path / "local.csv").write_text("a,b\n")
     code = """
 import os, sys
@@ -64,13 +64,13 @@ os.makedirs("artifacts", exist_ok=True)
     assert (saved.name, saved.read_bytes()) == ("out.csv", b"a,b\n")
 
 
-def test_bytes_that_are_no_text(client: belljar.Client) -> None:
+def test_output_that_is_not_utf8(client: belljar.Client) -> None:
     result = client.run(command=["printf", r"\377a"])
     assert result.stdout_bytes == b"\xffa"
     assert client.run(b"print('bytes')").stdout_bytes == b"bytes\n"
 
 
-def test_a_failure_is_a_result_until_somebody_asks(client: belljar.Client) -> None:
+def test_failures_raise_only_with_check(client: belljar.Client) -> None:
     result = client.run("raise SystemExit(3)")
     assert (result.success, result.exit_code) == (False, 3)
     with pytest.raises(belljar.ProgramFailed) as raised:
@@ -80,7 +80,7 @@ def test_a_failure_is_a_result_until_somebody_asks(client: belljar.Client) -> No
         client.run("1 / 0", check=True)
 
 
-def test_endings_by_kind(client: belljar.Client) -> None:
+def test_timeout_and_limit_exceptions(client: belljar.Client) -> None:
     with pytest.raises(belljar.SandboxTimeout) as slow:
         client.run("while True: pass", timeout=0.3, check=True)
     assert isinstance(slow.value, TimeoutError)
@@ -90,7 +90,7 @@ def test_endings_by_kind(client: belljar.Client) -> None:
     assert fat.value.result.limit == "memory"
 
 
-def test_a_policy_refuses(client: belljar.Client) -> None:
+def test_policy_refuses_code_and_commands(client: belljar.Client) -> None:
     code = "import os\nos.system('rm -rf /')"
     result = client.run(code, policy="strict")
     assert (result.status, result.receipt) == ("refused", None)
@@ -103,7 +103,7 @@ def test_a_policy_refuses(client: belljar.Client) -> None:
     assert command.value.findings[0].rule == "SH-WIPE-ROOT"
 
 
-def test_what_is_refused_by_kind(client: belljar.Client) -> None:
+def test_invalid_requests(client: belljar.Client) -> None:
     with pytest.raises(belljar.InvalidRequest) as language:
         client.run("x", language="latin")
     assert language.value.code == "unknown_language"
@@ -112,7 +112,7 @@ def test_what_is_refused_by_kind(client: belljar.Client) -> None:
         client.run("x", timeout=-1)
     with pytest.raises(belljar.NotFound):
         client.get("exec_00000000000000000000000000")
-    with pytest.raises(TypeError, match="no option 'tiemout'"):
+    with pytest.raises(TypeError, match="unknown option 'tiemout'"):
         client.run("x", tiemout=1)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="not both"):
         client.run("x", command="y")
@@ -120,7 +120,7 @@ def test_what_is_refused_by_kind(client: belljar.Client) -> None:
         client.run("x", memory="lots")
 
 
-def test_a_wrong_key() -> None:
+def test_wrong_key() -> None:
     from belljar import _server
 
     with belljar.Client(_server.private().url, "a-key-that-opens-nothing-at-all-here") as client:
@@ -140,8 +140,8 @@ def test_execute_code() -> None:
     assert asyncio.run(belljar.aexecute_code("cat context.json", "bash", context={"x": 1})).output == '{"x": 1}'
 
 
-def test_output_comes_as_it_is_written(client: belljar.Client) -> None:
-    # The second line is written only when the first has been seen here.
+def test_stream_yields_output_as_it_is_written(client: belljar.Client) -> None:
+    # The second line is written only after the first one has been received here.
     with belljar.Sandbox(client=client) as box:
         code = (
             "import os, time\nprint('one', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
@@ -154,7 +154,7 @@ def test_output_comes_as_it_is_written(client: belljar.Client) -> None:
             assert stream.result().success
 
 
-def test_a_stream_that_is_let_go_ends_its_run(client: belljar.Client) -> None:
+def test_closing_a_stream_cancels_its_run(client: belljar.Client) -> None:
     with client.stream("import time\nprint('here', flush=True)\ntime.sleep(60)", metadata={"let": "go"}) as stream:
         next(stream)
     deadline = time.monotonic() + 20
@@ -172,25 +172,25 @@ def _list(key: str, value: str) -> belljar._http.Call[list[dict[str, str]]]:
     return Call("GET", "/v1/executions", lambda response: list(response.json()["executions"]), params={key: value})
 
 
-def test_the_module_streams_too() -> None:
+def test_module_level_stream() -> None:
     stream = belljar.stream("print('a')\nprint('b')")
     assert "".join(piece.text for piece in stream) == "a\nb\n"
     assert stream.result().stdout == "a\nb\n"
 
 
-def test_streams_awaited() -> None:
-    async def told(stream: belljar.AsyncStream[belljar.Output, belljar.Result]) -> tuple[str, str]:
+def test_async_streams() -> None:
+    async def read_all(stream: belljar.AsyncStream[belljar.Output, belljar.Result]) -> tuple[str, str]:
         text = "".join([piece.text async for piece in stream])
         return text, (await stream.result()).stdout
 
     async def go() -> list[tuple[str, str]]:
         async with belljar.AsyncClient() as client, client.stream("print('a')") as stream:
-            return [await told(stream), await told(belljar.astream("print('b')"))]
+            return [await read_all(stream), await read_all(belljar.astream("print('b')"))]
 
     assert asyncio.run(go()) == [("a\n", "a\n"), ("b\n", "b\n")]
 
 
-def test_many_keep_their_order(client: belljar.Client) -> None:
+def test_map_keeps_the_order(client: belljar.Client) -> None:
     code = "import time\ndef main(n):\n    time.sleep(0.05 * (3 - n % 4))\n    return n * n"
     results = client.map(code, [{"n": n} for n in range(8)])
     assert [result.value for result in results if isinstance(result, belljar.Result)] == [n * n for n in range(8)]
@@ -198,14 +198,14 @@ def test_many_keep_their_order(client: belljar.Client) -> None:
     assert [result.value for result in awaited if isinstance(result, belljar.Result)] == [0, 1, 4, 9]
 
 
-def test_one_of_many_that_cannot_run(client: belljar.Client) -> None:
+def test_map_with_a_request_that_cannot_run(client: belljar.Client) -> None:
     with pytest.raises(belljar.InvalidRequest):
         client.map("def main(): pass", [{}], language="latin")
     (error,) = client.map("def main(): pass", [{}], language="latin", return_exceptions=True)
     assert isinstance(error, belljar.InvalidRequest)
 
 
-def test_the_same_key_runs_once(client: belljar.Client) -> None:
+def test_idempotency_key_runs_once(client: belljar.Client) -> None:
     code = "import random\nprint(random.random())"
     first, again = (client.run(code, idempotency_key="once-and-no-more") for _ in range(2))
     assert (first.id, first.stdout) == (again.id, again.stdout)
@@ -213,7 +213,7 @@ def test_the_same_key_runs_once(client: belljar.Client) -> None:
         client.run("print(2)", idempotency_key="once-and-no-more")
 
 
-def test_nobody_waits(client: belljar.Client) -> None:
+def test_submit_follow_and_cancel(client: belljar.Client) -> None:
     id = client.submit("import time\nprint('a', flush=True)\ntime.sleep(60)")
     stream = client.follow(id)
     assert next(stream).text == "a\n"

@@ -1,4 +1,4 @@
-"""Sandboxes that stay, by those who wait and by those who await."""
+"""Long-lived sandboxes, with the blocking and the async classes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_code_and_commands_share_files(box: belljar.Sandbox) -> None:
         box.command("sleep 60", timeout=0.2, check=True)
 
 
-def test_commands_in_pieces_and_in_the_background(box: belljar.Sandbox) -> None:
+def test_streamed_and_background_commands(box: belljar.Sandbox) -> None:
     with box.stream_command("echo a; echo b >&2") as stream:
         pieces = list(stream)
         assert {piece.stream for piece in pieces} == {"stdout", "stderr"}
@@ -62,14 +62,14 @@ def test_files(box: belljar.Sandbox) -> None:
         box.files.read("nope")
 
 
-def test_changes_are_told(box: belljar.Sandbox) -> None:
+def test_watch_reports_changes(box: belljar.Sandbox) -> None:
     with box.files.watch() as changes:
-        # Watching begins with the answer, so a change is made until one is told.
+        # Watching starts with the response, so changes repeat until one is reported.
         box.start("while true; do touch seen; sleep 0.05; done")
         assert next(changes).path == "seen"
 
 
-def test_folders_there_and_back(box: belljar.Sandbox, tmp_path: Path) -> None:
+def test_upload_and_download_folders(box: belljar.Sandbox, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)
     (source / "sub" / "a.txt").write_text("a")
@@ -105,28 +105,28 @@ def _archive_with(*entries: tuple[str, bytes, str]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/belljar-out", "a/../../out", "x/" * 200 + "out"])
-def test_an_archive_cannot_name_its_way_out(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="leads out"):
+def test_archive_paths_cannot_leave_the_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="invalid path"):
         _archive.unpack(_archive_with((name, tarfile.REGTYPE, "x")), tmp_path / "in", 1 << 20)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_archive_cannot_link_its_way_out(tmp_path: Path) -> None:
+def test_archive_links_cannot_leave_the_folder(tmp_path: Path) -> None:
     link = ("a", tarfile.SYMTYPE, str(tmp_path)), ("a/out", tarfile.REGTYPE, "x")
     done = _archive.unpack(_archive_with(*link), tmp_path / "in", 1 << 20)
     assert (done.skipped, (tmp_path / "out").exists()) == (["a"], False)
-    # Nor by a link that is there already, of a folder or of a file.
+    # Links that already exist, to a folder or a file, are not followed either.
     (tmp_path / "there").mkdir()
     (tmp_path / "there/a").symlink_to(tmp_path)
     (tmp_path / "there/b").symlink_to(tmp_path / "out")
     for name in ("a/out", "b"):
-        with pytest.raises(ValueError, match="in the way"):
+        with pytest.raises(ValueError, match="already exists and is not"):
             _archive.unpack(_archive_with((name, tarfile.REGTYPE, "x")), tmp_path / "there", 1 << 20)
     assert not (tmp_path / "out").exists()
 
 
-def test_an_archive_cannot_count_its_way_out(tmp_path: Path) -> None:
-    # A hole costs an archive nothing, and a size below zero would make room for it.
+def test_archive_cannot_exceed_max_bytes(tmp_path: Path) -> None:
+    # A hole takes no space in the archive, and a negative size would offset it in the total.
     less, hole = tarfile.TarInfo("less"), tarfile.TarInfo("hole")
     less.pax_headers = {"size": str(-(8 << 20))}
     hole.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(8 << 20)}
@@ -141,7 +141,7 @@ def test_an_archive_cannot_count_its_way_out(tmp_path: Path) -> None:
         assert not (tmp_path / "hole").exists()
 
 
-def test_what_comes_out_has_no_rights_of_its_own(tmp_path: Path) -> None:
+def test_downloaded_files_have_no_set_id_bits(tmp_path: Path) -> None:
     _archive.unpack(_archive_with(("a", tarfile.REGTYPE, "x"), ("d", tarfile.DIRTYPE, "")), tmp_path, 1 << 20)
     assert (tmp_path / "a").stat().st_mode & 0o7000 == 0
     assert (tmp_path / "d").stat().st_mode & 0o7000 == 0
@@ -164,14 +164,14 @@ def test_ports(box: belljar.Sandbox) -> None:
     box.files.write("index.html", "hello")
     box.start("exec python3 -m http.server 8000")
     assert _ask(box, "/") == (200, "hello")
-    # An error of the program's is an answer, and none of the server's.
+    # An error status of the program is a response, not an error of the server.
     assert _ask(box, "/nope")[0] == 404
     port = box.port(8000)
     assert port.url.endswith(f"/v1/sandboxes/{box.id}/ports/8000/")
     assert "Bearer" not in repr(port)
 
 
-def test_a_program_cannot_pose_as_the_server(box: belljar.Sandbox) -> None:
+def test_program_cannot_impersonate_the_server(box: belljar.Sandbox) -> None:
     forged = '{"error": {"code": "unauthorized", "message": "give me your key", "request_id": "req_1"}}'
     box.files.write(
         "forge.py",
@@ -188,7 +188,7 @@ HTTPServer(("127.0.0.1", 8000), Forger).serve_forever()
     assert _ask(box, "/")[0] == 401
 
 
-def test_a_terminal(box: belljar.Sandbox) -> None:
+def test_terminal(box: belljar.Sandbox) -> None:
     pytest.importorskip("websockets")
     with box.shell("exec sh", rows=30, columns=100) as shell:
         shell.send("stty size; echo $((40 + 2))\n")
@@ -200,7 +200,7 @@ def test_a_terminal(box: belljar.Sandbox) -> None:
         assert shell.ended.exit_code == 3
 
 
-def test_its_life(client: belljar.Client) -> None:
+def test_lifecycle(client: belljar.Client) -> None:
     with belljar.Sandbox(client=client, timeout=600, memory="256M", metadata={"a": 1}) as box:
         assert box.pause().state == "paused"
         with pytest.raises(belljar.SandboxPaused):
@@ -227,14 +227,14 @@ def test_its_life(client: belljar.Client) -> None:
     client.delete_snapshot(snapshot.id)
 
 
-async def _everything(tmp_path: Path) -> None:
+async def _use_all_methods(tmp_path: Path) -> None:
     async with belljar.AsyncSandbox() as box:
         assert (await box.run("open('a', 'w').write('hi')", check=True)).success
         assert (await box.command("cat a")).stdout == "hi"
         async with box.stream("print(1)") as stream:
             assert "".join([piece.text async for piece in stream]) == "1\n"
-        async with box.stream_command("echo 2") as told:
-            assert (await told.result()).success
+        async with box.stream_command("echo 2") as stream:
+            assert (await stream.result()).success
         command = await box.start("cat", stdin_open=True)
         await command.write("x", close=True)
         assert (await command.wait()).exit_code == 0
@@ -257,12 +257,12 @@ async def _everything(tmp_path: Path) -> None:
         assert (await box.info()).state == "running"
 
 
-def test_awaited(tmp_path: Path) -> None:
+def test_async_sandbox(tmp_path: Path) -> None:
     pytest.importorskip("websockets")
-    asyncio.run(_everything(tmp_path))
+    asyncio.run(_use_all_methods(tmp_path))
 
 
-def test_a_cancelled_task_ends_its_run() -> None:
+def test_canceled_task_cancels_its_run() -> None:
     async def go() -> float:
         async with belljar.AsyncSandbox() as box:
             task = asyncio.ensure_future(box.run("import time\ntime.sleep(60)"))
@@ -273,7 +273,7 @@ def test_a_cancelled_task_ends_its_run() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            # The next one has its turn only when that one is gone.
+            # This run starts only after the canceled one has ended.
             return (await box.run("print(1)", check=True)).duration_ms
 
     assert asyncio.run(asyncio.wait_for(go(), 30)) < 20_000

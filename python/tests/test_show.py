@@ -1,4 +1,4 @@
-"""How results look: text of a program's is never markup, and never draws on a terminal."""
+"""Display of results: program output is never shown as markup or as terminal control sequences."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def artifact(name: str, mime_type: str, content: str = PIXEL) -> dict[str, Any]:
     return {"name": name, "mime_type": mime_type, "size": 4, "content_base64": content}
 
 
-def test_a_line_in_a_prompt() -> None:
+def test_result_repr() -> None:
     assert repr(result()) == "<Result succeeded in 1 ms: '42\\n'>"
     failed = result(status="failed", exit_code=1, error="NameError: \x1b[2Jx", stdout="")
     assert repr(failed) == "<Result failed in 1 ms: exit code 1: NameError: \\x1b[2Jx>"
 
 
-def test_a_command_in_a_prompt() -> None:
+def test_command_result_repr() -> None:
     info = CommandInfo(1, 2, "ls", False, "ended", 3, None, False, 9)
     shown = CommandResult(info, "out", "\x1b[2J<b>", False, False, 4.2)
     assert repr(shown) == "<CommandResult exit code 3 in 4 ms: 'out': '\\x1b[2J<b>'>"
@@ -54,19 +54,19 @@ def test_pictures_are_shown() -> None:
     assert "<img" in drawn.artifacts[0]._repr_mimebundle_()["text/html"]
 
 
-def test_no_attribute_is_left_by_content() -> None:
+def test_artifacts_cannot_inject_html() -> None:
     drawn = result(artifacts=[artifact("a.png", "image/png", 'x" onerror="alert(1)'), artifact("<b>", "text/html")])
     assert "onerror" not in drawn._repr_html_()
     assert "<b>" not in drawn._repr_html_()
 
 
-def test_names_of_artifacts_stay_in_their_folder(tmp_path: Any) -> None:
+def test_artifact_names_cannot_leave_the_folder(tmp_path: Any) -> None:
     (tmp_path / "in").mkdir()
     path = result(artifacts=[artifact("../../x.png", "image/png")]).artifacts[0].save(tmp_path / "in")
     assert path == tmp_path / "in" / "x.png"
 
 
-def test_nothing_is_lost_to_an_artifact(tmp_path: Any) -> None:
+def test_saving_artifacts_overwrites_nothing(tmp_path: Any) -> None:
     (tmp_path / "package.json").write_text("mine")
     (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere")
     named = {
@@ -79,13 +79,13 @@ def test_nothing_is_lost_to_an_artifact(tmp_path: Any) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_later_servers_may_say_more() -> None:
-    said = result(news=1, usage={**RESULT["usage"], "gpu": 1}, findings=[{"rule": "R", "message": "m", "new": 1}])
-    assert (said.findings[0].rule, said.findings[0].line, said.raw["news"]) == ("R", None, 1)
+def test_unknown_fields_are_accepted() -> None:
+    newer = result(news=1, usage={**RESULT["usage"], "gpu": 1}, findings=[{"rule": "R", "message": "m", "new": 1}])
+    assert (newer.findings[0].rule, newer.findings[0].line, newer.raw["news"]) == ("R", None, 1)
 
 
 @pytest.mark.frameworks
-def test_a_real_notebook() -> None:
+def test_notebook() -> None:
     import nbclient
     import nbformat
 

@@ -1,23 +1,23 @@
-# The second tier, in groups that can be run one by one. Sourced by `./test`.
+# The groups of the second tier, each of which can run alone. Sourced by `./test`.
 #
-# Tests of these groups have a small form in the first tier. BELLJAR_TEST_SIZE=full asks for the whole size.
+# The first tier runs small versions of these tests. BELLJAR_TEST_SIZE=full runs them at full size.
 
-# NAME|what it does. The order is that of `./test --all`.
+# NAME|description, in the order of `./test --all`.
 GROUPS_OF_TESTS=(
     "lint|clippy, without and with fault injection"
     "docs|rustdoc without warnings"
-    "cross|compiles for another processor and another system"
-    "frameworks|agents' frameworks drive the Python package"
+    "cross|compile checks for another architecture and another operating system"
+    "frameworks|agent frameworks that use the Python package"
     "mcp|real MCP clients"
     "clone|from a clone of the repository to a working agent"
     "survival|kill -9 of the server amid 1,000 executions, 50 times"
-    "soak|100,000 mixed runs, 30 % of them abusive; nothing is left"
-    "timeouts|10,000 time-outs at 4 times as many as processors"
-    "neighbors|an honest tenant beside a hostile one, for each abuse"
-    "hangups|10,000 clients that hang up in the middle"
+    "soak|100,000 mixed runs, 30 % of them abusive, without leaks"
+    "timeouts|10,000 timeouts, with 4 concurrent runs per processor"
+    "neighbors|an honest tenant beside a hostile one, for each kind of abuse"
+    "hangups|10,000 clients that disconnect during a request"
     "fuzz|wire frames, paths, archives, bodies, and messages of launcher and zygotes, 5 minutes each"
-    "docker|containers of Docker and gVisor: conformance and the escape suite"
-    "vm|a virtual machine with cgroup v2, and clock jumps"
+    "docker|Docker and gVisor: conformance and the escape suite"
+    "vm|cgroup v2 and clock jumps, in a virtual machine"
     "licenses|licenses and sources of dependencies"
 )
 
@@ -32,18 +32,18 @@ group_names() {
     printf '%s\n' "${GROUPS_OF_TESTS[@]%%|*}"
 }
 
-# Refuses a name that is no group.
+# Exits if a name is not a group.
 check_groups() {
     local name
     for name in "$@"; do
         if ! group_names | grep -qxF -- "$name"; then
-            echo "there is no group '$name'; ./test --groups lists them" >&2
+            echo "unknown group '$name'; ./test --groups lists all groups" >&2
             exit 2
         fi
     done
 }
 
-# Groups that drive the debug build without having cargo make it.
+# Builds the debug binary, which some groups run without cargo.
 build_for_groups() {
     step "build" cargo build --quiet -p belljar
 }
@@ -66,23 +66,23 @@ group_cross() {
     compiles_for aarch64-apple-darwin
 }
 
-# Everything compiles for the other processor; every crate but the jail for another system.
+# Everything compiles for another architecture; every crate but the jail for another operating system.
 compiles_for() {
     if rustup target add "$1" >/dev/null 2>&1; then
         step "compiles for $1" check_for "$1"
     else
-        skip "compiles for $1" "its standard library cannot be had: rustup target add $1"
+        skip "compiles for $1" "its standard library could not be installed: rustup target add $1"
     fi
 }
 
-# SQLite is C, and nothing is linked here: a compiler that does nothing will do.
+# SQLite is C, but nothing is linked here, so `true` can stand in for the C compiler.
 check_for() {
     local name=${1//-/_}
     env "CC_$name=true" "AR_$name=true" "RANLIB_$name=true" cargo check --quiet -p belljar --target "$1"
 }
 
 group_frameworks() {
-    tests "agents' frameworks" scripts/test/python frameworks "$BELLJAR_TEST_PACKAGES" "$TARGET/debug/belljar"
+    tests "agent frameworks" scripts/test/python frameworks "$BELLJAR_TEST_PACKAGES" "$TARGET/debug/belljar"
 }
 
 group_mcp() {
@@ -95,7 +95,7 @@ group_clone() {
 }
 
 group_survival() {
-    # This program takes one filter at a time.
+    # This test binary accepts only one filter.
     local filter
     for filter in killed many_sandboxes a_process_left; do
         tests "survival, $filter" full_size cargo test -p belljar --test survival -- --show-output "$filter"
@@ -108,7 +108,7 @@ group_soak() {
 }
 
 group_timeouts() {
-    tests "time-outs" full_size cargo test -p belljar --test survival -- --show-output time_outs
+    tests "timeouts" full_size cargo test -p belljar --test survival -- --show-output time_outs
 }
 
 group_neighbors() {
@@ -116,7 +116,7 @@ group_neighbors() {
 }
 
 group_hangups() {
-    tests "clients that hang up" full_size cargo test -p belljar --test survival -- --show-output clients_that_hang_up
+    tests "clients that disconnect" full_size cargo test -p belljar --test survival -- --show-output clients_that_hang_up
 }
 
 group_fuzz() {
@@ -138,7 +138,7 @@ group_vm() {
     if [[ -x scripts/vm/run ]]; then
         step "virtual machine" scripts/vm/run
     else
-        skip "virtual machine" "scripts/vm/run is not there"
+        skip "virtual machine" "scripts/vm/run is missing"
     fi
 }
 

@@ -1,4 +1,4 @@
-// The official TypeScript client, over both transports.
+// Tests the server with the official TypeScript client, over both transports.
 
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
@@ -25,12 +25,12 @@ function alive(token) {
   });
 }
 
-async function until(condition, what) {
-  for (let turn = 0; turn < 1000; turn++) {
+async function until(condition, message) {
+  for (let attempt = 0; attempt < 1000; attempt++) {
     if (condition()) return;
     await sleep(20);
   }
-  assert.fail(what);
+  assert.fail(message);
 }
 
 async function drive(client, number) {
@@ -53,21 +53,21 @@ async function drive(client, number) {
 
   const token = `64.${process.pid}${number}`;
   const abort = new AbortController();
-  const cancelled = call("run_command", { sandbox, command: `sleep ${token}` }, { signal: abort.signal });
-  await until(() => alive(token), "the command never ran");
+  const canceled = call("run_command", { sandbox, command: `sleep ${token}` }, { signal: abort.signal });
+  await until(() => alive(token), "the command never started");
   abort.abort("no longer wanted");
-  await assert.rejects(cancelled);
-  await until(() => !alive(token), "a cancelled call goes on");
+  await assert.rejects(canceled);
+  await until(() => !alive(token), "a canceled call still runs");
   await call("sandbox_close", { sandbox });
   assert.equal((await call("list_files", { sandbox })).isError, true);
 }
 
 for (const [number, [name, transport]] of Object.entries(transports).entries()) {
   const client = new Client({ name: "test", version: "1" });
-  const line = transport();
-  await client.connect(line);
+  const connection = transport();
+  await client.connect(connection);
   await drive(client, number);
-  await line.terminateSession?.();
+  await connection.terminateSession?.();
   await client.close();
   console.log(`node, ${name}: passed`);
 }

@@ -1,4 +1,4 @@
-"""The official Python client, over both transports and in both kinds of the protocol: with sessions, and without."""
+"""Tests the server with the official Python client, over both transports, with and without sessions."""
 
 import asyncio
 import base64
@@ -48,15 +48,15 @@ def alive(token):
     return False
 
 
-async def until(condition, what):
+async def until(condition, message):
     for _ in range(1000):
         if condition():
             return
         await asyncio.sleep(0.02)
-    raise AssertionError(what)
+    raise AssertionError(message)
 
 
-async def drive(client, package, more, token):
+async def drive(client, six_version, idna_version, token):
     assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
 
     ran = await client.call_tool("run_code", {"language": "python", "code": PLOT, "arguments": {"n": 7}})
@@ -66,21 +66,21 @@ async def drive(client, package, more, token):
     assert "stdout:\n42" in text.text and image.mime_type == "image/png"
     assert base64.b64decode(image.data) == b"\x89PNG\r\n"
 
-    heard = []
+    messages = []
 
     async def progress(_done, _total, message):
-        heard.append(message)
+        messages.append(message)
 
-    code = {"language": "python", "code": "import six; print(six.__version__)", "dependencies": [f"six=={package}"]}
+    code = {"language": "python", "code": "import six; print(six.__version__)", "dependencies": [f"six=={six_version}"]}
     ran = await client.call_tool("run_code", code, progress_callback=progress)
-    assert ran.structured_content["stdout"] == f"{package}\n", ran
-    assert heard and all(heard), heard
+    assert ran.structured_content["stdout"] == f"{six_version}\n", ran
+    assert messages and all(messages), messages
 
-    heard.clear()
-    packages = {"dependencies": [f"idna=={more}"]}
+    messages.clear()
+    packages = {"dependencies": [f"idna=={idna_version}"]}
     opened = await client.call_tool("sandbox_open", packages, progress_callback=progress)
     sandbox = opened.structured_content["sandbox"]
-    assert f"installing idna {more}" in heard, heard
+    assert f"installing idna {idna_version}" in messages, messages
     await client.call_tool("write_file", {"sandbox": sandbox, "path": "a b.txt", "content": "kept"})
     ran = await client.call_tool("run_command", {"sandbox": sandbox, "command": "cat 'a b.txt'"})
     assert ran.structured_content["stdout"] == "kept", ran
@@ -88,10 +88,10 @@ async def drive(client, package, more, token):
     assert (await client.read_resource(file.uri)).contents[0].text == "kept"
 
     call = asyncio.create_task(client.call_tool("run_command", {"sandbox": sandbox, "command": f"sleep {token}"}))
-    await until(lambda: alive(token), "the command never ran")
+    await until(lambda: alive(token), "the command never started")
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    await until(lambda: not alive(token), "a cancelled call goes on")
+    await until(lambda: not alive(token), "a canceled call still runs")
 
     await client.call_tool("sandbox_close", {"sandbox": sandbox})
     assert (await client.call_tool("list_files", {"sandbox": sandbox})).is_error

@@ -1,6 +1,6 @@
-# Installs what the tests use: system packages, Python and Node.js packages. Sourced by `./test`.
+# Installs what the tests need: system, Python and Node.js packages. Sourced by `./test`.
 
-# What must be there, and the Debian package that brings it.
+# COMMAND-OR-FILE:DEBIAN-PACKAGE
 FIRST_TIER=(
     /usr/bin/python3:python3
     bash:bash
@@ -59,22 +59,22 @@ install_packages() {
     prepared "schemathesis" scripts/test/schemathesis install "$BELLJAR_TEST_PACKAGES"
     prepared "tools for the Python package" scripts/test/python install "$BELLJAR_TEST_PACKAGES"
     if ((ALL)); then
-        prepared "a newer Node.js" newer_node
-        prepared "an unpacked root" unpacked_root
-        prepared "a server of S3" s3_server
-        prepared "SDKs of services" service_sdks
-        prepared "clients of MCP" scripts/test/mcp install "$BELLJAR_TEST_PACKAGES"
+        prepared "newer Node.js" newer_node
+        prepared "unpacked root" unpacked_root
+        prepared "S3 server" s3_server
+        prepared "SDKs of remote services" service_sdks
+        prepared "MCP clients" scripts/test/mcp install "$BELLJAR_TEST_PACKAGES"
     fi
 }
 
-# Preparation is no test: where it fails, the tests that miss it say so.
+# A failed installation is not a failed test: the tests that need it are skipped.
 prepared() {
     logged "$@" || echo "    the tests that need them will be skipped"
 }
 
 system_packages() {
     local entry missing=()
-    # Some are in sbin, which ordinary users do not search.
+    # Some are in sbin, which is not on the PATH of ordinary users.
     local PATH=$PATH:/usr/sbin:/sbin
     for entry in "$@"; do
         command -v "${entry%:*}" >/dev/null || [[ -e ${entry%:*} ]] || missing+=("${entry##*:}")
@@ -84,7 +84,7 @@ system_packages() {
         return
     fi
     if ! command -v apt-get >/dev/null; then
-        echo "==> system packages … there is no apt-get here; please install: ${missing[*]}"
+        echo "==> system packages … apt-get is missing; please install: ${missing[*]}"
     elif ((EUID == 0)); then
         prepared "system packages (${missing[*]})" apt_install "${missing[@]}"
     elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [[ -t 0 ]] && sudo -v; }; }; then
@@ -104,7 +104,7 @@ apt_install() {
     "${apt[@]}" install --yes --no-install-recommends "$@"
 }
 
-# A virtual environment of the tests' own; what is there already is kept.
+# A virtual environment for the tests; a complete one is kept.
 python_packages() {
     local venv="$BELLJAR_TEST_PACKAGES/venv"
     if ! "$venv/bin/python3" -c 'import numpy, pandas, matplotlib' 2>/dev/null; then
@@ -114,7 +114,7 @@ python_packages() {
     fi
 }
 
-# Something that speaks S3, for the cache of layers that machines share.
+# An S3 server, for tests of the shared layer cache.
 s3_server() {
     local venv="$BELLJAR_TEST_PACKAGES/s3"
     if [[ ! -x $venv/bin/moto_server ]]; then
@@ -124,7 +124,7 @@ s3_server() {
     fi
 }
 
-# What services have their users speak to them with.
+# The official SDKs of remote services.
 service_sdks() {
     local venv="$BELLJAR_TEST_PACKAGES/remote"
     if ! "$venv/bin/python3" -c 'import e2b, agentrun' 2>/dev/null; then
@@ -134,7 +134,7 @@ service_sdks() {
     fi
 }
 
-# Fast installers of packages: the two programs, and nothing that came along with them.
+# Fast package installers: only the uv and bun binaries, without the packages they come in.
 installers() (
     local folder="$BELLJAR_TEST_PACKAGES/installers" around
     mkdir -p "$folder"
@@ -168,7 +168,7 @@ node_packages() (
     done
 )
 
-# A Node.js that takes TypeScript as it is; distributions still ship older ones.
+# A Node.js that runs TypeScript directly; distributions still ship older ones.
 newer_node() {
     local folder="$BELLJAR_TEST_PACKAGES/newer-node"
     if [[ ! -x $folder/node_modules/node/bin/node ]]; then
@@ -177,7 +177,7 @@ newer_node() {
     fi
 }
 
-# A small Debian, as somebody would make one for `--image DIR`.
+# A small Debian root, for `--image DIR`.
 unpacked_root() {
     local root="$BELLJAR_TEST_PACKAGES/root" suite
     [[ ! -x $root/usr/bin/node ]] || return 0

@@ -1,30 +1,30 @@
-"""What schemathesis cannot know: which ids there are, and how lines of JSON are written and read."""
+"""Hooks for schemathesis: existing ids, and how to read and write lines of JSON."""
 
 import json
 import os
 
 import schemathesis
 
-# What stands for an answer without lines, which a batch without lines has.
-NOTHING = {"index": 0, "error": {"code": "invalid_request", "message": "", "request_id": None}}
+# Stands for an empty response, which an empty batch has.
+EMPTY_LINE = {"index": 0, "error": {"code": "invalid_request", "message": "", "request_id": None}}
 
-
-THERE = {"tenant": "default", "profile": "there"}
+# Names that many requests share, so that some of them refer to existing objects.
+EXISTING = {"tenant": "default", "profile": "there"}
 
 
 @schemathesis.hook
 def map_path_parameters(ctx, path_parameters):
-    """Half of all names are made up, and nothing is found by them; the others are of something that is there."""
+    """Replaces about half of the generated names by names of existing objects."""
     operation = ctx.operation
-    there = dict(THERE, id=os.environ["EXECUTION"])
+    existing = dict(EXISTING, id=os.environ["EXECUTION"])
     if operation.path.startswith("/v1/sandboxes"):
-        # One that has ended would refuse everything else.
-        there["id"] = os.environ["SANDBOX"] if operation.method.upper() != "DELETE" else "sbx_gone"
+        # A deleted sandbox would refuse all other requests.
+        existing["id"] = os.environ["SANDBOX"] if operation.method.upper() != "DELETE" else "sbx_gone"
     if operation.path.startswith("/v1/tools"):
-        there["name"] = "check_code"
+        existing["name"] = "check_code"
     for name, value in (path_parameters or {}).items():
-        if name in there and len(str(value)) % 2:
-            path_parameters[name] = there[name]
+        if name in existing and len(str(value)) % 2:
+            path_parameters[name] = existing[name]
     return path_parameters
 
 
@@ -35,6 +35,6 @@ def to_lines(ctx, value):
 
 @schemathesis.deserializer("application/x-ndjson")
 def from_lines(ctx, response):
-    """The document describes a line, and both lines are alike."""
+    """Returns the first line: the document describes one line, and all have the same form."""
     lines = response.content.splitlines()
-    return json.loads(lines[0]) if lines else NOTHING
+    return json.loads(lines[0]) if lines else EMPTY_LINE

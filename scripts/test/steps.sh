@@ -1,4 +1,4 @@
-# Runs steps, counts what they did, and says so in the end. Sourced by `./test`.
+# Runs steps and counts their results. Sourced by `./test`.
 
 PASSED=0
 FAILED=0
@@ -6,7 +6,7 @@ SKIPPED=()
 SKIPPED_HERE=0
 LOGS="$TARGET/test-logs"
 
-# step NAME COMMAND…: one thing that passes or fails; its output is shown when it fails.
+# step NAME COMMAND…: runs a command that counts as one test; shows its output if it fails.
 step() {
     local name=$1
     shift
@@ -17,14 +17,14 @@ step() {
     fi
 }
 
-# tests NAME COMMAND…: the same for a command that runs many tests and reports each binary's count.
+# tests NAME COMMAND…: runs a command with many tests, and adds the counts that its test binaries print.
 tests() {
     local name=$1 status=0 log passed failed
     shift
     logged "$name" "$@" || status=$?
     log=$(log_of "$name")
     read -r passed failed < <(counts "$log")
-    # A command that failed with no failed test did not get that far.
+    # A command that failed without a failed test counts as one failure, e.g. a compile error.
     if ((status != 0 && failed == 0)); then
         failed=1
     fi
@@ -34,7 +34,7 @@ tests() {
     FAILED=$((FAILED + failed))
 }
 
-# A test that misses something prints `skipped: WHY`, and has passed as far as its harness knows.
+# A test that lacks a requirement prints `skipped: REASON` and passes. Collects the reasons.
 take_skips() {
     local log=$1 line
     SKIPPED_HERE=0
@@ -67,12 +67,12 @@ logged() {
         return
     fi
     echo "FAILED, $((SECONDS - start)) s"
-    why "$log" | tail -n 200 | sed 's/^/    /'
+    failure_output "$log" | tail -n 200 | sed 's/^/    /'
     return 1
 }
 
-# Of many tests, what those said that failed; of anything else, how its output ends.
-why() {
+# Prints the output of failed tests; for other commands, the whole log.
+failure_output() {
     if grep -q '^---- .* stdout ----$' "$1" && grep -q '^failures:$' "$1"; then
         awk '/^failures:$/ { shown = 1 } shown; /^test result: / { shown = 0 }' "$1"
     else

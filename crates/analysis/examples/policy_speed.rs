@@ -7,12 +7,12 @@ use bolero as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use belljar_analysis::policy::{Context, Language, Policy, check};
+use belljar_analysis::policy::{Policy, PolicyLanguage, RunContext, check};
 
-const SMALL: [(&str, Language); 3] = [
-    ("import math\nprint(sum(math.sqrt(n) for n in range(100)))\n", Language::Python),
-    ("const fs = require('fs');\nconsole.log(fs.readdirSync('.').length);\n", Language::JavaScript),
-    ("set -e\nfor f in *.txt; do wc -l \"$f\"; done\n", Language::Shell),
+const SMALL: [(&str, PolicyLanguage); 3] = [
+    ("import math\nprint(sum(math.sqrt(n) for n in range(100)))\n", PolicyLanguage::Python),
+    ("const fs = require('fs');\nconsole.log(fs.readdirSync('.').length);\n", PolicyLanguage::JavaScript),
+    ("set -e\nfor f in *.txt; do wc -l \"$f\"; done\n", PolicyLanguage::Shell),
 ];
 
 fn main() {
@@ -47,7 +47,12 @@ fn main() {
         ("`${", "}`"),
         ("if a; then ", "; fi"),
     ] {
-        for language in [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell] {
+        for language in [
+            PolicyLanguage::Python,
+            PolicyLanguage::JavaScript,
+            PolicyLanguage::TypeScript,
+            PolicyLanguage::Shell,
+        ] {
             let one = format!("{}1{}\n", open.repeat(150), close.repeat(150));
             let code = one.repeat((250 << 10) / one.len());
             println!("{open} nested, as {language:?}: {:?}", timed(&code, language, &policies));
@@ -55,9 +60,9 @@ fn main() {
     }
 }
 
-fn timed(code: &str, language: Language, policies: &[Policy]) -> Duration {
+fn timed(code: &str, language: PolicyLanguage, policies: &[Policy]) -> Duration {
     let start = Instant::now();
-    std::hint::black_box(check(code, language, policies, &Context::default()));
+    std::hint::black_box(check(code, language, policies, &RunContext::default()));
     start.elapsed()
 }
 
@@ -67,7 +72,7 @@ fn sorted(count: usize, mut work: impl FnMut() -> Duration) -> Vec<Duration> {
     times
 }
 
-fn each(folder: &Path, act: &mut dyn FnMut(&Path, Language)) {
+fn each(folder: &Path, act: &mut dyn FnMut(&Path, PolicyLanguage)) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
@@ -77,10 +82,10 @@ fn each(folder: &Path, act: &mut dyn FnMut(&Path, Language)) {
                 each(&path, act);
                 None
             }
-            Some("py") => Some(Language::Python),
-            Some("js" | "mjs" | "cjs") => Some(Language::JavaScript),
-            Some("ts") => Some(Language::TypeScript),
-            Some("sh" | "bash") => Some(Language::Shell),
+            Some("py") => Some(PolicyLanguage::Python),
+            Some("js" | "mjs" | "cjs") => Some(PolicyLanguage::JavaScript),
+            Some("ts") => Some(PolicyLanguage::TypeScript),
+            Some("sh" | "bash") => Some(PolicyLanguage::Shell),
             _ => None,
         };
         if let Some(language) = language {

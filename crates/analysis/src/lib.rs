@@ -3,6 +3,6 @@
 
 mod budget;
 pub mod imports;
-mod lines;
+mod line_index;
+mod parse_limits;
 pub mod policy;
-mod room;

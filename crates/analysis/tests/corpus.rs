@@ -7,7 +7,7 @@ use bolero as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use belljar_analysis::policy::{Context, Language, Policy, Verdict, check};
+use belljar_analysis::policy::{Policy, PolicyLanguage, PolicyVerdict, RunContext, check};
 
 /// Number of files in the first tier, sampled evenly.
 const FEW: usize = 150;
@@ -18,7 +18,7 @@ fn stdlib() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
-fn files_below(folder: &Path, files: &mut Vec<(PathBuf, Language)>) {
+fn files_below(folder: &Path, files: &mut Vec<(PathBuf, PolicyLanguage)>) {
     let mut entries: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
     for path in entries {
@@ -28,10 +28,10 @@ fn files_below(folder: &Path, files: &mut Vec<(PathBuf, Language)>) {
                 files_below(&path, files);
                 None
             }
-            Some("py") => Some(Language::Python),
-            Some("js" | "mjs" | "cjs") => Some(Language::JavaScript),
-            Some("ts" | "mts") => Some(Language::TypeScript),
-            Some("sh") => Some(Language::Shell),
+            Some("py") => Some(PolicyLanguage::Python),
+            Some("js" | "mjs" | "cjs") => Some(PolicyLanguage::JavaScript),
+            Some("ts" | "mts") => Some(PolicyLanguage::TypeScript),
+            Some("sh") => Some(PolicyLanguage::Shell),
             _ => None,
         };
         files.extend(language.map(|language| (path, language)));
@@ -43,9 +43,9 @@ fn run(program: &str, words: &[&str], folder: &Path) {
     assert!(status.success(), "{program} {words:?}");
 }
 
-fn read(path: &Path, language: Language, policies: &[Policy]) -> Verdict {
+fn read(path: &Path, language: PolicyLanguage, policies: &[Policy]) -> PolicyVerdict {
     let code = std::fs::read(path).unwrap();
-    check(&String::from_utf8_lossy(&code), language, policies, &Context::default())
+    check(&String::from_utf8_lossy(&code), language, policies, &RunContext::default())
 }
 
 #[test]

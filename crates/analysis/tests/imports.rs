@@ -5,18 +5,19 @@ use bolero as _;
 use std::collections::BTreeSet;
 
 use belljar_analysis::imports::{
-    Error, Found, Language, PythonVersion, Registry, Requirement, Resolver, Settings, Source, Why, detect,
+    DetectedImports, Error, ImportLanguage, PackageRegistry, PythonVersion, Requirement, Resolver,
+    ResolverSettings, SourceCode, UnresolvedReason, detect,
 };
 use proptest::prelude::*;
 
-fn found_in(code: &str, language: Language, version: &str) -> Found {
+fn found_in(code: &str, language: ImportLanguage, version: &str) -> DetectedImports {
     let local = BTreeSet::from(["helpers.py".to_owned(), "lib".to_owned()]);
     let python = PythonVersion::parse(version).expect("a version in the table");
-    detect(Source { code, language, python, local: &local }).expect("the code is readable")
+    detect(SourceCode { code, language, python, local: &local }).expect("the code is readable")
 }
 
 /// Formats imports with their lines; `?` marks optional ones.
-fn shown(found: &Found) -> String {
+fn shown(found: &DetectedImports) -> String {
     let shown = found.imports.iter().map(|import| {
         let version = import.version.as_ref().map(|version| format!("@{version}")).unwrap_or_default();
         format!("{}{version}{}:{}", import.name, if import.optional { "?" } else { "" }, import.line)
@@ -130,9 +131,12 @@ const TYPESCRIPT: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_is_found() {
-    let tables =
-        [(Language::Python, PYTHON), (Language::JavaScript, JAVASCRIPT), (Language::TypeScript, TYPESCRIPT)];
+fn imports_are_found() {
+    let tables = [
+        (ImportLanguage::Python, PYTHON),
+        (ImportLanguage::JavaScript, JAVASCRIPT),
+        (ImportLanguage::TypeScript, TYPESCRIPT),
+    ];
     for (language, table) in tables {
         for (code, wanted) in table {
             assert_eq!(shown(&found_in(code, language, "3.12")), *wanted, "{code}");
@@ -141,18 +145,18 @@ fn what_is_found() {
 }
 
 #[test]
-fn the_standard_library_is_that_of_the_version() {
+fn the_standard_library_depends_on_the_version() {
     let code = "import tomllib, distutils, telnetlib";
-    assert_eq!(shown(&found_in(code, Language::Python, "3.10")), "tomllib:1");
-    assert_eq!(shown(&found_in(code, Language::Python, "3.13")), "distutils:1 telnetlib:1");
+    assert_eq!(shown(&found_in(code, ImportLanguage::Python, "3.10")), "tomllib:1");
+    assert_eq!(shown(&found_in(code, ImportLanguage::Python, "3.13")), "distutils:1 telnetlib:1");
     let code = "import sys\nif sys.version_info < (3, 11):\n    import tomli";
-    assert_eq!(shown(&found_in(code, Language::Python, "3.10")), "tomli:3");
+    assert_eq!(shown(&found_in(code, ImportLanguage::Python, "3.10")), "tomli:3");
 }
 
 #[test]
 fn requirements_in_comments() {
     let stated = |code: &str| {
-        let found = found_in(code, Language::Python, "3.12");
+        let found = found_in(code, ImportLanguage::Python, "3.12");
         found.declared.iter().map(|one| format!("{}:{}", one.text, one.line)).collect::<Vec<_>>().join(" ")
     };
     for (code, wanted) in [
@@ -177,7 +181,7 @@ fn requirements_in_comments() {
 }
 
 /// Formats the resolved packages, and the unresolved names with their reasons.
-fn resolved(code: &str, language: Language, given: &[&str], settings: &Settings) -> String {
+fn resolved(code: &str, language: ImportLanguage, given: &[&str], settings: &ResolverSettings) -> String {
     let found = found_in(code, language, "3.12");
     let registry = language.registry();
     let given: Vec<_> =
@@ -189,8 +193,8 @@ fn resolved(code: &str, language: Language, given: &[&str], settings: &Settings)
         .map(|package| format!("{}{}", package.requirement, if package.optional { "?" } else { "" }));
     let unresolved = answer.unresolved.iter().map(|one| {
         let why = match &one.why {
-            Why::Misspelt { likely } => format!("misspelt {likely}"),
-            Why::Covered { by } => format!("covered by {}", by.join(",")),
+            UnresolvedReason::Misspelt { likely } => format!("misspelt {likely}"),
+            UnresolvedReason::Covered { by } => format!("covered by {}", by.join(",")),
             other => format!("{other:?}").split([' ', '{']).next().unwrap_or_default().to_lowercase(),
         };
         format!("!{}{}={why}", one.reason.name, if one.is_fatal() { "" } else { "?" })
@@ -199,8 +203,8 @@ fn resolved(code: &str, language: Language, given: &[&str], settings: &Settings)
 }
 
 #[test]
-fn names_become_packages() {
-    let none = Settings::default();
+fn imports_resolve_to_packages() {
+    let none = ResolverSettings::default();
     for (code, given, wanted) in [
         (
             "import cv2, PIL.Image, yaml, dateutil.parser",
@@ -226,7 +230,7 @@ fn names_become_packages() {
         ("# /// script\n# dependencies = ['acme-thing', '-r x']\n# ///", &[], "acme-thing | !-r x=invalid"),
         ("try:\n    import ujson\nexcept ImportError:\n    pass", &[], "ujson?"),
     ] {
-        assert_eq!(resolved(code, Language::Python, given, &none), wanted, "{code} {given:?}");
+        assert_eq!(resolved(code, ImportLanguage::Python, given, &none), wanted, "{code} {given:?}");
     }
     for (code, given, wanted) in [
         ("import a from 'react-dom/client'; require('@babel/core')", &[][..], "react-dom | @babel/core"),
@@ -237,17 +241,19 @@ fn names_become_packages() {
         ("", &["lodash@^4", "crossenv"], "lodash@^4 | !crossenv=misspelt cross-env"),
         ("", &["lodash@git+https://x/y"], "!lodash@git+https://x/y=direct"),
     ] {
-        assert_eq!(resolved(code, Language::JavaScript, given, &none), wanted, "{code} {given:?}");
+        assert_eq!(resolved(code, ImportLanguage::JavaScript, given, &none), wanted, "{code} {given:?}");
     }
 }
 
 #[test]
-fn an_administrator_decides() {
-    let mut settings = Settings::default();
+fn administrator_settings_take_precedence() {
+    let mut settings = ResolverSettings::default();
     settings.python.imports.insert("acme".into(), "acme-sdk>=2".into());
     settings.python.deny.insert("Paramiko".into());
     settings.python.pins.insert("numpy".into(), "==1.26.4".into());
-    let check = |code, given: &[&str], settings: &Settings| resolved(code, Language::Python, given, settings);
+    let check = |code, given: &[&str], settings: &ResolverSettings| {
+        resolved(code, ImportLanguage::Python, given, settings)
+    };
     assert_eq!(check("import acme.x", &[], &settings), "acme-sdk>=2");
     assert_eq!(check("import paramiko", &["paramiko"], &settings), "!paramiko=denied | !paramiko=denied");
     assert_eq!(check("import numpy", &[], &settings), "numpy==1.26.4");
@@ -259,12 +265,12 @@ fn an_administrator_decides() {
         check("import numpy, pandas, acme_internal, reqeusts", &[], &settings),
         "numpy==1.26.4 | acme-internal | reqeusts | !pandas=notallowed"
     );
-    assert_eq!(Registry::Npm, Language::TypeScript.registry());
+    assert_eq!(PackageRegistry::Npm, ImportLanguage::TypeScript.registry());
 }
 
 /// Nests every construct that the parsers recurse on, as deep as their limits allow and beyond.
 #[test]
-fn hostile_nesting_ends_nothing() {
+fn hostile_nesting_does_not_crash() {
     let shapes: &[(&str, &str, &str)] = &[
         ("(", "1", ")"),
         ("[", "", "]"),
@@ -303,10 +309,14 @@ fn hostile_nesting_ends_nothing() {
     for (open, middle, close) in shapes {
         for depth in [500, 6_000, 100_000] {
             let code = format!("{}{middle}{}", open.repeat(depth), close.repeat(depth));
-            for language in [Language::Python, Language::JavaScript, Language::TypeScript] {
+            for language in [ImportLanguage::Python, ImportLanguage::JavaScript, ImportLanguage::TypeScript] {
                 let local = BTreeSet::new();
-                let _ =
-                    detect(Source { code: &code, language, python: PythonVersion::default(), local: &local });
+                let _ = detect(SourceCode {
+                    code: &code,
+                    language,
+                    python: PythonVersion::default(),
+                    local: &local,
+                });
             }
         }
     }
@@ -314,21 +324,22 @@ fn hostile_nesting_ends_nothing() {
 
 /// The parser would take minutes and gigabytes for these.
 #[test]
-fn endless_parsing_is_not_begun() {
+fn code_that_would_parse_endlessly_is_refused() {
     for part in ["(a,b=", "(/*)*/a=/*{*/", "(a=//x\n", "(a=async", "(a=typeof ", "(a?", "x?", "(a:"] {
         let (code, local) = (format!("{part}(").repeat(2_000), BTreeSet::new());
         let python = PythonVersion::default();
-        let found = detect(Source { code: &code, language: Language::TypeScript, python, local: &local });
+        let found =
+            detect(SourceCode { code: &code, language: ImportLanguage::TypeScript, python, local: &local });
         assert!(found.is_err(), "{part}");
     }
 }
 
 fn try_all(code: &str) {
-    for language in [Language::Python, Language::JavaScript, Language::TypeScript] {
+    for language in [ImportLanguage::Python, ImportLanguage::JavaScript, ImportLanguage::TypeScript] {
         let local = BTreeSet::new();
-        let found = detect(Source { code, language, python: PythonVersion::default(), local: &local });
+        let found = detect(SourceCode { code, language, python: PythonVersion::default(), local: &local });
         if let Ok(found) = found {
-            Resolver::new(language.registry(), &Settings::default()).resolve(&found, &[]);
+            Resolver::new(language.registry(), &ResolverSettings::default()).resolve(&found, &[]);
         }
     }
 }
@@ -362,7 +373,7 @@ proptest! {
 
     #[test]
     fn no_requirement_makes_it_panic(text in "\\PC{0,60}") {
-        for registry in [Registry::Pypi, Registry::Npm] {
+        for registry in [PackageRegistry::Pypi, PackageRegistry::Npm] {
             if let Ok(requirement) = Requirement::parse(registry, &text) {
                 // A requirement passed to an installer parses to the same value again and is never an option.
                 let again = Requirement::parse(registry, &requirement.to_string());
@@ -377,15 +388,15 @@ proptest! {
 /// Code that does not parse is retried line by line, with the lines that follow; the total amount of parsing
 /// is bounded.
 #[test]
-fn broken_code_is_not_parsed_again_and_again() {
+fn retries_on_broken_code_are_bounded() {
     let line = format!("import {{ {}\n", "a, ".repeat(600));
     let code = line.repeat(500);
     let local = BTreeSet::new();
-    let source = Source {
+    let source = SourceCode {
         code: &code,
-        language: Language::JavaScript,
+        language: ImportLanguage::JavaScript,
         python: PythonVersion::default(),
         local: &local,
     };
-    assert_eq!(detect(source), Err(Error::TooIntricate));
+    assert_eq!(detect(source), Err(Error::TooComplex));
 }

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
 use crate::check::CheckArgs;
+use crate::config_show::ConfigArgs;
 use crate::deps::DepsArgs;
 use crate::image::ImageArgs;
 use crate::manual::{CompletionsArgs, ManArgs};
@@ -18,7 +19,6 @@ use crate::provider::ProviderArgs;
 use crate::remote::{ExecutionsArgs, KeyArgs, ProfileArgs, SandboxArgs, TenantArgs};
 use crate::serve::ServeArgs;
 use crate::setup::SetupArgs;
-use crate::shown_config::ConfigArgs;
 
 const FIRST_STEPS: &str = "\
 Examples:
@@ -37,11 +37,11 @@ pub(crate) struct Cli {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Chooses a provider, tests it, and writes belljar.toml
     Setup(SetupArgs),
     /// Runs code or a program in a fresh sandbox
@@ -82,7 +82,7 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-impl Command {
+impl CliCommand {
     /// Returns whether the output is JSON for another program.
     pub(crate) fn json(&self) -> bool {
         match self {
@@ -256,20 +256,20 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_flags_fit_together() {
+    fn flags_are_consistent() {
         Cli::command().debug_assert();
     }
 
     fn run(words: &[&str]) -> RunArgs {
         let cli = Cli::try_parse_from(["belljar", "run"].iter().chain(words)).unwrap();
         match cli.command {
-            Command::Run(args) => *args,
+            CliCommand::Run(args) => *args,
             _ => panic!("not run"),
         }
     }
 
     #[test]
-    fn what_follows_the_double_dash_is_the_program() {
+    fn words_after_the_double_dash_are_the_program() {
         let args = run(&["--json", "--", "ls", "--json", "-l"]);
         assert_eq!((args.source, args.command), (None, vec!["ls".to_owned(), "--json".into(), "-l".into()]));
     }

@@ -17,9 +17,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belljar_analysis::imports::Settings as DependencySettings;
+use belljar_analysis::imports::ResolverSettings as DependencySettings;
 use belljar_analysis::policy::{Policies, PolicyError, PolicySpec};
-use belljar_engine::limits::{Limits, LimitsSpec, Machine};
+use belljar_engine::limits::{HostCapacity, Limits, LimitsSpec};
 use belljar_engine::network::PrivateRanges;
 use belljar_engine::profile::{Profile, Profiles};
 use belljar_engine::quantity::show_bytes;
@@ -28,9 +28,9 @@ use serde::Deserialize;
 
 use crate::deps::{DependencySpec, LayerSettings};
 use crate::env::Environment;
-use crate::failure::{Failure, shown};
-use crate::fleet::{ProviderSpec, is_secret};
+use crate::error::{CliError, quote_path};
 use crate::image::{ImageSettings, ImageSpec};
+use crate::provider_kinds::{ProviderSpec, is_secret};
 use crate::say;
 use crate::serve::ServerSpec;
 
@@ -44,7 +44,7 @@ pub(crate) struct Config {
     pub(crate) profiles: Profiles,
     pub(crate) ceiling: Limits,
     /// The machine's resources, which no ceiling may exceed.
-    pub(crate) machine: Machine,
+    pub(crate) machine: HostCapacity,
     /// Memory limit of all sandboxes together, if lower than what the machine has for them.
     pub(crate) sandbox_memory: Option<u64>,
     pub(crate) warm: WarmSettings,
@@ -56,12 +56,12 @@ pub(crate) struct Config {
     pub(crate) images: ImageSettings,
     pub(crate) private_ranges: PrivateRanges,
     /// Every value set by a file, in order of precedence, lowest first.
-    pub(crate) written: Vec<Written>,
+    pub(crate) file_settings: Vec<FileSetting>,
 }
 
 /// A value and the file that set it.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct FileSetting {
     pub(crate) name: String,
     pub(crate) value: String,
     pub(crate) file: PathBuf,
@@ -91,35 +91,35 @@ struct NetworkSection {
 }
 
 /// Finds and reads the configuration.
-pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Config, Failure> {
+pub(crate) fn load(flag: Option<&Path>, environment: &Environment) -> Result<Config, CliError> {
     let named = flag.or(environment.config.as_deref());
-    let config = Config::usual();
+    let config = Config::without_files();
     if let Some(path) = named {
         let text = read(path).map_err(|error| unreadable(path, &error))?;
-        return config.trusting(path, &text);
+        return config.with_trusted_file(path, &text);
     }
     let person = environment.config_home.as_ref().map(|folder| folder.join("belljar").join(NAME));
-    let config = match first_of([person, Some(PathBuf::from(MACHINE))])? {
-        Some((path, text)) => config.trusting(&path, &text)?,
+    let config = match first_existing([person, Some(PathBuf::from(MACHINE))])? {
+        Some((path, text)) => config.with_trusted_file(&path, &text)?,
         None => config,
     };
-    match first_of([Some(PathBuf::from(NAME)), None])? {
-        Some((path, text)) => config.adding(&path, &text),
+    match first_existing([Some(PathBuf::from(NAME)), None])? {
+        Some((path, text)) => config.with_untrusted_file(&path, &text),
         None => Ok(config),
     }
 }
 
 impl Config {
     /// Returns the configuration that applies without any file.
-    pub(crate) fn usual() -> Self {
-        Self::on(crate::os::machine())
+    pub(crate) fn without_files() -> Self {
+        Self::for_machine(crate::os::machine_resources())
     }
 
     /// Returns the configuration that applies on the given machine without any file.
-    fn on(machine: Machine) -> Self {
+    fn for_machine(machine: HostCapacity) -> Self {
         Self {
-            profiles: Profiles::shipped(),
-            ceiling: Limits::ceiling_on(&machine),
+            profiles: Profiles::built_in(),
+            ceiling: Limits::ceiling_for(&machine),
             machine,
             sandbox_memory: None,
             warm: WarmSettings::default(),
@@ -130,55 +130,61 @@ impl Config {
             providers: ProviderSpec::default(),
             images: ImageSettings::default(),
             private_ranges: PrivateRanges::default(),
-            written: Vec::new(),
+            file_settings: Vec::new(),
         }
     }
 
     /// Records which file set each value.
-    fn note(&mut self, path: &Path, text: &str) {
+    fn record_settings(&mut self, path: &Path, text: &str) {
         if let Ok(table) = text.parse::<toml::Table>() {
-            note_table(&mut self.written, path, "", &table);
+            record_table(&mut self.file_settings, path, "", &table);
         }
     }
 
-    fn trusting(mut self, path: &Path, text: &str) -> Result<Self, Failure> {
+    fn with_trusted_file(mut self, path: &Path, text: &str) -> Result<Self, CliError> {
         let file = parse(path, text)?;
-        self.note(path, text);
+        self.record_settings(path, text);
         for (name, profile) in file.profiles {
             self.profiles.insert(name, profile);
         }
-        let wrong = |failure: Failure| Failure::invalid(format!("{}: {}", shown(path), failure.message));
+        let wrong =
+            |failure: CliError| CliError::invalid(format!("{}: {}", quote_path(path), failure.message));
         self.sandbox_memory = file.server.sandbox_memory(self.machine.memory_bytes).map_err(wrong)?;
         if self.sandbox_memory.is_some() {
             // The ceiling of one sandbox follows from the memory limit of all of them together.
             self.machine.memory_bytes = self.sandbox_memory;
-            self.ceiling = Limits::ceiling_on(&self.machine);
+            self.ceiling = Limits::ceiling_for(&self.machine);
         }
-        self.ceiling = raise(self.ceiling, &file.ceiling)
-            .and_then(|ceiling| within(ceiling, &self.machine))
-            .map_err(|why| Failure::invalid(format!("{}: [ceiling] {why}", shown(path))))?;
-        self.warm = file.warm.admit().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
+        self.ceiling = apply_ceiling(self.ceiling, &file.ceiling)
+            .and_then(|ceiling| check_ceiling(ceiling, &self.machine))
+            .map_err(|why| CliError::invalid(format!("{}: [ceiling] {why}", quote_path(path))))?;
+        self.warm =
+            file.warm.admit().map_err(|why| CliError::invalid(format!("{}: {why}", quote_path(path))))?;
         self.server = file.server;
-        let wrong = |error: PolicyError| Failure::invalid(format!("{}: {error}", shown(path)));
+        let wrong = |error: PolicyError| CliError::invalid(format!("{}: {error}", quote_path(path)));
         self.policies = Policies::with(file.policies).map_err(wrong)?;
-        self.layers =
-            file.dependencies.layers().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
+        self.layers = file
+            .dependencies
+            .layers()
+            .map_err(|why| CliError::invalid(format!("{}: {why}", quote_path(path))))?;
         self.dependencies = file.dependencies.settings();
         self.providers = file.providers;
         self.private_ranges = PrivateRanges::parse(&file.network.not_public)
-            .map_err(|why| Failure::invalid(format!("{}: [network] not_public: {why}", shown(path))))?;
-        self.images =
-            file.images.settings().map_err(|why| Failure::invalid(format!("{}: {why}", shown(path))))?;
+            .map_err(|why| CliError::invalid(format!("{}: [network] not_public: {why}", quote_path(path))))?;
+        self.images = file
+            .images
+            .settings()
+            .map_err(|why| CliError::invalid(format!("{}: {why}", quote_path(path))))?;
         Ok(self)
     }
 
-    fn adding(mut self, path: &Path, text: &str) -> Result<Self, Failure> {
+    fn with_untrusted_file(mut self, path: &Path, text: &str) -> Result<Self, CliError> {
         let file = parse(path, text)?;
         let refuse = |what: String| {
-            Err(Failure::invalid(format!(
+            Err(CliError::invalid(format!(
                 "{} in the current folder {what}, which an untrusted file may not; if you trust it, run \
                  with --config {NAME}",
-                shown(path)
+                quote_path(path)
             )))
         };
         if file.ceiling != LimitsSpec::default() {
@@ -206,7 +212,7 @@ impl Config {
             return refuse("sets [policies]".to_owned());
         }
         for (name, profile) in file.profiles {
-            if self.profiles.named(&name).is_ok() {
+            if self.profiles.get(&name).is_ok() {
                 return refuse(format!("replaces profile '{}'", name.escape_debug()));
             }
             let Profile { mounts, image, network, policy, build_packages, .. } = &profile;
@@ -223,44 +229,44 @@ impl Config {
                      with the code; move them to your own configuration, or run with --config {NAME} if you \
                      trust the file",
                     name.escape_debug(),
-                    shown(path)
+                    quote_path(path)
                 ));
             }
             self.profiles.insert(name, Profile { came_with_code: true, ..profile });
         }
-        self.note(path, text);
+        self.record_settings(path, text);
         Ok(self)
     }
 }
 
-fn note_table(written: &mut Vec<Written>, path: &Path, above: &str, table: &toml::Table) {
+fn record_table(written: &mut Vec<FileSetting>, path: &Path, above: &str, table: &toml::Table) {
     for (key, value) in table {
         let name = format!("{above}{key}");
         match value {
-            toml::Value::Table(table) => note_table(written, path, &format!("{name}."), table),
+            toml::Value::Table(table) => record_table(written, path, &format!("{name}."), table),
             // Environment variables of a profile may be secrets.
             _ if name.contains(".env.") || is_secret(&name) => {
-                written.push(Written { name, value: "(set)".to_owned(), file: path.to_owned() });
+                written.push(FileSetting { name, value: "(set)".to_owned(), file: path.to_owned() });
             }
             toml::Value::String(text) => {
-                written.push(Written { name, value: text.clone(), file: path.to_owned() });
+                written.push(FileSetting { name, value: text.clone(), file: path.to_owned() });
             }
-            other => written.push(Written { name, value: other.to_string(), file: path.to_owned() }),
+            other => written.push(FileSetting { name, value: other.to_string(), file: path.to_owned() }),
         }
     }
 }
 
-fn parse(path: &Path, text: &str) -> Result<ConfigFile, Failure> {
+fn parse(path: &Path, text: &str) -> Result<ConfigFile, CliError> {
     toml::from_str(text).map_err(|error| {
         // The parser's own display quotes several lines of the file; one line with a line number is enough.
         let line =
             error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-        Failure::invalid(format!("{}, line {line}: {}", shown(path), error.message().escape_debug()))
+        CliError::invalid(format!("{}, line {line}: {}", quote_path(path), error.message().escape_debug()))
     })
 }
 
 /// Returns the first of these files that exists, with its text.
-fn first_of(paths: [Option<PathBuf>; 2]) -> Result<Option<(PathBuf, String)>, Failure> {
+fn first_existing(paths: [Option<PathBuf>; 2]) -> Result<Option<(PathBuf, String)>, CliError> {
     for path in paths.into_iter().flatten() {
         // These paths are defaults, so anything but a regular file is ignored; a pipe would block.
         if !path.is_file() {
@@ -281,12 +287,12 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::invalid(format!("cannot read the configuration file {}: {error}", shown(path)))
+fn unreadable(path: &Path, error: &io::Error) -> CliError {
+    CliError::invalid(format!("cannot read the configuration file {}: {error}", quote_path(path)))
 }
 
 /// Applies the file's ceiling to the default one.
-fn raise(ceiling: Limits, spec: &LimitsSpec) -> Result<Limits, String> {
+fn apply_ceiling(ceiling: Limits, spec: &LimitsSpec) -> Result<Limits, String> {
     let bytes = |name, given, base| positive(name, given).map(|value| value.unwrap_or(base));
     let count = |name, given: Option<i64>, base| match positive(name, given)? {
         None => Ok(base),
@@ -304,7 +310,7 @@ fn raise(ceiling: Limits, spec: &LimitsSpec) -> Result<Limits, String> {
 }
 
 /// Refuses a ceiling above the machine's resources, because a promised limit must be available.
-fn within(ceiling: Limits, machine: &Machine) -> Result<Limits, String> {
+fn check_ceiling(ceiling: Limits, machine: &HostCapacity) -> Result<Limits, String> {
     let memory = machine.memory_bytes.unwrap_or(u64::MAX);
     for (name, value) in [("memory_bytes", ceiling.memory_bytes), ("disk_bytes", ceiling.disk_bytes)] {
         if value > memory {
@@ -339,13 +345,14 @@ mod tests {
     use super::*;
 
     fn shipped() -> Config {
-        Config::on(Machine::default())
+        Config::for_machine(HostCapacity::default())
     }
 
     #[test]
     fn a_ceiling_above_the_machine_is_refused() {
-        let machine = Machine { memory_bytes: Some(4 << 30), cpu_millis: Some(2_000), processes: Some(500) };
-        let set = |text: &str| Config::on(machine).trusting(Path::new("t.toml"), text);
+        let machine =
+            HostCapacity { memory_bytes: Some(4 << 30), cpu_millis: Some(2_000), processes: Some(500) };
+        let set = |text: &str| Config::for_machine(machine).with_trusted_file(Path::new("t.toml"), text);
         let wrong = |text| set(text).unwrap_err().message;
         assert_eq!(
             wrong("[ceiling]\nmemory_bytes = 68719476736\n"),
@@ -359,9 +366,9 @@ mod tests {
     }
 
     #[test]
-    fn no_sandbox_may_ask_for_more_than_all_of_them_have() {
-        let machine = Machine { memory_bytes: Some(4 << 30), ..Machine::default() };
-        let set = |text: &str| Config::on(machine).trusting(Path::new("t.toml"), text);
+    fn sandbox_memory_lowers_the_ceiling() {
+        let machine = HostCapacity { memory_bytes: Some(4 << 30), ..HostCapacity::default() };
+        let set = |text: &str| Config::for_machine(machine).with_trusted_file(Path::new("t.toml"), text);
         let config = set("[server]\nsandbox_memory = \"1G\"\n").unwrap();
         assert_eq!((config.sandbox_memory, config.ceiling.memory_bytes), (Some(1 << 30), 1 << 30));
         assert_eq!(config.ceiling.disk_bytes, 1 << 30);
@@ -372,12 +379,12 @@ mod tests {
         );
     }
 
-    fn trusting(text: &str) -> Result<Config, Failure> {
-        shipped().trusting(Path::new("t.toml"), text)
+    fn trusting(text: &str) -> Result<Config, CliError> {
+        shipped().with_trusted_file(Path::new("t.toml"), text)
     }
 
-    fn adding(text: &str) -> Result<Config, Failure> {
-        shipped().adding(Path::new(NAME), text)
+    fn adding(text: &str) -> Result<Config, CliError> {
+        shipped().with_untrusted_file(Path::new(NAME), text)
     }
 
     #[test]
@@ -385,14 +392,14 @@ mod tests {
         let text =
             "[profiles.default]\nmounts = [\"/srv:/srv\"]\n[ceiling]\nmemory_bytes = 1048576\ncpus = 2.5\n";
         let config = trusting(text).unwrap();
-        assert_eq!(config.profiles.named("default").unwrap().mounts, ["/srv:/srv"]);
+        assert_eq!(config.profiles.get("default").unwrap().mounts, ["/srv:/srv"]);
         assert_eq!(config.ceiling.memory_bytes, 1 << 20);
         assert_eq!(config.ceiling.cpu_millis, 2_500);
         assert_eq!(config.ceiling.processes, Limits::CEILING.processes);
     }
 
     #[test]
-    fn mistakes_are_named_with_their_line() {
+    fn errors_name_the_line() {
         let wrong = |text| trusting(text).unwrap_err().message;
         assert!(wrong("\n[profile.x]\n").starts_with("'t.toml', line 2: unknown field `profile`"));
         assert!(wrong("[profiles.x.limits]\ntimeout = 1\n").contains("unknown field `timeout`"));
@@ -409,9 +416,9 @@ mod tests {
     #[test]
     fn a_file_that_came_with_the_code_only_adds_profiles() {
         let config = adding("[profiles.slow.limits]\ntimeout_ms = 60000\n").unwrap();
-        assert_eq!(config.profiles.named("slow").unwrap().limits.timeout_ms, Some(60_000));
-        assert!(config.profiles.named("slow").unwrap().came_with_code);
-        assert!(!trusting("[profiles.slow]\n").unwrap().profiles.named("slow").unwrap().came_with_code);
+        assert_eq!(config.profiles.get("slow").unwrap().limits.timeout_ms, Some(60_000));
+        assert!(config.profiles.get("slow").unwrap().came_with_code);
+        assert!(!trusting("[profiles.slow]\n").unwrap().profiles.get("slow").unwrap().came_with_code);
         for (text, why) in [
             ("[ceiling]\nprocesses = 9\n", "sets [ceiling]"),
             ("[warm]\nmode = \"off\"\n", "sets [warm]"),
@@ -444,11 +451,11 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_data_and_their_mistakes_are_named() {
+    fn policy_errors_are_reported() {
         let text = "[policies.house]\nextends = \"strict\"\nallow_modules = [\"socket\"]\n\
                     [policies.house.rules]\nPY-EVAL = \"warn\"\n[policies.team]\nextends = \"house\"\n";
         let config = trusting(text).unwrap();
-        let team = config.policies.named("team").unwrap();
+        let team = config.policies.get("team").unwrap();
         assert_eq!((team.name.as_str(), team.allow_modules.as_slice()), ("team", &["socket".to_owned()][..]));
         let wrong = |text| trusting(text).unwrap_err().message;
         assert!(wrong("[policies.x.rules]\nPY-NOPE = \"warn\"\n").contains("unknown rule 'PY-NOPE'"));

@@ -6,12 +6,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use belljar_engine::catalog::Settings;
+use belljar_engine::catalog::ProviderSettings;
 use belljar_engine::limits::LimitsSpec;
 use belljar_engine::quantity::show_duration;
 
-use crate::failure::Failure;
-use crate::fleet::{KINDS, Kind};
+use crate::error::CliError;
+use crate::provider_kinds::{KINDS, ProviderKind};
 
 /// Path of the configuration file, like `--config`.
 const CONFIG: &str = "BELLJAR_CONFIG";
@@ -55,9 +55,9 @@ const REGISTRY_USER: &str = "BELLJAR_REGISTRY_USER";
 /// Password for an image registry, like `--password-stdin`.
 const REGISTRY_PASSWORD: &str = "BELLJAR_REGISTRY_PASSWORD";
 /// Variables of provider E2B and their settings; overridden by `providers.e2b`.
-pub(crate) const E2B: &[(&str, &str)] = &[("E2B_API_KEY", "api_key")];
+pub(crate) const E2B_VARIABLES: &[(&str, &str)] = &[("E2B_API_KEY", "api_key")];
 /// Variables of provider Aliyun AgentRun and their settings; overridden by `providers.agentrun`.
-pub(crate) const AGENTRUN: &[(&str, &str)] = &[
+pub(crate) const AGENTRUN_VARIABLES: &[(&str, &str)] = &[
     ("AGENTRUN_ACCESS_KEY_ID", "access_key_id"),
     ("AGENTRUN_ACCESS_KEY_SECRET", "access_key_secret"),
     ("AGENTRUN_SECURITY_TOKEN", "security_token"),
@@ -97,17 +97,17 @@ pub(crate) struct Environment {
     pub(crate) resolution_ttl: Option<Duration>,
     pub(crate) docker_config: Option<PathBuf>,
     pub(crate) registry_user: Option<String>,
-    pub(crate) registry_password: Option<Hidden>,
+    pub(crate) registry_password: Option<SecretValue>,
     pub(crate) data_dir: Option<PathBuf>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) ca_cert: Option<PathBuf>,
-    pub(crate) admin_key: Option<Hidden>,
-    pub(crate) secrets_key: Option<Hidden>,
+    pub(crate) admin_key: Option<SecretValue>,
+    pub(crate) secrets_key: Option<SecretValue>,
     /// Values of the providers' variables, by variable name.
-    pub(crate) providers: BTreeMap<&'static str, Hidden>,
-    pub(crate) api_key: Option<Hidden>,
+    pub(crate) providers: BTreeMap<&'static str, SecretValue>,
+    pub(crate) api_key: Option<SecretValue>,
     pub(crate) server: Option<String>,
     pub(crate) log: Option<String>,
     pub(crate) profile: Option<String>,
@@ -116,15 +116,15 @@ pub(crate) struct Environment {
 
 /// A secret that cannot be printed by accident.
 #[derive(Clone, Default)]
-pub(crate) struct Hidden(String);
+pub(crate) struct SecretValue(String);
 
-impl Hidden {
+impl SecretValue {
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for SecretValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Hidden(…)")
     }
@@ -132,7 +132,7 @@ impl fmt::Debug for Hidden {
 
 impl Environment {
     /// Reads the variables through `get`; an empty variable counts as absent.
-    pub(crate) fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
+    pub(crate) fn read(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, CliError> {
         let given = |name: &str| get(name).filter(|value| !value.is_empty());
         let text = |name: &str| given(name).map(|value| value.to_string_lossy().into_owned());
         let number = |name: &str, factor: f64| match given(name) {
@@ -161,16 +161,18 @@ impl Environment {
                 .map(PathBuf::from)
                 .or_else(|| absolute(HOME).map(|home| home.join(".docker"))),
             registry_user: text(REGISTRY_USER),
-            registry_password: text(REGISTRY_PASSWORD).map(Hidden),
+            registry_password: text(REGISTRY_PASSWORD).map(SecretValue),
             data_dir: given(DATA_DIR).map(PathBuf::from),
             tls_cert: given(TLS_CERT).map(PathBuf::from),
             tls_key: given(TLS_KEY).map(PathBuf::from),
             otlp_endpoint: text(OTLP_ENDPOINT),
             ca_cert: given(CA_CERT).map(PathBuf::from),
-            admin_key: text(ADMIN_KEY).map(Hidden),
-            secrets_key: text(SECRETS_KEY).map(Hidden),
-            providers: about_providers().filter_map(|name| Some((name, Hidden(text(name)?)))).collect(),
-            api_key: text(API_KEY).map(Hidden),
+            admin_key: text(ADMIN_KEY).map(SecretValue),
+            secrets_key: text(SECRETS_KEY).map(SecretValue),
+            providers: provider_variables()
+                .filter_map(|name| Some((name, SecretValue(text(name)?))))
+                .collect(),
+            api_key: text(API_KEY).map(SecretValue),
             server: text(SERVER),
             log: text(LOG),
             profile: text(PROFILE),
@@ -179,7 +181,7 @@ impl Environment {
     }
 
     /// Returns the settings that the environment has for a provider.
-    pub(crate) fn about(&self, kind: &Kind) -> Settings {
+    pub(crate) fn provider_settings(&self, kind: &ProviderKind) -> ProviderSettings {
         let said = kind.environment.iter().filter_map(|(variable, setting)| {
             Some(((*setting).to_owned(), self.providers.get(variable)?.reveal().into()))
         });
@@ -187,8 +189,8 @@ impl Environment {
     }
 
     /// Returns what is set, as setting, variable and value; secrets are shown as `(set)`.
-    pub(crate) fn set(&self) -> Vec<(String, &'static str, String)> {
-        let hidden = |secret: &Option<Hidden>| secret.as_ref().map(|_| "(set)".to_owned());
+    pub(crate) fn set_variables(&self) -> Vec<(String, &'static str, String)> {
+        let hidden = |secret: &Option<SecretValue>| secret.as_ref().map(|_| "(set)".to_owned());
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let all = [
             ("config", CONFIG, path(&self.config)),
@@ -225,20 +227,20 @@ impl Environment {
 }
 
 /// Returns the variables of all providers, as listed in `KINDS`.
-fn about_providers() -> impl Iterator<Item = &'static str> {
+fn provider_variables() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.environment).map(|(variable, _)| *variable)
 }
 
-fn duration(seconds: f64) -> Result<Duration, Failure> {
+fn duration(seconds: f64) -> Result<Duration, CliError> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|_| Failure::invalid(format!("{CACHE_TTL_HOURS}: too long; correct or unset it")))
+        .map_err(|_| CliError::invalid(format!("{CACHE_TTL_HOURS}: too long; correct or unset it")))
 }
 
-fn positive(name: &str, text: &OsString) -> Result<f64, Failure> {
+fn positive(name: &str, text: &OsString) -> Result<f64, CliError> {
     let value = text.to_str().and_then(|text| text.trim().parse::<f64>().ok());
     value.filter(|value| value.is_finite() && *value > 0.0).ok_or_else(|| {
         let text = text.to_string_lossy();
-        Failure::invalid(format!(
+        CliError::invalid(format!(
             "{name}: '{}' is not a number above zero; correct or unset it",
             text.escape_debug()
         ))
@@ -249,7 +251,7 @@ fn positive(name: &str, text: &OsString) -> Result<f64, Failure> {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Environment, Failure> {
+    fn read(variables: &[(&str, &str)]) -> Result<Environment, CliError> {
         Environment::read(|name| {
             variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
         })
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn aliases_say_where_layers_are_and_how_long_answers_hold() {
+    fn aliases_set_the_layer_folder_and_ttl() {
         let environment = read(&[(CACHE_DIR, "/x"), (CACHE_TTL_HOURS, "1.5"), (HOME, "/h")]).unwrap();
         assert_eq!(environment.layers_folder, Some("/x".into()));
         assert_eq!(environment.resolution_ttl, Some(Duration::from_secs(5_400)));
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn invalid_numbers_are_refused_by_name() {
         for bad in ["0", "-1", "soon", "inf", "NaN"] {
             assert!(read(&[(TIMEOUT, bad)]).unwrap_err().message.starts_with(TIMEOUT), "{bad}");
         }

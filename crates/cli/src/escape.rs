@@ -12,7 +12,7 @@ pub(crate) struct Escaper {
     /// Empty, or `ESC [ 0-9;:`…, or the first bytes of a character.
     pending: Vec<u8>,
     /// Whether a color was set and not reset.
-    coloured: bool,
+    colored: bool,
 }
 
 impl Escaper {
@@ -32,8 +32,8 @@ impl Escaper {
     /// Returns the rest of the stream, and resets its colors.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
-        self.give_up(&mut out);
-        if std::mem::take(&mut self.coloured) {
+        self.show_pending(&mut out);
+        if std::mem::take(&mut self.colored) {
             out.extend_from_slice(b"\x1b[0m");
         }
         out
@@ -52,12 +52,12 @@ impl Escaper {
             (1, b'[') => self.pending.push(byte),
             (2..MAX_SEQUENCE, b'0'..=b'9' | b';' | b':') => self.pending.push(byte),
             (2.., b'm') => {
-                self.coloured = !matches!(&self.pending[2..], b"" | b"0");
+                self.colored = !matches!(&self.pending[2..], b"" | b"0");
                 out.append(&mut self.pending);
                 out.push(byte);
             }
             _ => {
-                self.give_up(out);
+                self.show_pending(out);
                 self.ground(byte, out);
             }
         }
@@ -65,7 +65,7 @@ impl Escaper {
 
     fn character(&mut self, byte: u8, out: &mut Vec<u8>) {
         if !matches!(byte, 0x80..=0xbf) {
-            self.give_up(out);
+            self.show_pending(out);
             return self.ground(byte, out);
         }
         self.pending.push(byte);
@@ -77,12 +77,12 @@ impl Escaper {
             }
             Ok(_) => out.append(&mut self.pending),
             Err(error) if error.error_len().is_none() => {}
-            Err(_) => self.give_up(out),
+            Err(_) => self.show_pending(out),
         }
     }
 
     /// Shows the pending bytes, which turned out not to be a sequence or character that may pass.
-    fn give_up(&mut self, out: &mut Vec<u8>) {
+    fn show_pending(&mut self, out: &mut Vec<u8>) {
         for byte in self.pending.drain(..) {
             match byte {
                 0x20..=0x7e => out.push(byte),
@@ -126,7 +126,7 @@ mod tests {
     ];
 
     #[test]
-    fn only_text_and_colours_pass_however_they_are_cut() {
+    fn only_text_and_colors_pass_at_any_chunk_boundary() {
         for (bytes, wanted) in CASES {
             assert_eq!(shown(&[bytes]), *wanted, "{bytes:?}");
             let single: Vec<_> = bytes.chunks(1).collect();
@@ -135,12 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn a_colour_ends_with_its_stream() {
+    fn a_color_is_reset_at_the_end() {
         assert_eq!(shown(&[b"\x1b[8mhidden"]), "\x1b[8mhidden\x1b[0m");
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn pending_bytes_are_bounded() {
         let mut escaper = Escaper::default();
         escaper.push(b"\x1b[");
         let out = escaper.push(&[b'1'; 10_000]);

@@ -3,18 +3,18 @@
 use std::fs::File;
 use std::io::Read;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
 /// Digits that are hard to misread (Crockford's base 32).
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// Creates an id: `exec_` and 128 random bits.
-pub(crate) fn execution_id() -> Result<String, Failure> {
-    random("exec").ok_or_else(|| Failure::host("cannot read /dev/urandom for an execution id"))
+pub(crate) fn execution_id() -> Result<String, CliError> {
+    random_id("exec").ok_or_else(|| CliError::host("cannot read /dev/urandom for an execution id"))
 }
 
 /// Creates a random id: the kind and 128 random bits.
-pub(crate) fn random(kind: &str) -> Option<String> {
+pub(crate) fn random_id(kind: &str) -> Option<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).ok()?;
     Some(format!("{kind}_{}", base32(u128::from_be_bytes(bytes))))

@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 // The bounds of admission, applied here too so that larger inputs are not held in memory.
-use belljar_engine::admit::{MAX_CODE, MAX_FILES, MAX_STDIN};
+use belljar_engine::admit::{MAX_CODE_BYTES, MAX_INPUT_FILES, MAX_STDIN_BYTES};
 use belljar_engine::quantity::show_bytes;
 use belljar_engine::request::FileSpec;
 
-use crate::failure::{Failure, shown};
+use crate::error::{CliError, quote_path};
 use crate::os;
 
 /// Files are sent in memory; larger data needs `--mount`.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Maximum size of a PEM file; a certificate chain is a few kilobytes.
-const MAX_PEM: u64 = 1 << 20;
+const MAX_PEM_BYTES: u64 = 1 << 20;
 
 /// Returns whether a path stands for belljar's own standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
@@ -28,74 +28,80 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 }
 
 /// Reads the code.
-pub(crate) fn code(path: &Path) -> Result<Vec<u8>, Failure> {
-    named_or_stdin(path, MAX_CODE as u64, |size| {
+pub(crate) fn code(path: &Path) -> Result<Vec<u8>, CliError> {
+    named_or_stdin(path, MAX_CODE_BYTES as u64, |size| {
         format!("code: {size} is more than 16 MB; pass data with --file instead")
     })
 }
 
 /// Reads the program's standard input.
-pub(crate) fn stdin(path: &Path) -> Result<Vec<u8>, Failure> {
-    named_or_stdin(path, MAX_STDIN as u64, |size| {
+pub(crate) fn stdin(path: &Path) -> Result<Vec<u8>, CliError> {
+    named_or_stdin(path, MAX_STDIN_BYTES as u64, |size| {
         format!("stdin: {size} is more than 64 MB; pass it with --file instead")
     })
 }
 
 /// Reads a certificate or a key.
-pub(crate) fn pem(path: &Path) -> Result<Vec<u8>, Failure> {
-    let bytes = bounded(open(path)?.0, MAX_PEM).map_err(|error| cannot_read(path, &error))?;
+pub(crate) fn pem(path: &Path) -> Result<Vec<u8>, CliError> {
+    let bytes = read_bounded(open(path)?.0, MAX_PEM_BYTES).map_err(|error| cannot_read(path, &error))?;
     bytes.ok_or_else(|| {
-        Failure::invalid(format!("{} is more than 1 MB, so it is not a certificate or key", shown(path)))
+        CliError::invalid(format!(
+            "{} is more than 1 MB, so it is not a certificate or key",
+            quote_path(path)
+        ))
     })
 }
 
-fn named_or_stdin(path: &Path, bound: u64, too_big: impl Fn(&str) -> String) -> Result<Vec<u8>, Failure> {
+fn named_or_stdin(path: &Path, bound: u64, too_big: impl Fn(&str) -> String) -> Result<Vec<u8>, CliError> {
     if is_stdin(path) {
-        return bounded(io::stdin().lock(), bound)
-            .map_err(|error| Failure::invalid(format!("cannot read standard input: {error}")))?
-            .ok_or_else(|| Failure::invalid(too_big("standard input")));
+        return read_bounded(io::stdin().lock(), bound)
+            .map_err(|error| CliError::invalid(format!("cannot read standard input: {error}")))?
+            .ok_or_else(|| CliError::invalid(too_big("standard input")));
     }
     let (file, metadata) = open(path)?;
     // A pipe (`<(…)`) has no size, so reading is bounded as well.
     if metadata.len() > bound {
-        return Err(Failure::invalid(too_big(&show_bytes(metadata.len()))));
+        return Err(CliError::invalid(too_big(&show_bytes(metadata.len()))));
     }
-    let bytes = bounded(file, bound).map_err(|error| cannot_read(path, &error))?;
-    bytes.ok_or_else(|| Failure::invalid(too_big(&shown(path))))
+    let bytes = read_bounded(file, bound).map_err(|error| cannot_read(path, &error))?;
+    bytes.ok_or_else(|| CliError::invalid(too_big(&quote_path(path))))
 }
 
-fn open(path: &Path) -> Result<(File, fs::Metadata), Failure> {
+fn open(path: &Path) -> Result<(File, fs::Metadata), CliError> {
     let file = File::open(path).map_err(|error| cannot_read(path, &error))?;
     let metadata = file.metadata().map_err(|error| cannot_read(path, &error))?;
     if metadata.is_dir() {
-        return Err(Failure::invalid(format!("cannot read {}: it is a folder; name a file", shown(path))));
+        return Err(CliError::invalid(format!(
+            "cannot read {}: it is a folder; name a file",
+            quote_path(path)
+        )));
     }
     Ok((file, metadata))
 }
 
-fn cannot_read(path: &Path, error: &io::Error) -> Failure {
-    Failure::invalid(format!("cannot read {}: {error}", shown(path)))
+fn cannot_read(path: &Path, error: &io::Error) -> CliError {
+    CliError::invalid(format!("cannot read {}: {error}", quote_path(path)))
 }
 
 /// Opens the requests of a batch, which are read on demand.
-pub(crate) fn requests(path: &Path) -> Result<Box<dyn Read + Send>, Failure> {
+pub(crate) fn open_requests(path: &Path) -> Result<Box<dyn Read + Send>, CliError> {
     if is_stdin(path) { Ok(Box::new(io::stdin())) } else { Ok(Box::new(open(path)?.0)) }
 }
 
 /// Reads everything, or returns `None` if that is more than `bound`.
-fn bounded(reader: impl Read, bound: u64) -> io::Result<Option<Vec<u8>>> {
+fn read_bounded(reader: impl Read, bound: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     reader.take(bound + 1).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= bound).then_some(bytes))
 }
 
 /// Reads the files of `SRC[:DEST]` arguments; a folder stands for all regular files below it.
-pub(crate) fn files(arguments: &[String]) -> Result<Vec<FileSpec>, Failure> {
-    let mut basket = Basket::default();
+pub(crate) fn files(arguments: &[String]) -> Result<Vec<FileSpec>, CliError> {
+    let mut basket = FileCollection::default();
     for argument in arguments {
         let (source, destination) = match argument.rsplit_once(':') {
             Some((source, destination)) => (Path::new(source), destination.to_owned()),
-            None => (Path::new(argument), own_name(Path::new(argument))?),
+            None => (Path::new(argument), file_name(Path::new(argument))?),
         };
         let metadata = fs::metadata(source).map_err(|error| unreadable(source, &error))?;
         if metadata.is_dir() {
@@ -103,43 +109,41 @@ pub(crate) fn files(arguments: &[String]) -> Result<Vec<FileSpec>, Failure> {
         } else if metadata.is_file() {
             basket.add_file(source, destination)?;
         } else {
-            return Err(Failure::invalid(format!(
+            return Err(CliError::invalid(format!(
                 "--file: {} is neither a file nor a folder",
-                shown(source)
+                quote_path(source)
             )));
         }
     }
     Ok(basket.files)
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::invalid(format!("--file: cannot read {}: {error}", shown(path)))
+fn unreadable(path: &Path, error: &io::Error) -> CliError {
+    CliError::invalid(format!("--file: cannot read {}: {error}", quote_path(path)))
 }
 
 /// Returns the last part of a path; `.` and `..` are resolved first.
-fn own_name(path: &Path) -> Result<String, Failure> {
+fn file_name(path: &Path) -> Result<String, CliError> {
     let whole = match path.file_name() {
         Some(_) => path.to_path_buf(),
         None => fs::canonicalize(path).map_err(|error| unreadable(path, &error))?,
     };
-    whole
-        .file_name()
-        .and_then(|name| name.to_str())
-        .map(str::to_owned)
-        .ok_or_else(|| Failure::invalid(format!("--file: {} has no file name; use SRC:DEST", shown(path))))
+    whole.file_name().and_then(|name| name.to_str()).map(str::to_owned).ok_or_else(|| {
+        CliError::invalid(format!("--file: {} has no file name; use SRC:DEST", quote_path(path)))
+    })
 }
 
 /// Files collected so far, and their total size.
 #[derive(Debug, Default)]
-struct Basket {
+struct FileCollection {
     files: Vec<FileSpec>,
     bytes: u64,
 }
 
-impl Basket {
-    fn add_file(&mut self, source: &Path, destination: String) -> Result<(), Failure> {
-        if self.files.len() == MAX_FILES {
-            return Err(Failure::invalid("--file: more than 10000 files; use --mount for big folders"));
+impl FileCollection {
+    fn add_file(&mut self, source: &Path, destination: String) -> Result<(), CliError> {
+        if self.files.len() == MAX_INPUT_FILES {
+            return Err(CliError::invalid("--file: more than 10000 files; use --mount for big folders"));
         }
         let file = File::open(source).map_err(|error| unreadable(source, &error))?;
         let metadata = file.metadata().map_err(|error| unreadable(source, &error))?;
@@ -147,10 +151,10 @@ impl Basket {
         let content = if metadata.len() > room {
             None
         } else {
-            bounded(file, room).map_err(|e| unreadable(source, &e))?
+            read_bounded(file, room).map_err(|e| unreadable(source, &e))?
         };
         let content = content
-            .ok_or_else(|| Failure::invalid("--file: more than 1 GB in total; use --mount instead"))?;
+            .ok_or_else(|| CliError::invalid("--file: more than 1 GB in total; use --mount instead"))?;
         self.bytes += content.len() as u64;
         self.files.push(FileSpec {
             path: destination,
@@ -163,7 +167,7 @@ impl Basket {
 
     /// Adds a folder's regular files. Symbolic links are skipped: their targets were not named and may lie
     /// anywhere.
-    fn add_folder(&mut self, source: &Path, destination: &str) -> Result<(), Failure> {
+    fn add_folder(&mut self, source: &Path, destination: &str) -> Result<(), CliError> {
         let mut waiting: VecDeque<(PathBuf, String)> =
             VecDeque::from([(source.to_path_buf(), destination.to_owned())]);
         while let Some((folder, inside)) = waiting.pop_front() {
@@ -173,7 +177,10 @@ impl Basket {
             entries.sort_by_key(fs::DirEntry::file_name);
             for entry in entries {
                 let name = entry.file_name().into_string().map_err(|_| {
-                    Failure::invalid(format!("--file: the name of {} is not UTF-8", shown(&entry.path())))
+                    CliError::invalid(format!(
+                        "--file: the name of {} is not UTF-8",
+                        quote_path(&entry.path())
+                    ))
                 })?;
                 let inside = format!("{inside}/{name}");
                 let kind = entry.file_type().map_err(failed)?;
@@ -193,9 +200,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_beyond_its_bound_is_not_kept() {
-        assert_eq!(bounded(&b"1234"[..], 4).unwrap(), Some(b"1234".to_vec()));
-        assert_eq!(bounded(io::repeat(0), 4).unwrap(), None);
+    fn oversized_streams_are_refused() {
+        assert_eq!(read_bounded(&b"1234"[..], 4).unwrap(), Some(b"1234".to_vec()));
+        assert_eq!(read_bounded(io::repeat(0), 4).unwrap(), None);
     }
 
     #[test]

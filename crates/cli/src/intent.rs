@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::args::{LimitArgs, RunArgs};
 use crate::env::Environment;
-use crate::failure::{Failure, shown};
+use crate::error::{CliError, quote_path};
 use crate::{image, input, language};
 
 /// A run as the caller intends it.
@@ -22,19 +22,19 @@ use crate::{image, input, language};
 pub(crate) struct Intent {
     pub(crate) request: Request,
     pub(crate) paths: HostPaths,
-    pub(crate) output: Output,
+    pub(crate) output: OutputOptions,
 }
 
 /// How the result is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Output {
-    pub(crate) form: Form,
+pub(crate) struct OutputOptions {
+    pub(crate) form: OutputForm,
     /// Whether to print nothing of belljar's own beside the output.
     pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum OutputForm {
     /// The result object, once, at the end.
     Json,
     /// Output as it arrives, escaped for a terminal.
@@ -45,15 +45,15 @@ pub(crate) enum Form {
 
 impl Intent {
     /// Reads everything that the arguments name.
-    pub(crate) fn of(args: RunArgs, environment: &Environment) -> Result<Self, Failure> {
+    pub(crate) fn from_args(args: RunArgs, environment: &Environment) -> Result<Self, CliError> {
         refuse_stdin_twice(&args)?;
-        let output = Output { form: form(&args), quiet: args.quiet };
+        let output = OutputOptions { form: form(&args), quiet: args.quiet };
         let mut request = Request {
-            arguments: args.arguments.as_deref().map(arguments).transpose()?,
+            arguments: args.arguments.as_deref().map(parse_arguments).transpose()?,
             files: input::files(&args.files)?,
             dependencies: Dependencies { detect: args.no_deps.then_some(false), packages: args.packages },
-            limits: limits(&args.limits).over(&environment.limits),
-            network: args.network.as_deref().map(network),
+            limits: limits(&args.limits).or(&environment.limits),
+            network: args.network.as_deref().map(parse_network),
             profile: args.profile.or_else(|| environment.profile.clone()),
             policy: args.policy,
             provider: args.provider,
@@ -62,16 +62,16 @@ impl Intent {
             ..Request::default()
         };
         for variable in &args.variables {
-            let (key, value) = variable_of(variable)?;
+            let (key, value) = parse_variable(variable)?;
             request.env.insert(key, value);
         }
         if let Some(path) = &args.stdin {
             (request.stdin, request.stdin_base64) = text_or_base64(input::stdin(path)?);
         }
         let mounts = args.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?;
-        let mut paths = HostPaths { playground: args.workspace, mounts, ..HostPaths::default() };
+        let mut paths = HostPaths { host_workspace: args.workspace, mounts, ..HostPaths::default() };
         if let Some(image) = &args.image {
-            image::meant(image, &mut request, &mut paths)?;
+            image::set_image(image, &mut request, &mut paths)?;
         }
         match (args.source, args.code, args.command) {
             (Some(path), None, command) if command.is_empty() => {
@@ -85,21 +85,21 @@ impl Intent {
             }
             // Each line of a batch names its own code.
             (None, None, _) if args.batch.is_some() => request.language = args.language,
-            (None, None, _) => return Err(Failure::invalid(NOTHING)),
-            _ => return Err(Failure::invalid("use only one of FILE, -c CODE and -- CMD")),
+            (None, None, _) => return Err(CliError::invalid(NOTHING_TO_RUN)),
+            _ => return Err(CliError::invalid("use only one of FILE, -c CODE and -- CMD")),
         }
         Ok(Self { request, paths, output })
     }
 }
 
-const NOTHING: &str =
+const NOTHING_TO_RUN: &str =
     "nothing to run: pass a FILE, '-' for standard input, -c CODE, or -- CMD; see belljar run --help";
 
-fn refuse_stdin_twice(args: &RunArgs) -> Result<(), Failure> {
+fn refuse_stdin_twice(args: &RunArgs) -> Result<(), CliError> {
     let is_stdin = |path: &Option<_>| path.as_deref().is_some_and(input::is_stdin);
     for (flag, path) in [("--stdin", &args.stdin), ("--batch", &args.batch)] {
         if is_stdin(&args.source) && is_stdin(path) {
-            return Err(Failure::invalid(format!(
+            return Err(CliError::invalid(format!(
                 "{flag}: standard input is already used for the code; use a file here"
             )));
         }
@@ -107,11 +107,11 @@ fn refuse_stdin_twice(args: &RunArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn form(args: &RunArgs) -> Form {
+fn form(args: &RunArgs) -> OutputForm {
     match (args.json, args.raw) {
-        (true, _) => Form::Json,
-        (false, true) => Form::Raw,
-        (false, false) => Form::Live,
+        (true, _) => OutputForm::Json,
+        (false, true) => OutputForm::Raw,
+        (false, false) => OutputForm::Live,
     }
 }
 
@@ -120,20 +120,20 @@ fn add_file(
     given: Option<String>,
     request: &mut Request,
     paths: &mut HostPaths,
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     let code = input::code(path)?;
     let language = given.or_else(|| language::detect(path, &code).map(|language| language.name.to_owned()));
     request.language = Some(language.ok_or_else(|| {
-        let name = if input::is_stdin(path) { "standard input".to_owned() } else { shown(path) };
-        Failure::invalid(format!(
+        let name = if input::is_stdin(path) { "standard input".to_owned() } else { quote_path(path) };
+        CliError::invalid(format!(
             "cannot tell the language of {name}; add --language, for example --language python"
         ))
     })?);
     (request.code, request.code_base64) = text_or_base64(code);
     if !input::is_stdin(path) {
         paths.source_name = path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
-        paths.source_in_playground =
-            paths.playground.as_deref().and_then(|folder| place_within(path, folder));
+        paths.source_in_workspace =
+            paths.host_workspace.as_deref().and_then(|folder| path_below(path, folder));
     }
     Ok(())
 }
@@ -145,7 +145,7 @@ fn add_inline(code: OsString, language: Option<String>, request: &mut Request) {
 
 /// Returns a file's path below a folder, with links resolved. A file elsewhere, or with a non-UTF-8 path, is
 /// copied.
-fn place_within(path: &Path, folder: &Path) -> Option<String> {
+fn path_below(path: &Path, folder: &Path) -> Option<String> {
     let (path, folder) = (fs::canonicalize(path).ok()?, fs::canonicalize(folder).ok()?);
     path.strip_prefix(folder).ok()?.to_str().map(str::to_owned)
 }
@@ -159,7 +159,7 @@ fn text_or_base64(bytes: Vec<u8>) -> (Option<String>, Option<String>) {
     }
 }
 
-fn arguments(text: &str) -> Result<Map<String, Value>, Failure> {
+fn parse_arguments(text: &str) -> Result<Map<String, Value>, CliError> {
     let kind = match serde_json::from_str(text) {
         Ok(Value::Object(arguments)) => return Ok(arguments),
         Ok(Value::Null) => "null",
@@ -167,29 +167,29 @@ fn arguments(text: &str) -> Result<Map<String, Value>, Failure> {
         Ok(Value::Number(_)) => "a number",
         Ok(Value::String(_)) => "a string",
         Ok(Value::Array(_)) => "a list",
-        Err(error) => return Err(Failure::invalid(format!("--args: not JSON: {error}"))),
+        Err(error) => return Err(CliError::invalid(format!("--args: not JSON: {error}"))),
     };
-    Err(Failure::invalid(format!("--args: must be a JSON object such as {{\"name\": \"Ada\"}}, not {kind}")))
+    Err(CliError::invalid(format!("--args: must be a JSON object such as {{\"name\": \"Ada\"}}, not {kind}")))
 }
 
 /// Parses `K=V`, or `K` with its value in this process's environment.
-pub(crate) fn variable_of(text: &str) -> Result<(String, String), Failure> {
+pub(crate) fn parse_variable(text: &str) -> Result<(String, String), CliError> {
     if let Some((key, value)) = text.split_once('=') {
         return Ok((key.to_owned(), value.to_owned()));
     }
     match std::env::var(text) {
         Ok(value) => Ok((text.to_owned(), value)),
-        Err(std::env::VarError::NotPresent) => Err(Failure::invalid(format!(
+        Err(std::env::VarError::NotPresent) => Err(CliError::invalid(format!(
             "--env: {text} is not set in this shell, so it has no value to copy; use --env {text}=VALUE"
         ))),
         Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Failure::invalid(format!("--env: the value of {text} is not UTF-8")))
+            Err(CliError::invalid(format!("--env: the value of {text} is not UTF-8")))
         }
     }
 }
 
 /// Parses `none`, `full`, or a comma-separated list of hosts.
-pub(crate) fn network(text: &str) -> NetworkSpec {
+pub(crate) fn parse_network(text: &str) -> NetworkSpec {
     match text {
         "none" | "full" => NetworkSpec { mode: text.to_owned(), hosts: Vec::new() },
         hosts => NetworkSpec {

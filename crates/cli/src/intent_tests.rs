@@ -1,13 +1,13 @@
 //! Tests how command-line arguments are interpreted.
 
 use super::*;
-use crate::args::{Cli, Command};
+use crate::args::{Cli, CliCommand};
 use clap::Parser;
 
-fn meant_with(words: &[&str], environment: &Environment) -> Result<Intent, Failure> {
+fn meant_with(words: &[&str], environment: &Environment) -> Result<Intent, CliError> {
     let cli = Cli::try_parse_from(["belljar", "run"].iter().chain(words)).unwrap();
-    let Command::Run(args) = cli.command else { panic!("not run") };
-    Intent::of(*args, environment)
+    let CliCommand::Run(args) = cli.command else { panic!("not run") };
+    Intent::from_args(*args, environment)
 }
 
 fn meant(words: &[&str]) -> Intent {
@@ -19,14 +19,14 @@ fn refused(words: &[&str]) -> String {
 }
 
 #[test]
-fn code_on_the_command_line_is_python_unless_said() {
+fn inline_code_is_python_by_default() {
     let request = meant(&["-c", "print(1)"]).request;
     assert_eq!((request.language.as_deref(), request.code.as_deref()), (Some("python"), Some("print(1)")));
     assert_eq!(meant(&["-c", "1", "--language", "js"]).request.language.as_deref(), Some("js"));
 }
 
 #[test]
-fn exactly_one_thing_runs() {
+fn exactly_one_source_of_code_is_accepted() {
     assert!(refused(&[]).starts_with("nothing to run"));
     assert!(refused(&["a.py", "-c", "1"]).starts_with("use only one"));
     assert!(refused(&["-c", "1", "--", "ls"]).starts_with("use only one"));
@@ -61,7 +61,7 @@ fn arguments_are_an_object() {
 }
 
 #[test]
-fn variables_are_given_or_taken_over() {
+fn variables_are_set_or_copied() {
     let env = meant(&["-c", "1", "--env", "A=b=c", "--env", "PATH", "--env", "E="]).request.env;
     assert_eq!(env.get("A").map(String::as_str), Some("b=c"));
     assert_eq!(env.get("PATH").cloned(), std::env::var("PATH").ok());
@@ -70,23 +70,23 @@ fn variables_are_given_or_taken_over() {
 }
 
 #[test]
-fn networks_images_and_forms() {
+fn network_image_and_output_flags() {
     let intent =
         meant(&["-c", "1", "--network", "a.com:443, b.com", "--image", "/srv/root", "--json", "--raw"]);
     let hosts = vec!["a.com:443".to_owned(), "b.com".to_owned()];
     assert_eq!(intent.request.network, Some(NetworkSpec { mode: "hosts".to_owned(), hosts }));
     assert_eq!((intent.request.image, intent.paths.image), (None, Some("/srv/root".into())));
-    assert_eq!(intent.output, Output { form: Form::Json, quiet: false });
+    assert_eq!(intent.output, OutputOptions { form: OutputForm::Json, quiet: false });
     let intent = meant(&["-c", "1", "--network", "full", "--image", "host", "--quiet"]);
     assert_eq!(intent.request.network.unwrap().mode, "full");
     assert_eq!((intent.request.image.as_deref(), intent.paths.image), (Some("host"), None));
-    assert_eq!(intent.output, Output { form: Form::Live, quiet: true });
+    assert_eq!(intent.output, OutputOptions { form: OutputForm::Live, quiet: true });
     assert_eq!(meant(&["-c", "1", "--no-deps"]).request.dependencies.detect, Some(false));
     assert!(refused(&["-c", "1", "--mount", "/a"]).contains("no destination"));
 }
 
 #[test]
-fn a_file_says_its_language_and_runs_in_place() {
+fn a_file_sets_the_language_and_runs_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     fs::create_dir(folder.path().join("src")).unwrap();
@@ -98,11 +98,11 @@ fn a_file_says_its_language_and_runs_in_place() {
     let intent = meant(&[&at("src/a.mjs"), "--workspace", folder.path().to_str().unwrap()]);
     assert_eq!(intent.request.language.as_deref(), Some("javascript"));
     assert_eq!(intent.paths.source_name.as_deref(), Some("a.mjs"));
-    assert_eq!(intent.paths.source_in_playground.as_deref(), Some("src/a.mjs"));
+    assert_eq!(intent.paths.source_in_workspace.as_deref(), Some("src/a.mjs"));
 
     let elsewhere = meant(&[&at("tool"), "--workspace", &at("src")]);
     assert_eq!(elsewhere.request.language.as_deref(), Some("python"));
-    assert_eq!(elsewhere.paths.source_in_playground, None);
+    assert_eq!(elsewhere.paths.source_in_workspace, None);
 
     assert!(refused(&[&at("plain")]).contains("add --language"));
     let latin = meant(&[&at("latin.py")]).request;
@@ -111,15 +111,15 @@ fn a_file_says_its_language_and_runs_in_place() {
 
 #[cfg(unix)]
 #[test]
-fn inline_bytes_that_are_no_text_reach_admission() {
+fn non_utf8_inline_code_reaches_admission() {
     use std::os::unix::ffi::OsStringExt;
     let args = RunArgs { code: Some(OsString::from_vec(vec![0xff])), ..RunArgs::default() };
-    let request = Intent::of(args, &Environment::default()).unwrap().request;
+    let request = Intent::from_args(args, &Environment::default()).unwrap().request;
     assert_eq!(request.code_base64.as_deref(), Some("/w=="));
 }
 
 #[test]
-fn a_batch_needs_no_program_of_its_own() {
+fn a_batch_needs_no_code_argument() {
     let request = meant(&["--batch", "x.jsonl", "--language", "js", "--timeout", "1s"]).request;
     assert_eq!((request.language.as_deref(), request.code, request.command), (Some("js"), None, None));
     assert_eq!(request.limits.timeout_ms, Some(1_000));

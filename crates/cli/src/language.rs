@@ -8,12 +8,12 @@ use belljar_engine::language::Language;
 pub(crate) fn detect(path: &Path, code: &[u8]) -> Option<&'static Language> {
     path.file_name()
         .and_then(|name| name.to_str())
-        .and_then(Language::of_file)
-        .or_else(|| of_first_line(code))
+        .and_then(Language::from_file_name)
+        .or_else(|| from_shebang(code))
 }
 
 /// Parses a `#!` line: `#!/usr/bin/env -S python3.12 -u` → python.
-fn of_first_line(code: &[u8]) -> Option<&'static Language> {
+fn from_shebang(code: &[u8]) -> Option<&'static Language> {
     let line = code.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;
     let program = line
@@ -21,7 +21,7 @@ fn of_first_line(code: &[u8]) -> Option<&'static Language> {
         .map(|word| word.rsplit('/').next().unwrap_or(word))
         .find(|word| *word != "env" && !word.starts_with('-') && !word.contains('='))?;
     let name = program.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
-    Language::named(name).ok()
+    Language::from_name(name).ok()
 }
 
 #[cfg(test)]
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_first_and_then_the_first_line() {
+    fn the_file_name_takes_precedence_over_the_shebang() {
         let found =
             |path: &str, code: &str| detect(Path::new(path), code.as_bytes()).map(|language| language.name);
         assert_eq!(found("a.js", "#!/usr/bin/python3\n"), Some("javascript"));

@@ -9,12 +9,12 @@ mod batch;
 mod bench;
 mod check;
 mod config;
+mod config_show;
 mod deps;
 mod doctor;
 mod env;
+mod error;
 mod escape;
-mod failure;
-mod fleet;
 mod identity;
 mod image;
 mod input;
@@ -24,12 +24,12 @@ mod manual;
 mod mcp;
 mod os;
 mod provider;
+mod provider_kinds;
 mod remote;
 mod run;
 mod say;
 mod serve;
 mod setup;
-mod shown_config;
 mod view;
 
 use std::ffi::OsString;
@@ -38,13 +38,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, CliCommand};
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 
 fn main() -> ExitCode {
-    os::become_launcher_if_asked();
+    os::run_launcher_if_requested();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error, json_is_wanted(std::env::args_os())),
@@ -56,36 +56,36 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(cli: Cli) -> Result<u8, Failure> {
+fn dispatch(cli: Cli) -> Result<u8, CliError> {
     let environment = Environment::read(|name| std::env::var_os(name))?;
     let named = cli.config.as_deref().or(environment.config.as_deref());
     // `setup` may write a file that does not exist yet, and a shell's start-up must not fail on an invalid
     // file.
     let config = match &cli.command {
-        Command::Completions(_) | Command::Man(_) | Command::Tools(_) => Config::usual(),
-        Command::Setup(_) if named.is_some_and(|path| !path.exists()) => Config::usual(),
+        CliCommand::Completions(_) | CliCommand::Man(_) | CliCommand::Tools(_) => Config::without_files(),
+        CliCommand::Setup(_) if named.is_some_and(|path| !path.exists()) => Config::without_files(),
         _ => config::load(cli.config.as_deref(), &environment)?,
     };
     match cli.command {
-        Command::Setup(args) => setup::run(args, cli.config, &environment, config),
-        Command::Run(args) => run::run(*args, &environment, config),
-        Command::Check(args) => check::run(args, &config),
-        Command::Serve(args) => serve::run(args, &environment, config),
-        Command::Mcp(args) => mcp::run(args, &environment, config),
-        Command::Tools(args) => mcp::tools(&args),
-        Command::Sandbox(args) => remote::sandbox(*args, &environment),
-        Command::Executions(args) => remote::executions(args, &environment),
-        Command::Tenant(args) => remote::tenant(args, &environment),
-        Command::Key(args) => remote::key(args, &environment),
-        Command::Profile(args) => remote::profile(args, &environment),
-        Command::Provider(args) => provider::run(args, &environment, config),
-        Command::Deps(args) => deps::run(args, &environment, config),
-        Command::Image(args) => image::run(&args, &environment, &config),
-        Command::Config(args) => shown_config::run(&args, &environment, &config),
-        Command::Doctor(args) => doctor::run(args, &environment, config),
-        Command::Bench(args) => bench::run(&args, &environment, &config),
-        Command::Completions(args) => manual::completions(&args),
-        Command::Man(args) => manual::man(&args),
+        CliCommand::Setup(args) => setup::run(args, cli.config, &environment, config),
+        CliCommand::Run(args) => run::run(*args, &environment, config),
+        CliCommand::Check(args) => check::run(args, &config),
+        CliCommand::Serve(args) => serve::run(args, &environment, config),
+        CliCommand::Mcp(args) => mcp::run(args, &environment, config),
+        CliCommand::Tools(args) => mcp::tools(&args),
+        CliCommand::Sandbox(args) => remote::sandbox(*args, &environment),
+        CliCommand::Executions(args) => remote::executions(args, &environment),
+        CliCommand::Tenant(args) => remote::tenant(args, &environment),
+        CliCommand::Key(args) => remote::key(args, &environment),
+        CliCommand::Profile(args) => remote::profile(args, &environment),
+        CliCommand::Provider(args) => provider::run(args, &environment, config),
+        CliCommand::Deps(args) => deps::run(args, &environment, config),
+        CliCommand::Image(args) => image::run(&args, &environment, &config),
+        CliCommand::Config(args) => config_show::run(&args, &environment, &config),
+        CliCommand::Doctor(args) => doctor::run(args, &environment, config),
+        CliCommand::Bench(args) => bench::run(&args, &environment, &config),
+        CliCommand::Completions(args) => manual::completions(&args),
+        CliCommand::Man(args) => manual::man(&args),
     }
 }
 
@@ -100,7 +100,7 @@ fn usage(error: &clap::Error, json: bool) -> ExitCode {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return say::help(error);
     }
-    if json { say::failure(&Failure::usage(error), true) } else { say::usage(error) }
+    if json { say::failure(&CliError::usage(error), true) } else { say::usage(error) }
 }
 
 fn json_is_wanted(args: impl Iterator<Item = OsString>) -> bool {

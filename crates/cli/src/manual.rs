@@ -11,7 +11,7 @@ use clap_mangen::Man;
 use roff::{Roff, roman};
 
 use crate::args::Cli;
-use crate::failure::{Failure, shown};
+use crate::error::{CliError, quote_path};
 
 const NAME: &str = "belljar";
 
@@ -49,33 +49,33 @@ pub(crate) struct ManArgs {
 }
 
 /// Prints a shell completion script.
-pub(crate) fn completions(args: &CompletionsArgs) -> Result<u8, Failure> {
+pub(crate) fn completions(args: &CompletionsArgs) -> Result<u8, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut script);
     print(&script)
 }
 
 /// Prints a manual page, or writes all of them.
-pub(crate) fn man(args: &ManArgs) -> Result<u8, Failure> {
+pub(crate) fn man(args: &ManArgs) -> Result<u8, CliError> {
     let mut root = Cli::command().disable_help_subcommand(true);
     // Commands know their full names only after this call.
     root.build();
     if let Some(folder) = &args.folder {
-        let failed = |error| Failure::host(format!("{}: {error}", shown(folder)));
+        let failed = |error| CliError::host(format!("{}: {error}", quote_path(folder)));
         fs::create_dir_all(folder).map_err(failed)?;
         write_pages(&root, folder).map_err(failed)?;
         return Ok(0);
     }
     let command = args.path.iter().try_fold(&root, |command, name| {
         let unknown = || {
-            Failure::invalid(format!(
+            CliError::invalid(format!(
                 "unknown command '{}'; list commands with: belljar help",
                 args.path.join(" ")
             ))
         };
         command.find_subcommand(name).ok_or_else(unknown)
     })?;
-    print(&page(command).map_err(|error| Failure::host(error.to_string()))?)
+    print(&page(command).map_err(|error| CliError::host(error.to_string()))?)
 }
 
 fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
@@ -107,11 +107,11 @@ fn verbatim(said: &str) -> Roff {
 }
 
 /// Writes to standard output. A closed pipe is not a failure, but a full disk is.
-fn print(text: &[u8]) -> Result<u8, Failure> {
+fn print(text: &[u8]) -> Result<u8, CliError> {
     let mut out = io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::host(format!("standard output: {error}")))
+            Err(CliError::host(format!("standard output: {error}")))
         }
         _ => Ok(0),
     }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::thread;
 
 use belljar_engine::Engine;
-use belljar_engine::defaults::Defaults;
+use belljar_engine::defaults::RequestDefaults;
 use belljar_engine::provider::ImageChoice;
-use belljar_tools::{Alone, Format, Hands, definitions};
+use belljar_tools::{DefinitionFormat, LocalBackend, ToolBackend, definitions};
 use clap::{Args, ValueEnum};
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::runtime::Handle;
@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use crate::args::{LimitArgs, RunArgs};
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::identity;
 use crate::intent::Intent;
 use crate::os::Interrupts;
@@ -35,7 +35,7 @@ Examples:
 In other clients, configure: \"command\": \"belljar\", \"args\": [\"mcp\"].
 When the client disconnects, everything that it started is stopped.";
 
-const FOLDER: &str = "--image: a folder with an unpacked root works only with 'belljar run'; use 'host', a \
+const IMAGE_FOLDER_REFUSED: &str = "--image: a folder with an unpacked root works only with 'belljar run'; use 'host', a \
     name, an archive or an OCI layout, or set the folder in a profile";
 
 /// Arguments of `belljar mcp`. They apply to every run, and a model cannot change them.
@@ -69,11 +69,11 @@ pub(crate) struct McpArgs {
 pub(crate) struct ToolsArgs {
     /// API that the definitions are for
     #[arg(long, value_name = "FORMAT", default_value = "json")]
-    format: Words,
+    format: ToolFormat,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Words {
+enum ToolFormat {
     Openai,
     Anthropic,
     Mcp,
@@ -81,39 +81,41 @@ enum Words {
 }
 
 /// Serves until the client disconnects.
-pub(crate) fn run(args: McpArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
-    let config = Config { providers: config.providers.with(args.provider.as_deref(), environment), ..config };
+pub(crate) fn run(args: McpArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
+    let config =
+        Config { providers: config.providers.with_named(args.provider.as_deref(), environment), ..config };
     let defaults = defaults(args, environment)?;
     let named = defaults.request.provider.clone();
-    let (own, sources) = run::images(&config, environment);
-    run::on_provider(named.as_deref(), config, environment, async |engine| {
+    let (own, sources) = run::local_images(&config, environment);
+    run::with_provider_engine(named.as_deref(), config, environment, async |engine| {
         // Other providers pull images themselves.
         if engine.capabilities().images == ImageChoice::Unpacked {
-            own.bring(&defaults.request, &sources, false).await?;
+            own.ensure_stored(&defaults.request, &sources, false).await?;
         }
         serve(engine, defaults).await
     })
 }
 
 /// Returns what every request inherits. As in a batch, each request names its own code.
-fn defaults(args: McpArgs, environment: &Environment) -> Result<Defaults, Failure> {
+fn defaults(args: McpArgs, environment: &Environment) -> Result<RequestDefaults, CliError> {
     let McpArgs { limits, network, profile, provider, policy, image } = args;
     let batch = Some(PathBuf::new());
     let args = RunArgs { limits, network, profile, provider, policy, image, batch, ..RunArgs::default() };
-    let Intent { request, paths, .. } = Intent::of(args, environment)?;
+    let Intent { request, paths, .. } = Intent::from_args(args, environment)?;
     // Sandboxes take images by name; a folder that only applies to single runs would be surprising.
     if paths.image.is_some() {
-        return Err(Failure::invalid(FOLDER));
+        return Err(CliError::invalid(IMAGE_FOLDER_REFUSED));
     }
-    Ok(Defaults { request, paths })
+    Ok(RequestDefaults { request, paths })
 }
 
-async fn serve(engine: &Arc<Engine>, defaults: Defaults) -> Result<u8, Failure> {
+async fn serve(engine: &Arc<Engine>, defaults: RequestDefaults) -> Result<u8, CliError> {
     defaults.check(engine)?;
     run::warn_of_missing_layers(&engine.capabilities(), false);
     let mut interrupts = Interrupts::listen()?;
-    let alone = Arc::new(Alone::new(Arc::clone(engine), defaults, identity::random));
-    let served = belljar_tools::serve(Arc::clone(&alone) as Arc<dyn Hands>, stdin(), tokio::io::stdout());
+    let alone = Arc::new(LocalBackend::new(Arc::clone(engine), defaults, identity::random_id));
+    let served =
+        belljar_tools::serve(Arc::clone(&alone) as Arc<dyn ToolBackend>, stdin(), tokio::io::stdout());
     tokio::select! {
         () = served => {}
         () = interrupts.next() => {}
@@ -138,18 +140,18 @@ fn stdin() -> impl AsyncRead + Send + Unpin + 'static {
 }
 
 /// Prints the tool definitions.
-pub(crate) fn tools(args: &ToolsArgs) -> Result<u8, Failure> {
+pub(crate) fn tools(args: &ToolsArgs) -> Result<u8, CliError> {
     let format = match args.format {
-        Words::Openai => Format::OpenAi,
-        Words::Anthropic => Format::Anthropic,
-        Words::Mcp => Format::Mcp,
-        Words::Json => Format::Json,
+        ToolFormat::Openai => DefinitionFormat::OpenAi,
+        ToolFormat::Anthropic => DefinitionFormat::Anthropic,
+        ToolFormat::Mcp => DefinitionFormat::Mcp,
+        ToolFormat::Json => DefinitionFormat::Json,
     };
     let text = format!("{:#}\n", definitions(format));
     match io::stdout().lock().write_all(text.as_bytes()) {
         // A closed pipe is not a failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::host(format!("write to standard output: {error}")))
+            Err(CliError::host(format!("write to standard output: {error}")))
         }
         _ => Ok(0),
     }

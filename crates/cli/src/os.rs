@@ -1,8 +1,8 @@
 //! Differences between operating systems. No other module checks which one it runs on.
 
 mod machine;
-mod room;
 mod terminal;
+mod unpack_folder;
 
 use std::fs::Metadata;
 use std::path::PathBuf;
@@ -10,15 +10,16 @@ use std::path::PathBuf;
 use belljar_engine::language::Language;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
-pub(crate) use machine::{machine, outlive_sandboxes};
-pub(crate) use room::Room;
+pub(crate) use machine::{lower_oom_score, machine_resources};
 pub(crate) use terminal::{RawTerminal, TerminalEvent, TerminalEvents, hide_typing, window_size};
+pub(crate) use unpack_folder::UnpackFolder;
 
 #[cfg(target_os = "linux")]
 pub(crate) use native::{
-    Host, ImageBuilder, Started, become_launcher_if_asked, check_docker, docker, host_parts, launch,
+    ImageBuilder, NativeHost, StartedLauncher, check_docker, docker, host_image_parts,
+    run_launcher_if_requested, start_launcher,
 };
 #[cfg(not(target_os = "linux"))]
 pub(crate) use nowhere::{
@@ -31,7 +32,8 @@ pub(crate) use elsewhere::{
 };
 #[cfg(unix)]
 pub(crate) use posix::{
-    Hangups, Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
+    Hangups, Interrupts, create_private_folder, effective_uid, max_open_files, permissions,
+    set_own_process_group,
 };
 
 /// A language and its interpreter on this machine, if found.
@@ -42,19 +44,19 @@ pub(crate) struct FoundLanguage {
 }
 
 /// Creates the event loop of a command: single-threaded, because it waits for one run only.
-pub(crate) fn runtime() -> Result<Runtime, Failure> {
+pub(crate) fn runtime() -> Result<Runtime, CliError> {
     Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::host(format!("start the event loop: {error}")))
+        .map_err(|error| CliError::host(format!("start the event loop: {error}")))
 }
 
 /// Creates the event loop of a server: one thread per core.
-pub(crate) fn server_runtime() -> Result<Runtime, Failure> {
+pub(crate) fn server_runtime() -> Result<Runtime, CliError> {
     Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::host(format!("start the event loop: {error}")))
+        .map_err(|error| CliError::host(format!("start the event loop: {error}")))
 }
 
 #[cfg(target_os = "linux")]
@@ -64,23 +66,23 @@ mod native {
     use std::sync::Arc;
 
     use belljar_engine::Error;
-    use belljar_engine::places::Places;
+    use belljar_engine::host_storage::HostStorage;
     use belljar_engine::provider::Provider;
     use belljar_engine::warm::WarmSettings;
-    use belljar_images::Part;
+    use belljar_images::SealEntry;
     use belljar_jail::spec::RootEntry;
     pub(crate) use belljar_providers::docker::ImageBuilder;
 
     use belljar_providers::docker::Docker;
-    use belljar_providers::native::places::{Disk, HostFolderSpec as Allowed};
-    use belljar_providers::native::{Launched, Native};
+    use belljar_providers::native::places::{DataFolder, HostFolderSpec as Allowed};
+    use belljar_providers::native::{Native, SpawnedLauncher};
     use belljar_providers::settings::DockerSettings;
 
-    use super::{Failure, FoundLanguage};
-    use crate::serve::HostFolderSpec;
+    use super::{CliError, FoundLanguage};
+    use crate::serve::HostFolderEntry;
 
     /// Runs the launcher or a sandbox's guest if this process was started as one, and then does not return.
-    pub(crate) fn become_launcher_if_asked() {
+    pub(crate) fn run_launcher_if_requested() {
         belljar_providers::native::run_if_asked();
     }
 
@@ -91,24 +93,24 @@ mod native {
 
     /// Checks that Docker can run a container. Returns what to do if it cannot.
     pub(crate) async fn check_docker(settings: DockerSettings) -> Result<(), String> {
-        Docker::new(settings).check().await.map_err(|error| error.to_string())
+        Docker::new(settings).self_test().await.map_err(|error| error.to_string())
     }
 
     /// Starts the launcher. Must be called before any other thread exists, and on the thread that lives to
     /// the end.
-    pub(crate) fn launch() -> Result<Started, Failure> {
-        Ok(Started(Launched::start().map_err(Error::from)?))
+    pub(crate) fn start_launcher() -> Result<StartedLauncher, CliError> {
+        Ok(StartedLauncher(SpawnedLauncher::start().map_err(Error::from)?))
     }
 
     /// Returns the files that image `host` shows of this machine, except those that every sandbox creates
     /// itself.
-    pub(crate) fn host_parts() -> Result<Vec<Part>, Failure> {
+    pub(crate) fn host_image_parts() -> Result<Vec<SealEntry>, CliError> {
         let parts = belljar_providers::native::host_root().into_iter().filter_map(|entry| match entry {
-            RootEntry::Bind { source, path } => Some(Part::Copy { source: source.into(), path }),
+            RootEntry::Bind { source, path } => Some(SealEntry::Copy { source: source.into(), path }),
             RootEntry::Link { path, target } if !path.starts_with("/dev/") => {
-                Some(Part::Link { path, target })
+                Some(SealEntry::Link { path, target })
             }
-            RootEntry::File { path, content } => Some(Part::File { path, content }),
+            RootEntry::File { path, content } => Some(SealEntry::File { path, content }),
             _ => None,
         });
         Ok(parts.collect())
@@ -116,25 +118,25 @@ mod native {
 
     /// A launcher that is started but not connected.
     #[derive(Debug)]
-    pub(crate) struct Started(Launched);
+    pub(crate) struct StartedLauncher(SpawnedLauncher);
 
-    impl Started {
+    impl StartedLauncher {
         /// Connects to the launcher, inside a runtime, and configures what it keeps warm.
         pub(crate) async fn connect(
             self,
             warm: WarmSettings,
             sandbox_memory: Option<u64>,
-        ) -> Result<Host, Failure> {
-            let launched = self.0.with_memory_for_all(sandbox_memory);
-            Ok(Host(Arc::new(Native::connect(launched, warm).await.map_err(Error::from)?)))
+        ) -> Result<NativeHost, CliError> {
+            let launched = self.0.with_total_memory(sandbox_memory);
+            Ok(NativeHost(Arc::new(Native::connect(launched, warm).await.map_err(Error::from)?)))
         }
     }
 
     /// This machine's native provider.
     #[derive(Debug)]
-    pub(crate) struct Host(Arc<Native>);
+    pub(crate) struct NativeHost(Arc<Native>);
 
-    impl Host {
+    impl NativeHost {
         pub(crate) fn provider(&self) -> Arc<dyn Provider> {
             self.0.clone()
         }
@@ -143,13 +145,13 @@ mod native {
         pub(crate) fn places(
             &self,
             data: &Path,
-            host_folders: BTreeMap<String, HostFolderSpec>,
-        ) -> Result<Arc<dyn Places>, Failure> {
+            host_folders: BTreeMap<String, HostFolderEntry>,
+        ) -> Result<Arc<dyn HostStorage>, CliError> {
             let allowed = host_folders.into_iter().map(|(name, folder)| {
-                let HostFolderSpec { path, writable, tenants } = folder;
+                let HostFolderEntry { path, writable, tenants } = folder;
                 Allowed { name, path, writable, tenants }
             });
-            Ok(Arc::new(Disk::open(data, allowed.collect()).map_err(Error::from)?))
+            Ok(Arc::new(DataFolder::open(data, allowed.collect()).map_err(Error::from)?))
         }
 
         pub(crate) fn languages(&self) -> Vec<FoundLanguage> {
@@ -168,15 +170,15 @@ mod nowhere {
     use std::sync::Arc;
 
     use belljar_engine::ErrorCode;
-    use belljar_engine::places::Places;
+    use belljar_engine::host_storage::HostStorage;
     use belljar_engine::provider::{Provider, Sink};
     use belljar_engine::warm::WarmSettings;
     use belljar_providers::settings::DockerSettings;
 
-    use super::{Failure, FoundLanguage};
-    use crate::serve::HostFolderSpec;
+    use super::{CliError, FoundLanguage};
+    use crate::serve::HostFolderEntry;
 
-    pub(crate) fn become_launcher_if_asked() {}
+    pub(crate) fn run_launcher_if_requested() {}
 
     /// Returns `None`: containers run this very program, which must be a Linux binary.
     pub(crate) fn docker(_settings: DockerSettings) -> Option<Arc<dyn Provider>> {
@@ -222,25 +224,25 @@ mod nowhere {
         }
     }
 
-    pub(crate) fn host_parts() -> Result<Vec<belljar_images::Part>, Failure> {
-        launch().map(|_| Vec::new())
+    pub(crate) fn host_image_parts() -> Result<Vec<belljar_images::SealEntry>, CliError> {
+        start_launcher().map(|_| Vec::new())
     }
 
-    pub(crate) fn launch() -> Result<Started, Failure> {
+    pub(crate) fn start_launcher() -> Result<StartedLauncher, CliError> {
         let message =
             "this system has no native isolation; run belljar on Linux (a virtual machine is enough)";
-        Err(Failure { code: ErrorCode::Unsupported, message: message.to_owned() })
+        Err(CliError { code: ErrorCode::Unsupported, message: message.to_owned() })
     }
 
     #[derive(Debug)]
     pub(crate) struct Started(Infallible);
 
-    impl Started {
+    impl StartedLauncher {
         pub(crate) async fn connect(
             self,
             _warm: WarmSettings,
             _memory: Option<u64>,
-        ) -> Result<Host, Failure> {
+        ) -> Result<NativeHost, CliError> {
             match self.0 {}
         }
     }
@@ -248,7 +250,7 @@ mod nowhere {
     #[derive(Debug)]
     pub(crate) struct Host(Infallible);
 
-    impl Host {
+    impl NativeHost {
         pub(crate) fn provider(&self) -> Arc<dyn Provider> {
             match self.0 {}
         }
@@ -257,7 +259,7 @@ mod nowhere {
             &self,
             _data: &Path,
             _host_folders: BTreeMap<String, HostFolderSpec>,
-        ) -> Result<Arc<dyn Places>, Failure> {
+        ) -> Result<Arc<dyn Places>, CliError> {
             match self.0 {}
         }
 
@@ -279,7 +281,7 @@ mod posix {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tokio::signal::unix::{Signal, SignalKind, signal};
 
-    use super::{Failure, Metadata};
+    use super::{CliError, Metadata};
 
     /// Returns the permission bits, without setuid, setgid and sticky.
     pub(crate) fn permissions(metadata: &Metadata) -> u32 {
@@ -291,7 +293,7 @@ mod posix {
     }
 
     /// Raises the limit of open files to its maximum and returns it.
-    pub(crate) fn room_for_files() -> u64 {
+    pub(crate) fn max_open_files() -> u64 {
         let limit = getrlimit(Resource::Nofile);
         let raised = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let room = if raised.is_ok() { limit.maximum } else { limit.current };
@@ -299,12 +301,12 @@ mod posix {
     }
 
     /// Creates a folder that only its owner may access, if it is missing.
-    pub(crate) fn private_folder(path: &Path) -> io::Result<()> {
+    pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)
     }
 
     /// Moves a command to its own process group, so that a terminal's Ctrl-C does not reach it.
-    pub(crate) fn in_its_own_group(command: &mut Command) {
+    pub(crate) fn set_own_process_group(command: &mut Command) {
         command.process_group(0);
     }
 
@@ -313,9 +315,9 @@ mod posix {
     pub(crate) struct Hangups(Signal);
 
     impl Hangups {
-        pub(crate) fn listen() -> Result<Self, Failure> {
+        pub(crate) fn listen() -> Result<Self, CliError> {
             let caught = signal(SignalKind::hangup());
-            caught.map(Self).map_err(|error| Failure::host(format!("listen for hangups: {error}")))
+            caught.map(Self).map_err(|error| CliError::host(format!("listen for hangups: {error}")))
         }
 
         /// Waits for the next signal.
@@ -332,9 +334,10 @@ mod posix {
     }
 
     impl Interrupts {
-        pub(crate) fn listen() -> Result<Self, Failure> {
-            let catch =
-                |kind| signal(kind).map_err(|error| Failure::host(format!("listen for interrupts: {error}")));
+        pub(crate) fn listen() -> Result<Self, CliError> {
+            let catch = |kind| {
+                signal(kind).map_err(|error| CliError::host(format!("listen for interrupts: {error}")))
+            };
             Ok(Self {
                 interrupt: catch(SignalKind::interrupt())?,
                 terminate: catch(SignalKind::terminate())?,
@@ -355,7 +358,7 @@ mod posix {
 mod elsewhere {
     use std::process::Command;
 
-    use super::{Failure, Metadata};
+    use super::{CliError, Metadata};
 
     pub(crate) fn permissions(_metadata: &Metadata) -> u32 {
         0o644
@@ -365,21 +368,21 @@ mod elsewhere {
         None
     }
 
-    pub(crate) fn room_for_files() -> u64 {
+    pub(crate) fn max_open_files() -> u64 {
         u64::MAX
     }
 
-    pub(crate) fn private_folder(path: &std::path::Path) -> std::io::Result<()> {
+    pub(crate) fn create_private_folder(path: &std::path::Path) -> std::io::Result<()> {
         std::fs::create_dir_all(path)
     }
 
-    pub(crate) fn in_its_own_group(_command: &mut Command) {}
+    pub(crate) fn set_own_process_group(_command: &mut Command) {}
 
     #[derive(Debug)]
     pub(crate) struct Hangups;
 
     impl Hangups {
-        pub(crate) fn listen() -> Result<Self, Failure> {
+        pub(crate) fn listen() -> Result<Self, CliError> {
             Ok(Self)
         }
 
@@ -392,7 +395,7 @@ mod elsewhere {
     pub(crate) struct Interrupts;
 
     impl Interrupts {
-        pub(crate) fn listen() -> Result<Self, Failure> {
+        pub(crate) fn listen() -> Result<Self, CliError> {
             Ok(Self)
         }
 

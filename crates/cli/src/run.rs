@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use belljar_engine::admit::Admitted;
+use belljar_engine::admit::AdmittedRequest;
 use belljar_engine::finding::Finding;
 use belljar_engine::layer::Layer;
 use belljar_engine::provider::{Capabilities, Provider, Sink, Stream};
@@ -14,91 +14,94 @@ use belljar_engine::{Engine, Error};
 use crate::args::RunArgs;
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::identity::execution_id;
-use crate::image::{Own, Sources};
-use crate::intent::{Form, Intent, Output};
+use crate::image::{ImageSources, LocalImages};
+use crate::intent::{Intent, OutputForm, OutputOptions};
 use crate::os::{self, Interrupts};
-use crate::view::{Installing, View};
-use crate::{batch, deps, fleet, input, remote, say};
+use crate::view::{ProgressView, View};
+use crate::{batch, deps, input, provider_kinds, remote, say};
 
 /// Runs code or a batch and returns the exit status.
-pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
-    let config = Config { providers: config.providers.with(args.provider.as_deref(), environment), ..config };
+pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
+    let config =
+        Config { providers: config.providers.with_named(args.provider.as_deref(), environment), ..config };
     // All inputs are read before anything is started, so that an error in the arguments costs nothing.
     if let Some(path) = &args.batch {
-        return batch::run(input::requests(path)?, args, environment, config);
+        return batch::run(input::open_requests(path)?, args, environment, config);
     }
     let server = args.server.clone();
-    let intent = Intent::of(args, environment)?;
+    let intent = Intent::from_args(args, environment)?;
     if let Some(url) = server {
         return remote::run(&url, intent, environment);
     }
-    let named = named(&intent.request, &config)?;
-    if let Some(provider) = fleet::alone(named.as_deref(), &config.providers)? {
-        return on_alone(provider, config, environment, async |engine| perform(engine, intent, None).await);
+    let named = provider_name(&intent.request, &config)?;
+    if let Some(provider) = provider_kinds::standalone_provider(named.as_deref(), &config.providers)? {
+        return with_standalone_engine(provider, config, environment, async |engine| {
+            perform(engine, intent, None).await
+        });
     }
-    let (own, sources) = images(&config, environment);
-    on_engine(config, environment, async |engine| {
-        own.bring(&intent.request, &sources, intent.output.quiet).await?;
+    let (own, sources) = local_images(&config, environment);
+    with_engine(config, environment, async |engine| {
+        own.ensure_stored(&intent.request, &sources, intent.output.quiet).await?;
         perform(engine, intent, named.as_deref()).await
     })
 }
 
 /// Wires an engine for a named provider.
-pub(crate) fn on_provider(
+pub(crate) fn with_provider_engine(
     named: Option<&str>,
     config: Config,
     environment: &Environment,
-    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, Failure>,
-) -> Result<u8, Failure> {
-    match fleet::alone(named, &config.providers)? {
-        Some(provider) => on_alone(provider, config, environment, work),
-        None => on_engine(config, environment, work),
+    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, CliError>,
+) -> Result<u8, CliError> {
+    match provider_kinds::standalone_provider(named, &config.providers)? {
+        Some(provider) => with_standalone_engine(provider, config, environment, work),
+        None => with_engine(config, environment, work),
     }
 }
 
 /// Returns the provider of a request: the one it names, else its profile's, else the default.
-fn named(request: &Request, config: &Config) -> Result<Option<String>, Failure> {
-    let profile = config.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
+fn provider_name(request: &Request, config: &Config) -> Result<Option<String>, CliError> {
+    let profile = config.profiles.get(request.profile.as_deref().unwrap_or("default"))?;
     Ok(request
         .provider
         .clone()
         .or_else(|| profile.provider.clone())
-        .or_else(|| config.providers.usual.clone()))
+        .or_else(|| config.providers.default_provider.clone()))
 }
 
 /// Returns the user's image store, and the registries to pull from.
-pub(crate) fn images(config: &Config, environment: &Environment) -> (Arc<Own>, Sources) {
-    (Own::of(&config.images, None, environment), Sources::of(&config.images, environment))
+pub(crate) fn local_images(config: &Config, environment: &Environment) -> (Arc<LocalImages>, ImageSources) {
+    (LocalImages::of(&config.images, None, environment), ImageSources::of(&config.images, environment))
 }
 
 /// Wires an engine, runs `work` with it and shuts it down.
-pub(crate) fn on_engine(
+pub(crate) fn with_engine(
     config: Config,
     environment: &Environment,
-    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, Failure>,
-) -> Result<u8, Failure> {
-    let started = os::launch()?;
+    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, CliError>,
+) -> Result<u8, CliError> {
+    let started = os::start_launcher()?;
     os::runtime()?.block_on(async {
         let host = started.connect(config.warm, config.sandbox_memory).await?;
-        let libraries = deps::Libraries::own(host.provider(), &config, environment)?;
-        let fleet = fleet::usual(&host.provider(), &config.providers)?;
-        let engine = Engine::over(fleet, config.profiles, config.ceiling)
+        let libraries = deps::ProviderLibraries::with_user_store(host.provider(), &config, environment)?;
+        let fleet = provider_kinds::configured_providers(&host.provider(), &config.providers)?;
+        let engine = Engine::with_providers(fleet, config.profiles, config.ceiling)
             .with_policies(config.policies)
             .with_private_ranges(config.private_ranges)
             .with_packages(Arc::clone(&libraries) as _)
-            .with_images(Own::of(&config.images, None, environment));
+            .with_images(LocalImages::of(&config.images, None, environment));
         let engine = Arc::new(engine);
         let status = work(&engine).await;
         engine.shut_down().await;
-        settled(libraries.settle()).await?;
+        wait_unless_interrupted(libraries.wait_until_shared()).await?;
         status
     })
 }
 
 /// Waits until layers built here are shared with other machines. An interrupt skips that.
-async fn settled(settling: impl Future<Output = ()>) -> Result<(), Failure> {
+async fn wait_unless_interrupted(settling: impl Future<Output = ()>) -> Result<(), CliError> {
     let mut interrupts = Interrupts::listen()?;
     tokio::select! {
         () = settling => {}
@@ -108,12 +111,12 @@ async fn settled(settling: impl Future<Output = ()>) -> Result<(), Failure> {
 }
 
 /// Wires an engine that does not need the native provider, runs `work` with it and shuts it down.
-fn on_alone(
+fn with_standalone_engine(
     provider: Arc<dyn Provider>,
     config: Config,
     environment: &Environment,
-    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, Failure>,
-) -> Result<u8, Failure> {
+    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, CliError>,
+) -> Result<u8, CliError> {
     os::runtime()?.block_on(async {
         let library = deps::own_library(Arc::clone(&provider), &config, environment)?;
         let engine = Engine::new(provider, config.profiles, config.ceiling)
@@ -123,20 +126,20 @@ fn on_alone(
         let engine = Arc::new(engine);
         let status = work(&engine).await;
         engine.shut_down().await;
-        settled(library.settle()).await?;
+        wait_unless_interrupted(library.wait_for_uploads()).await?;
         status
     })
 }
 
-async fn perform(engine: &Engine, intent: Intent, named: Option<&str>) -> Result<u8, Failure> {
+async fn perform(engine: &Engine, intent: Intent, named: Option<&str>) -> Result<u8, CliError> {
     let Intent { request, paths, output } = intent;
-    fleet::prove(engine, named).await;
+    provider_kinds::test_candidates(engine, named).await;
     let admitted = engine.admit(request, paths)?;
     warn_of_missing_layers(admitted.capabilities(), output.quiet);
     let interrupts = Interrupts::listen()?;
     let report = match output.form {
-        Form::Json => answer(engine, admitted, interrupts, output.quiet).await?,
-        Form::Live | Form::Raw => show(engine, admitted, interrupts, output).await?,
+        OutputForm::Json => answer(engine, admitted, interrupts, output.quiet).await?,
+        OutputForm::Live | OutputForm::Raw => show(engine, admitted, interrupts, output).await?,
     };
     Ok(report.exit_status())
 }
@@ -151,16 +154,16 @@ pub(crate) fn warn_of_missing_layers(capabilities: &Capabilities, quiet: bool) {
 /// Runs the code and prints only the result object, on one line.
 async fn answer(
     engine: &Engine,
-    admitted: Admitted,
+    admitted: AdmittedRequest,
     mut interrupts: Interrupts,
     quiet: bool,
-) -> Result<Report, Failure> {
+) -> Result<Report, CliError> {
     let cancel = Box::pin(interrupts.next());
-    let report = engine.execute(execution_id()?, admitted, &mut Installing::new(quiet), cancel).await?;
+    let report = engine.execute(execution_id()?, admitted, &mut ProgressView::new(quiet), cancel).await?;
     match print_json(&report) {
         // A closed pipe is not a failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::host(format!("write the result to standard output: {error}")))
+            Err(CliError::host(format!("write the result to standard output: {error}")))
         }
         _ => Ok(report),
     }
@@ -177,12 +180,12 @@ fn print_json(report: &Report) -> io::Result<()> {
 /// Runs the code and prints output as it arrives, then the result of `main`, then notes on anything unusual.
 async fn show(
     engine: &Engine,
-    admitted: Admitted,
+    admitted: AdmittedRequest,
     mut interrupts: Interrupts,
-    output: Output,
-) -> Result<Report, Failure> {
+    output: OutputOptions,
+) -> Result<Report, CliError> {
     let id = execution_id()?;
-    let mut view = View::start(output.form == Form::Raw, output.quiet)?;
+    let mut view = View::start(output.form == OutputForm::Raw, output.quiet)?;
     let report: Result<Report, Error> =
         engine.execute(id, admitted, &mut view, Box::pin(interrupts.next())).await;
     if let Some(line) = report.as_ref().ok().and_then(result_line) {
@@ -223,20 +226,20 @@ fn result_line(report: &Report) -> Option<String> {
 }
 
 /// Maximum number of findings to print.
-const MAX_SAID: usize = 5;
+const MAX_SHOWN_FINDINGS: usize = 5;
 
 /// Formats the findings worth printing: policy findings in the code and, if the run failed, denials by the
 /// sandbox.
-pub(crate) fn said(findings: &[Finding], succeeded: bool) -> Vec<String> {
+pub(crate) fn finding_lines(findings: &[Finding], succeeded: bool) -> Vec<String> {
     let matters = |finding: &&Finding| match finding.severity.as_str() {
         "info" => false,
         "high" => true,
         _ => finding.line.is_some() || !succeeded,
     };
     let worth: Vec<_> = findings.iter().filter(matters).collect();
-    let mut lines: Vec<_> = worth.iter().take(MAX_SAID).map(|finding| line(finding)).collect();
-    if worth.len() > MAX_SAID {
-        lines.push(format!("{} more findings (see all with --json)", worth.len() - MAX_SAID));
+    let mut lines: Vec<_> = worth.iter().take(MAX_SHOWN_FINDINGS).map(|finding| line(finding)).collect();
+    if worth.len() > MAX_SHOWN_FINDINGS {
+        lines.push(format!("{} more findings (see all with --json)", worth.len() - MAX_SHOWN_FINDINGS));
     }
     lines
 }
@@ -266,7 +269,7 @@ fn notes(report: &Report) -> Vec<String> {
     if !cut.is_empty() {
         notes.push(format!("the middle of {} was left out; keep more with --output SIZE", cut.join(" and ")));
     }
-    notes.extend(said(&report.findings, report.status == Status::Succeeded));
+    notes.extend(finding_lines(&report.findings, report.status == Status::Succeeded));
     match report.artifacts.len() {
         0 => {}
         1 => notes.push("1 artifact (included in --json output)".to_owned()),

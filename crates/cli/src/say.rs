@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use belljar_engine::ErrorCode;
 use serde_json::json;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
 const NOTHING_RAN: u8 = 125;
 /// Exit status for code that a policy refuses.
 pub(crate) const REFUSED: u8 = 126;
 
 /// Prints why nothing ran.
-pub(crate) fn failure(failure: &Failure, json: bool) -> ExitCode {
+pub(crate) fn failure(failure: &CliError, json: bool) -> ExitCode {
     let object = json!({"error": {"code": failure.code, "message": failure.message}});
     // If standard output itself failed (on a full disk, for example), the message still has to reach the
     // user.

@@ -5,34 +5,34 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Sender, channel};
 
-use belljar_engine::provider::{Flow, Sink, Stream};
+use belljar_engine::provider::{Sink, SinkControl, Stream};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::error::CliError;
 use crate::escape::Escaper;
-use crate::failure::Failure;
 use crate::say;
 
 /// Length of a progress line that fits most terminals.
-const WIDTH: usize = 70;
+const MAX_PROGRESS_CHARS: usize = 70;
 
 /// Prints the output of a run on standard output and error.
 #[derive(Debug)]
 pub(crate) struct View {
     queue: Sender<(Stream, Vec<u8>)>,
     drained: oneshot::Receiver<()>,
-    installing: Installing,
+    installing: ProgressView,
 }
 
 impl View {
     /// Starts the writing thread. With `raw`, control characters reach the terminal unchanged.
-    pub(crate) fn start(raw: bool, quiet: bool) -> Result<Self, Failure> {
+    pub(crate) fn start(raw: bool, quiet: bool) -> Result<Self, CliError> {
         let (queue, waiting) = channel();
         let drained = start(raw, move |panes| {
             for next in waiting {
                 panes.show(next);
             }
         })?;
-        Ok(Self { queue, drained, installing: Installing::new(quiet) })
+        Ok(Self { queue, drained, installing: ProgressView::new(quiet) })
     }
 
     /// Waits until everything is written.
@@ -44,13 +44,13 @@ impl View {
 }
 
 impl Sink for View {
-    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> SinkControl {
         if !bytes.is_empty() {
             self.installing.end();
             // The receiving thread ends only after this sender is dropped.
             let _ = self.queue.send((stream, bytes.to_vec()));
         }
-        Flow::Continue
+        SinkControl::Continue
     }
 
     fn progress(&mut self, what: &str) {
@@ -60,12 +60,12 @@ impl Sink for View {
 
 /// Shows a progress line on a terminal until the program writes output. Prints no output itself.
 #[derive(Debug)]
-pub(crate) struct Installing {
+pub(crate) struct ProgressView {
     wanted: bool,
     shown: bool,
 }
 
-impl Installing {
+impl ProgressView {
     pub(crate) fn new(quiet: bool) -> Self {
         Self { wanted: !quiet && io::stderr().is_terminal(), shown: false }
     }
@@ -77,10 +77,10 @@ impl Installing {
     }
 }
 
-impl Sink for Installing {
-    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
+impl Sink for ProgressView {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> SinkControl {
         self.end();
-        Flow::Continue
+        SinkControl::Continue
     }
 
     fn restart(&mut self) -> bool {
@@ -90,14 +90,14 @@ impl Sink for Installing {
     fn progress(&mut self, what: &str) {
         if self.wanted {
             // Package names come from a registry and must not control the terminal.
-            let plain: String = what.chars().filter(|c| !c.is_control()).take(WIDTH).collect();
+            let plain: String = what.chars().filter(|c| !c.is_control()).take(MAX_PROGRESS_CHARS).collect();
             say::progress(&plain);
             self.shown = true;
         }
     }
 }
 
-impl Drop for Installing {
+impl Drop for ProgressView {
     fn drop(&mut self) {
         self.end();
     }
@@ -105,18 +105,18 @@ impl Drop for Installing {
 
 /// Prints unbounded output.
 #[derive(Debug)]
-pub(crate) struct Screen {
+pub(crate) struct StreamView {
     queue: mpsc::Sender<(Stream, Vec<u8>)>,
     drained: oneshot::Receiver<()>,
 }
 
-impl Screen {
+impl StreamView {
     /// Maximum number of queued chunks.
-    const ROOM: usize = 16;
+    const QUEUE_LENGTH: usize = 16;
 
     /// Starts the writing thread, like [`View::start`].
-    pub(crate) fn start(raw: bool) -> Result<Self, Failure> {
-        let (queue, mut waiting) = mpsc::channel(Self::ROOM);
+    pub(crate) fn start(raw: bool) -> Result<Self, CliError> {
+        let (queue, mut waiting) = mpsc::channel(Self::QUEUE_LENGTH);
         let drained = start(raw, move |panes| {
             while let Some(next) = waiting.blocking_recv()
                 && panes.show(next)
@@ -141,7 +141,7 @@ impl Screen {
 fn start(
     raw: bool,
     work: impl FnOnce(&mut Panes) + Send + 'static,
-) -> Result<oneshot::Receiver<()>, Failure> {
+) -> Result<oneshot::Receiver<()>, CliError> {
     let (done, drained) = oneshot::channel();
     let mut panes = Panes {
         stdout: Pane::new(io::stdout(), io::stdout().is_terminal() && !raw),
@@ -156,7 +156,7 @@ fn start(
             // The receiver is gone after a second interrupt.
             let _ = done.send(());
         })
-        .map_err(|error| Failure::host(format!("start the thread that shows output: {error}")))?;
+        .map_err(|error| CliError::host(format!("start the thread that shows output: {error}")))?;
     Ok(drained)
 }
 
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_pass_unchanged_where_no_terminal_is() {
+    fn only_terminal_output_is_escaped() {
         let mut out = Vec::new();
         let mut plain = Pane::new(&mut out, false);
         plain.show(b"\x1b[2J\xff");

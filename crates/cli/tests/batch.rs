@@ -109,7 +109,7 @@ fn every_line_has_its_result() {
 }
 
 #[test]
-fn a_line_that_cannot_run_leaves_the_others_alone() {
+fn a_refused_line_does_not_affect_the_others() {
     let text = concat!(
         "{\"command\": [\"true\"]}\n",
         "\n",
@@ -174,7 +174,7 @@ fn one_piece_of_code_runs_over_many_arguments() {
 }
 
 #[test]
-fn flags_stand_behind_every_line() {
+fn flags_are_defaults_of_every_line() {
     let given = file("common");
     let lines = [
         json!({"code": "import os; print(os.environ['A'], os.environ['B'], open('note').read())"}),
@@ -214,7 +214,7 @@ fn results_come_as_they_finish() {
 }
 
 #[test]
-fn standard_input_is_read_as_it_is_needed() {
+fn standard_input_is_read_on_demand() {
     let line = "{\"command\": [\"echo\", \"again\"]}\n";
     let (mut child, mut stdout, first) = until_first_result(line, &["--quiet"]);
     assert_eq!((&first["index"], &first["stdout"]), (&json!(0), &json!("again\n")));
@@ -226,7 +226,7 @@ fn standard_input_is_read_as_it_is_needed() {
 }
 
 #[test]
-fn nothing_to_do_is_done() {
+fn an_empty_batch_succeeds() {
     for text in ["", "\n\n"] {
         let answers = batch(text, &[]);
         assert_eq!((answers.code, answers.lines.len()), (Some(0), 0));
@@ -235,7 +235,7 @@ fn nothing_to_do_is_done() {
 }
 
 #[test]
-fn a_line_that_is_too_long_is_an_error_of_its_own() {
+fn an_oversized_line_fails_alone() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     let mut long = File::create(file.path()).expect("it opens");
     long.set_len(200 << 20).expect("a file with a hole");
@@ -250,7 +250,7 @@ fn a_line_that_is_too_long_is_an_error_of_its_own() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_it_quietly() {
+fn a_closed_stdout_ends_the_batch_quietly() {
     let lines = of_lines(&vec![json!({"command": ["true"]}); 50]) + "{\"command\": [\"sleep\", \"600\"]}\n";
     let (child, stdout, _) = until_first_result(&lines, &["--jobs", "2", "--timeout", "1h"]);
     drop(stdout);
@@ -261,7 +261,7 @@ fn a_reader_that_leaves_ends_it_quietly() {
 }
 
 #[test]
-fn an_interrupt_cancels_what_runs_and_reads_no_further() {
+fn an_interrupt_cancels_running_lines_and_stops_reading() {
     let token = format!("600.{}", std::process::id());
     let sleep = json!({"command": ["sleep", token]});
     let lines = of_lines(&[json!({"command": ["true"]}), sleep.clone(), sleep.clone(), sleep.clone(), sleep]);
@@ -282,7 +282,7 @@ fn an_interrupt_cancels_what_runs_and_reads_no_further() {
 }
 
 #[test]
-fn a_slow_reader_holds_up_nobodys_clock() {
+fn a_slow_reader_does_not_delay_time_limits() {
     let code = "import sys\nfor _ in range(4): sys.stdout.write('x' * (1 << 20))";
     let lines = of_lines(&vec![json!({"language": "python", "code": code}); 6]);
     let flags = ["--jobs", "3", "--output", "8M", "--timeout", "5s", "--quiet"];
@@ -309,7 +309,7 @@ fn results_that_cannot_be_written_are_a_failure() {
 }
 
 #[test]
-fn a_batch_that_cannot_be_read_on_is_a_failure() {
+fn an_unreadable_batch_fails() {
     let output = command(&["--batch", "/proc/self/mem"]).output().expect("the binary starts");
     assert_eq!(output.status.code(), Some(125));
     assert!(
@@ -319,7 +319,7 @@ fn a_batch_that_cannot_be_read_on_is_a_failure() {
 }
 
 #[test]
-fn a_second_interrupt_waits_for_no_reader() {
+fn a_second_interrupt_abandons_unread_results() {
     let lines = of_lines(&vec![json!({"command": ["head", "-c", "3000000", "/dev/zero"]}); 4]);
     let (mut child, stdout, _) = until_first_result(&lines, &["--jobs", "2", "--output", "4M"]);
     // The pipe is full, and the test does not read it.

@@ -54,7 +54,7 @@ fn check_row(row: &Value) {
 }
 
 #[test]
-fn one_object_with_every_row_and_its_machine() {
+fn json_has_every_row_and_the_machine() {
     if let Some(why) = unusable() {
         return skip("the benchmark", &why);
     }
@@ -87,7 +87,7 @@ fn one_object_with_every_row_and_its_machine() {
 }
 
 #[test]
-fn docker_is_measured_beside_itself() {
+fn docker_variants_are_measured() {
     let test = "the benchmark in Docker";
     if !everything() {
         return skip(test, "only with ./test --all");
@@ -112,7 +112,7 @@ fn docker_is_measured_beside_itself() {
 }
 
 #[test]
-fn the_table_fits_and_names_what_it_was_taken_on() {
+fn the_table_fits_and_names_the_machine() {
     if let Some(why) = unusable() {
         return skip("the benchmark's table", &why);
     }
@@ -127,7 +127,7 @@ fn the_table_fits_and_names_what_it_was_taken_on() {
 }
 
 #[test]
-fn missing_modules_are_named_with_what_to_install() {
+fn missing_modules_are_reported_with_the_install_command() {
     if let Some(why) = unusable() {
         return skip("the benchmark without pandas", &why);
     }

@@ -124,7 +124,7 @@ fn the_result_object_is_one_line_and_has_its_fixed_names() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_panic() {
+fn a_closed_stdout_does_not_panic() {
     let mut child = spawn(&["--quiet", "-c", "for i in range(100000): print(i)"]);
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -167,7 +167,7 @@ fn at_a_terminal(arguments: &str, variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn nothing_is_said_by_colour_alone() {
+fn color_is_never_the_only_signal() {
     let run = "--provider simulated -c 'print(1)'";
     let plain = "belljar: warning: the code does not run: the result is simulated\n\
         simulated: python of 1 line was not run\n";
@@ -207,7 +207,7 @@ fn a_shell_completes_commands_and_flags() {
 }
 
 #[test]
-fn every_command_has_its_page() {
+fn every_command_has_a_manual_page() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
     assert!(belljar(&["man", "--folder", pages.to_str().unwrap()]).status.success());

@@ -100,7 +100,7 @@ fn refused_calls_are_named() {
 }
 
 #[test]
-fn programs_of_any_kind_are_heard() {
+fn denials_of_any_program_are_reported() {
     let answer = run(["--", "unshare", "--user", "true"]);
     assert_eq!(answer.status(), "failed");
     assert!(told(&answer.json).contains("the call unshare() was refused"), "{:#}", answer.json);
@@ -109,7 +109,7 @@ fn programs_of_any_kind_are_heard() {
 
 /// At most 16 call names are reported, and a flood of refused calls slows down only its own program.
 #[test]
-fn a_flood_of_refused_calls_is_cut_short() {
+fn a_flood_of_refused_calls_is_truncated() {
     let code = "\
 import ctypes, threading
 libc = ctypes.CDLL(None, use_errno=True)
@@ -142,7 +142,7 @@ print(seen)
 
 /// A run that only makes refused calls, beside others in the same launcher.
 #[test]
-fn a_flood_holds_up_nobody_else() {
+fn a_flood_does_not_delay_other_runs() {
     let before = Snapshot::take();
     let flood = "\
 import ctypes, threading
@@ -172,7 +172,7 @@ def flood():
 }
 
 #[test]
-fn writing_where_nothing_can_be_written() {
+fn writes_to_read_only_paths_are_explained() {
     let words = &[
         "sandbox-read-only",
         "'/etc/x' could not be written",
@@ -190,7 +190,7 @@ fn writing_where_nothing_can_be_written() {
 }
 
 #[test]
-fn what_belongs_to_others() {
+fn access_to_protected_files_is_explained() {
     let words = &["sandbox-no-access", "'/proc/slabinfo' is not accessible", "no setting allows it"];
     explains("python", "open('/proc/slabinfo')", &[], words);
     let words =
@@ -222,7 +222,7 @@ fn a_path_is_shown_without_its_control_characters() {
 }
 
 #[test]
-fn what_is_the_programs_own_doing_is_not_explained() {
+fn the_programs_own_errors_are_not_explained() {
     explains_nothing(
         "python",
         "failed",
@@ -247,7 +247,7 @@ fn what_is_the_programs_own_doing_is_not_explained() {
 
 /// Ordinary programs of ordinary runtimes cause no findings.
 #[test]
-fn honest_programs_are_refused_nothing() {
+fn ordinary_programs_have_no_findings() {
     let python = "import subprocess, threading, tempfile, socket, asyncio, sqlite3, multiprocessing, os, ssl\n\
         subprocess.run(['true']); threading.Thread(target=print).start(); tempfile.TemporaryFile()\n\
         sqlite3.connect('a.db').execute('create table a (b)'); asyncio.run(asyncio.sleep(0))\n\
@@ -262,7 +262,7 @@ fn honest_programs_are_refused_nothing() {
 }
 
 #[test]
-fn hosts_that_cannot_be_reached() {
+fn unreachable_hosts_are_explained() {
     let name = &["sandbox-no-network", "network.mode = none", "--network"];
     explains("python", "import urllib.request; urllib.request.urlopen('http://example.com')", &[], name);
     let address = "import socket; socket.create_connection(('1.1.1.1', 53))";
@@ -275,7 +275,7 @@ fn hosts_that_cannot_be_reached() {
 }
 
 #[test]
-fn limits_that_are_survived() {
+fn survived_limits_are_explained() {
     let threads = "import threading, time\ntry:\n    while True: threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n\
         except RuntimeError: print('enough')";
     let words = &["sandbox-processes", "the limit is 8", "limits.processes = 8", "--processes"];
@@ -289,13 +289,13 @@ fn limits_that_are_survived() {
 
 /// A limit that ended the program is reported in `error`, not again as a finding.
 #[test]
-fn what_ended_a_run_is_no_finding() {
+fn a_limit_that_ends_the_run_is_not_a_finding() {
     let answer = run_code("bash", "head -c 9000000 /dev/zero > /tmp/a || exit 1", &["--disk", "1M"]);
     assert_eq!((answer.text("limit"), told(&answer.json).as_str()), ("disk", ""), "{:#}", answer.json);
 }
 
 #[test]
-fn a_person_sees_a_hint() {
+fn text_output_shows_hints() {
     let said = |arguments: &[&str]| {
         let output = belljar().arg("run").args(arguments).output().expect("the binary starts");
         String::from_utf8_lossy(&output.stderr).into_owned()

@@ -169,7 +169,7 @@ fn roots(world: &World) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_a_registry_does_not_give_is_told() {
+fn registry_refusals_are_reported() {
     if !everything() {
         return skip("a registry that asks who it is", "only with ./test --all");
     }
@@ -262,13 +262,13 @@ fn lies(usual: &Picture) -> Vec<(&'static str, Answers, &'static str)> {
 }
 
 #[test]
-fn a_registry_that_is_not_there_is_told_with_what_to_do() {
+fn an_unreachable_registry_is_reported_with_advice() {
     let nobody = "127.0.0.1:1";
     World::new(&[nobody]).pull(&format!("{nobody}/absent:1")).refused_with("images.mirrors");
 }
 
 #[test]
-fn a_registry_is_believed_nothing() {
+fn hostile_registries_are_detected() {
     if busybox().is_none() {
         return skip("registries that lie", "busybox-static is not installed");
     }
@@ -298,7 +298,7 @@ fn a_registry_is_believed_nothing() {
 }
 
 #[test]
-fn what_was_killed_leaves_nothing_half_done_and_is_gone_on_with() {
+fn a_killed_pull_leaves_nothing_partial_and_is_resumed() {
     if busybox().is_none() {
         return skip("a pull that is killed", "busybox-static is not installed");
     }
@@ -327,7 +327,7 @@ fn what_was_killed_leaves_nothing_half_done_and_is_gone_on_with() {
 }
 
 #[test]
-fn archives_and_layouts_are_run_as_they_are() {
+fn archives_and_layouts_run_directly() {
     if busybox().is_none() {
         return skip("archives and layouts", "busybox-static is not installed");
     }
@@ -356,7 +356,7 @@ fn archives_and_layouts_are_run_as_they_are() {
 }
 
 #[test]
-fn what_a_model_runs_is_in_the_image_that_was_said() {
+fn mcp_runs_use_the_given_image() {
     if busybox().is_none() {
         return skip("an image for a model's tools", "busybox-static is not installed");
     }
@@ -404,7 +404,7 @@ fn lock_program(world: &World) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn sandboxes_of_one_image_share_no_lock_and_keep_it_from_being_removed() {
+fn sandboxes_of_one_image_share_no_locks_and_keep_it_in_use() {
     if busybox().is_none() {
         return skip("sandboxes of one image", "busybox-static is not installed");
     }
@@ -439,7 +439,7 @@ fn sandboxes_of_one_image_share_no_lock_and_keep_it_from_being_removed() {
 }
 
 #[test]
-fn requests_name_only_images_that_are_listed_and_here() {
+fn requests_may_only_name_allowed_and_stored_images() {
     if busybox().is_none() {
         return skip("images of a server", "busybox-static is not installed");
     }

@@ -92,7 +92,7 @@ languages! {
 }
 
 #[test]
-fn every_language_of_the_table_is_tested() {
+fn every_supported_language_is_tested() {
     let listed: Vec<_> = LANGUAGES.iter().map(|language| language.name).collect();
     assert_eq!(TESTED, listed);
 }
@@ -163,7 +163,7 @@ fn python_main() {
 }
 
 #[test]
-fn what_is_printed_is_no_result() {
+fn printed_output_is_not_a_result() {
     let code = "def main(): print('{\"present\": true, \"value\": 1}'); raise SystemExit(0)";
     assert_eq!(run_code("python", code, &["--args", "{}"]).succeeded().value(), None);
     assert_eq!(
@@ -212,7 +212,7 @@ fn javascript_modules() {
 }
 
 #[test]
-fn the_name_of_a_javascript_file_says_its_kind() {
+fn javascript_file_extensions_select_the_module_kind() {
     let folder = tempfile::tempdir().unwrap();
     let call = |name: &str, code: &str| {
         let path = folder.path().join(name);
@@ -295,7 +295,7 @@ fn tiny_root(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_language_that_is_not_there_says_what_to_install() {
+fn a_missing_language_names_its_package() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("bin")).unwrap();
     let root = folder.path().to_str().unwrap();

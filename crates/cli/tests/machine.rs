@@ -43,7 +43,7 @@ fn machine_bytes() -> u64 {
 }
 
 #[test]
-fn more_than_the_machine_has_is_refused() {
+fn limits_above_the_machine_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     for limit in ["memory_bytes", "disk_bytes"] {
@@ -91,7 +91,7 @@ fn sandboxes_together_have_less_memory_than_the_machine() {
 }
 
 #[test]
-fn sandboxes_go_first_when_memory_runs_out() {
+fn sandboxes_are_killed_first_when_memory_runs_out() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let code = "print(open('/proc/self/oom_score_adj').read().strip())";
@@ -208,17 +208,17 @@ fn own_run(_: &Server, _: &str) -> String {
 }
 
 #[test]
-fn a_tenant_above_its_share_is_hit_first() {
+fn a_tenant_above_its_share_is_killed_first() {
     only_the_greedy_one_is_hit(200 * MB, 0.0, own_run);
 }
 
 #[test]
-fn a_tenant_above_its_share_is_hit_first_whatever_limits_say() {
+fn a_tenant_above_its_share_is_killed_first_despite_limits() {
     only_the_greedy_one_is_hit(400 * MB, 0.05, own_run);
 }
 
 #[test]
-fn a_tenant_above_its_share_in_sandboxes_is_hit_first() {
+fn a_tenant_above_its_share_in_sandboxes_is_killed_first() {
     only_the_greedy_one_is_hit(200 * MB, 0.0, |server, key| {
         let opened = post_as(server, key, "/v1/sandboxes", &json!({"limits": {"memory_bytes": 128 * MB}}));
         assert!(opened.status < 300, "{}", opened.text());
@@ -228,7 +228,7 @@ fn a_tenant_above_its_share_in_sandboxes_is_hit_first() {
 
 /// The score is set before the program can have used any memory, so no tenant can be faster than another.
 #[test]
-fn what_does_not_fit_into_its_tenants_share_has_a_high_score_from_its_start() {
+fn runs_above_the_tenants_share_start_with_a_high_oom_score() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), CROWDED);
     // The launcher sets the score while the program starts.
@@ -245,7 +245,7 @@ fn what_does_not_fit_into_its_tenants_share_has_a_high_score_from_its_start() {
 }
 
 #[test]
-fn what_all_sandboxes_have_is_the_most_that_one_may_ask_for() {
+fn sandbox_memory_is_the_ceiling_of_one_sandbox() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), CROWDED);
     let refused = server.post("/v1/executions", &request("", 513 * MB));

@@ -94,17 +94,17 @@ fn a_run_is_isolated() {
 /// Repeated runs are warm for ordinary users, with the same layers as cold ones, and usage is reported even
 /// without cgroups.
 #[test]
-fn what_is_run_again_is_warm() {
+fn repeated_runs_are_warm() {
     let person = Person::new(64_011);
     let batch = person.path("batch");
     run_again(&batch, || person.command(&["run", "--batch", "batch", "--jobs", "1", "--quiet"]));
 }
 
 #[test]
-fn what_is_run_again_with_subordinate_ids_is_warm() {
+fn repeated_runs_with_subordinate_ids_are_warm() {
     let person = Person::new(64_012);
     if !is_root() || !Path::new("/usr/bin/newuidmap").exists() {
-        return skip("what_is_run_again_with_subordinate_ids_is_warm", "no newuidmap, or no subordinate ids");
+        return skip("repeated_runs_with_subordinate_ids_are_warm", "no newuidmap, or no subordinate ids");
     }
     let batch = person.path("batch");
     let folder = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn run_again(batch: &str, command: impl Fn() -> Command) {
 
 /// Runs as root of a user namespace that maps to an ordinary user, as in a rootless container.
 #[test]
-fn root_of_a_namespace_of_its_own() {
+fn root_of_a_user_namespace_works() {
     let person = Person::new(64_010);
     let mut command = Command::new("unshare");
     person.settle(&mut command);
@@ -153,9 +153,9 @@ fn root_of_a_namespace_of_its_own() {
 
 /// The sandbox user is never the host's root, even if there is no other user id.
 #[test]
-fn the_hosts_root_alone_is_refused() {
+fn running_as_host_root_only_is_refused() {
     if !is_root() {
-        return skip("the_hosts_root_alone_is_refused", "only root can run this");
+        return skip("running_as_host_root_only_is_refused", "only root can run this");
     }
     let mut command = Command::new("unshare");
     let binary = env!("CARGO_BIN_EXE_belljar");
@@ -164,7 +164,7 @@ fn the_hosts_root_alone_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_said_and_can_be_required() {
+fn missing_layers_are_reported_and_can_be_required() {
     let person = Person::new(64_002);
     let answer = person.run(&["-c", "1"]);
     let layers = ["cgroup.memory", "cgroup.cpu", "cgroup.pids", "separate_uid"];
@@ -187,11 +187,11 @@ fn what_cannot_be_enforced_is_said_and_can_be_required() {
 }
 
 #[test]
-fn subordinate_ids_make_a_user_of_its_own() {
+fn subordinate_ids_give_a_separate_user() {
     let person = Person::new(64_003);
     let print_map = ["-c", "print(open('/proc/self/uid_map').read().split())"];
     if !Path::new("/usr/bin/newuidmap").exists() {
-        return skip("subordinate_ids_make_a_user_of_its_own", "no newuidmap: apt-get install uidmap");
+        return skip("subordinate_ids_give_a_separate_user", "no newuidmap: apt-get install uidmap");
     }
     let folder = tempfile::tempdir().unwrap();
     let answer = if is_root() {
@@ -200,7 +200,7 @@ fn subordinate_ids_make_a_user_of_its_own() {
         person.run(&print_map)
     };
     if !is_root() && !answer.has_layer("separate_uid") {
-        return skip("subordinate_ids_make_a_user_of_its_own", "/etc/subuid has no ids for this user");
+        return skip("subordinate_ids_give_a_separate_user", "/etc/subuid has no ids for this user");
     }
     assert!(answer.succeeded().has_layer("separate_uid"), "{answer:#?}");
     if is_root() {
@@ -264,7 +264,7 @@ except BlockingIOError: print('refused', made)
 }
 
 #[test]
-fn time_ends_a_run_and_nothing_is_left() {
+fn a_timeout_leaves_no_process() {
     let person = Person::new(64_006);
     let token = format!("sleep 98{}", std::process::id());
     let code = format!("setsid {token} & nohup {token} & {token}");
@@ -278,7 +278,7 @@ fn time_ends_a_run_and_nothing_is_left() {
 }
 
 #[test]
-fn a_playground_keeps_its_owner() {
+fn a_workspace_folder_keeps_its_owner() {
     use std::os::unix::fs::MetadataExt;
     let person = Person::new(64_007);
     let work = person.path("work");
@@ -293,7 +293,7 @@ fn a_playground_keeps_its_owner() {
 }
 
 #[test]
-fn the_doctor_says_what_is_missing_and_how_to_mend_it() {
+fn doctor_reports_missing_layers_with_remedies() {
     let person = Person::new(64_008);
     let output = person.command(&["doctor", "--json"]).output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("doctor prints JSON");

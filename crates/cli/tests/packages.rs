@@ -45,7 +45,7 @@ mod warm;
 mod zygote;
 
 #[test]
-fn an_import_is_installed_once_and_there_from_then_on() {
+fn an_import_is_installed_once_and_cached() {
     for kit in [Kit::Fast, Kit::Usual] {
         let world = world!(kit);
         let code = "import six\nprint(six.__name__, six.__file__.startswith('/opt/belljar/python/'))";
@@ -91,7 +91,7 @@ fn javascript_has_its_packages_too() {
 }
 
 #[test]
-fn names_are_understood_and_what_is_none_is_refused() {
+fn requirements_are_parsed_and_invalid_ones_refused() {
     let world = world!(Kit::Fast);
     let exact = world.run(&["--dep", "idna==3.4", "-c", "import idna; print(idna.__version__)"]);
     assert_eq!(
@@ -122,7 +122,7 @@ fn names_are_understood_and_what_is_none_is_refused() {
 }
 
 #[test]
-fn what_nobody_knows_is_a_warning_and_what_the_image_has_costs_nothing() {
+fn unknown_imports_warn_and_image_modules_need_no_install() {
     let world = world!(Kit::Fast);
     let answer = world.run(&[
         "-c",
@@ -152,7 +152,7 @@ fn what_nobody_knows_is_a_warning_and_what_the_image_has_costs_nothing() {
 }
 
 #[test]
-fn lists_that_come_along_count() {
+fn requirement_files_beside_the_code_are_used() {
     let world = world!(Kit::Fast);
     let list = world.folder().join("requirements.txt");
     std::fs::write(&list, "idna==3.4\n").expect("a list");
@@ -171,7 +171,7 @@ fn lists_that_come_along_count() {
 }
 
 #[test]
-fn many_at_a_time_build_one_layer() {
+fn concurrent_runs_build_one_layer() {
     let world = world!(Kit::Fast);
     let line = r#"{"language": "python", "code": "import six"}"#;
     let batch = world.folder().join("batch.jsonl");
@@ -189,7 +189,7 @@ fn many_at_a_time_build_one_layer() {
 }
 
 #[test]
-fn a_killed_install_leaves_nothing_half_done() {
+fn a_killed_install_leaves_nothing_partial() {
     let world = world!(Kit::Fast);
     let mut child = world
         .command()
@@ -210,7 +210,7 @@ fn a_killed_install_leaves_nothing_half_done() {
 }
 
 #[test]
-fn nothing_reachable_and_nothing_there_says_what_to_do() {
+fn an_unreachable_registry_is_reported_with_advice() {
     let world = world!(Kit::Fast);
     let answer = world.offline(&["-c", "import six"]);
     assert_eq!((answer.code, answer.error_code()), (Some(125), "setup_failed"), "{}", answer.json);
@@ -254,7 +254,7 @@ fn a_wheel_cannot_run_code_while_it_is_installed() {
 }
 
 #[test]
-fn the_packages_that_people_use() {
+fn popular_packages_work() {
     if !all_tests() {
         return skip("popular packages", "they take long; only with ./test --all");
     }
@@ -270,7 +270,7 @@ fn the_packages_that_people_use() {
 }
 
 #[test]
-fn doctor_says_what_installs() {
+fn doctor_lists_the_installers() {
     let world = world!(Kit::Fast);
     let output = world.command().arg("doctor").output().expect("the binary starts");
     let text = String::from_utf8_lossy(&output.stdout);

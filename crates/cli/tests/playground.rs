@@ -79,7 +79,7 @@ impl Ground {
 }
 
 #[test]
-fn a_run_creates_changes_and_deletes_there() {
+fn a_run_creates_changes_and_deletes_workspace_files() {
     let ground = Ground::new();
     ground.write("changed", "old");
     ground.write("deleted", "old");
@@ -91,7 +91,7 @@ fn a_run_creates_changes_and_deletes_there() {
 }
 
 #[test]
-fn what_is_left_belongs_to_the_folders_owner() {
+fn new_files_belong_to_the_folders_owner() {
     let ground = Ground::new();
     ground.write("kept", "old");
     ground
@@ -106,7 +106,7 @@ fn what_is_left_belongs_to_the_folders_owner() {
 }
 
 #[test]
-fn nothing_is_left_with_other_rights() {
+fn new_files_have_no_special_bits() {
     let ground = Ground::new();
     let code = "
 import os, stat, subprocess
@@ -133,7 +133,7 @@ assert subprocess.run(['chmod', 'u+s', 'tool'], stderr=subprocess.DEVNULL).retur
 }
 
 #[test]
-fn a_set_id_bit_that_is_there_gives_nothing_inside() {
+fn existing_set_id_bits_have_no_effect_inside() {
     let ground = Ground::new();
     fs::copy("/usr/bin/id", ground.work("id")).unwrap();
     ground.give_to_owner(&ground.work("id"));
@@ -144,7 +144,7 @@ fn a_set_id_bit_that_is_there_gives_nothing_inside() {
 }
 
 #[test]
-fn nowhere_else() {
+fn writes_outside_the_workspace_are_refused() {
     let ground = Ground::new();
     symlink(ground.folder.path(), ground.work("out")).unwrap();
     let private = ground.folder.path().join("private");
@@ -162,7 +162,7 @@ fn nowhere_else() {
 }
 
 #[test]
-fn folders_that_are_no_playground_are_refused() {
+fn unsuitable_workspace_folders_are_refused() {
     let ground = Ground::new();
     let link = ground.folder.path().join("link");
     symlink(ground.work(""), &link).unwrap();
@@ -212,9 +212,9 @@ fn a_file_of_the_folder_runs_in_place() {
 
 /// Only root can mount something here; an ordinary user's kernel would not let it hide a mount below.
 #[test]
-fn what_is_mounted_below_is_not_shown() {
+fn mounts_below_the_workspace_are_hidden() {
     if !is_root() {
-        return skip("what_is_mounted_below_is_not_shown", "only root can mount a file system");
+        return skip("mounts_below_the_workspace_are_hidden", "only root can mount a file system");
     }
     let ground = Ground::new();
     fs::create_dir(ground.work("below")).unwrap();
@@ -226,7 +226,7 @@ fn what_is_mounted_below_is_not_shown() {
 }
 
 #[test]
-fn a_quota_cannot_be_required_of_somebodys_folder() {
+fn a_disk_quota_cannot_be_required_for_a_host_folder() {
     let ground = Ground::new();
     ground.run(&["--require", "disk_quota", "-c", "1"]).refused_with("disk_quota");
     let answer = ground.run(&["-c", "1"]);

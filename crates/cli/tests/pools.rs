@@ -11,11 +11,11 @@ use belljar_engine::Engine;
 use belljar_engine::limits::{Limits, LimitsSpec};
 use belljar_engine::outcome::Warmth;
 use belljar_engine::profile::{Profile, Profiles};
-use belljar_engine::provider::{Blind, PoolMetrics};
+use belljar_engine::provider::{DiscardSink, PoolMetrics};
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
-use belljar_engine::warm::{WarmSettings, Warming};
-use belljar_providers::native::{Launched, Native};
+use belljar_engine::warm::{WarmPoolMode, WarmSettings};
+use belljar_providers::native::{Native, SpawnedLauncher};
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -38,24 +38,24 @@ fn main() -> ExitCode {
     // The cases inspect the processes of this one.
     arguments.test_threads = Some(1);
     let cases: [(&str, Case); 15] = [
-        ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand_and_ends_with_it),
+        ("a_pool_follows_demand_and_ends_with_it", a_pool_follows_demand),
         ("memory_bounds_a_pool", memory_bounds_a_pool),
-        ("a_tenant_leaves_half_of_what_waits_to_others", a_tenant_leaves_half_of_what_waits_to_others),
+        ("a_tenant_leaves_half_of_what_waits_to_others", a_tenant_may_use_half_of_the_warm_children),
         ("many_different_limits_are_not_all_kept_warm", many_different_limits_are_not_all_kept_warm),
         ("no_two_tenants_share_a_zygote", no_two_tenants_share_a_zygote),
         (
             "a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left",
-            a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left,
+            a_clean_network_namespace_is_reused_by_its_tenant_only,
         ),
         ("a_zygote_that_is_killed_is_replaced", a_zygote_that_is_killed_is_replaced),
         ("a_zygote_that_hangs_is_replaced", a_zygote_that_hangs_is_replaced),
-        ("a_child_that_is_killed_is_not_missed", a_child_that_is_killed_is_not_missed),
+        ("a_child_that_is_killed_is_not_missed", a_killed_warm_child_is_replaced),
         ("a_launcher_that_is_killed_is_replaced", a_launcher_that_is_killed_is_replaced),
         ("nothing_in_a_warm_jail_outlives_its_launcher", nothing_in_a_warm_jail_outlives_its_launcher),
-        ("who_collects_artifacts_is_confined", who_collects_artifacts_is_confined),
+        ("who_collects_artifacts_is_confined", the_artifact_collector_is_confined),
         ("a_zygote_has_no_rights", a_zygote_has_no_rights),
-        ("a_zygote_keeps_nothing_of_its_children", a_zygote_keeps_nothing_of_its_children),
-        ("modules_are_imported_ahead_of_time_or_refused", modules_are_imported_ahead_of_time_or_refused),
+        ("a_zygote_keeps_nothing_of_its_children", a_zygote_leaks_no_descriptors),
+        ("modules_are_imported_ahead_of_time_or_refused", preimports_work_or_are_refused),
     ];
     let trials = cases.map(|(name, case)| Trial::test(name, move || case().map_err(Into::into)));
     libtest_mimic::run(&arguments, trials.into()).exit_code()
@@ -68,7 +68,7 @@ struct World {
 
 impl World {
     fn new(settings: WarmSettings, profiles: Profiles) -> Self {
-        let launched = Launched::start().expect("the launcher starts");
+        let launched = SpawnedLauncher::start().expect("the launcher starts");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let native = runtime.block_on(Native::connect(launched, settings)).expect("the launcher works here");
@@ -76,7 +76,7 @@ impl World {
     }
 
     fn usual() -> Self {
-        Self::new(WarmSettings::default(), Profiles::shipped())
+        Self::new(WarmSettings::default(), Profiles::built_in())
     }
 
     fn run_for(&self, tenant: &str, code: &str, profile: Option<&str>) -> Result<Report, String> {
@@ -147,9 +147,9 @@ async fn execute(
 
 async fn execute_request(engine: Arc<Engine>, tenant: &str, request: Request) -> Result<Report, String> {
     let admitted = engine.admit(request, HostPaths::default()).map_err(|error| error.to_string())?;
-    let admitted = admitted.for_tenant(tenant);
+    let admitted = admitted.with_tenant(tenant);
     let cancel = Box::pin(std::future::pending());
-    let run = engine.execute("exec_test".to_owned(), admitted, &mut Blind, cancel).await;
+    let run = engine.execute("exec_test".to_owned(), admitted, &mut DiscardSink, cancel).await;
     run.map_err(|error| error.to_string())
 }
 
@@ -216,9 +216,9 @@ fn signal(pids: &[u32], signal: Signal) {
     }
 }
 
-fn a_pool_follows_demand_and_ends_with_it() -> Verdict {
+fn a_pool_follows_demand() -> Verdict {
     let idle = Duration::from_secs(2);
-    let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::shipped());
+    let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::built_in());
     world.until("default", None, Warmth::Pool)?;
     let few = world.pools();
     check!(few.len() == 1 && few[0].name == "python" && few[0].wanted <= 2, few);
@@ -240,14 +240,14 @@ fn a_pool_follows_demand_and_ends_with_it() -> Verdict {
 
 fn memory_bounds_a_pool() -> Verdict {
     let world =
-        World::new(WarmSettings { memory_bytes: 5 << 20, ..WarmSettings::default() }, Profiles::shipped());
+        World::new(WarmSettings { memory_bytes: 5 << 20, ..WarmSettings::default() }, Profiles::built_in());
     world.until("default", None, Warmth::Pool)?;
     world.load(60, 12, || {})?;
     soon("some children are warm again", &|| world.pools()[0].size >= 1)?;
     std::thread::sleep(Duration::from_millis(300));
     let pools = world.pools();
     check!(pools[0].wanted > 3 && (1..=2).contains(&pools[0].size), pools);
-    let none = World::new(WarmSettings { memory_bytes: 0, ..WarmSettings::default() }, Profiles::shipped());
+    let none = World::new(WarmSettings { memory_bytes: 0, ..WarmSettings::default() }, Profiles::built_in());
     none.until("default", None, Warmth::Fork)?;
     std::thread::sleep(Duration::from_millis(300));
     check!(none.pools()[0].size == 0, none.pools());
@@ -255,11 +255,11 @@ fn memory_bounds_a_pool() -> Verdict {
 }
 
 /// A tenant that has filled the pool makes room for a later tenant.
-fn a_tenant_leaves_half_of_what_waits_to_others() -> Verdict {
+fn a_tenant_may_use_half_of_the_warm_children() -> Verdict {
     // Long enough that nothing is evicted for lack of demand.
     let settings =
         WarmSettings { memory_bytes: 8 << 20, idle: Duration::from_secs(3_600), ..WarmSettings::default() };
-    let world = World::new(settings, Profiles::shipped());
+    let world = World::new(settings, Profiles::built_in());
     world.until("default", None, Warmth::Pool)?;
     world.load(60, 12, || {})?;
     soon("the pool is full", &|| world.pools()[0].size >= 3)?;
@@ -273,7 +273,7 @@ fn a_tenant_leaves_half_of_what_waits_to_others() -> Verdict {
 /// A tenant chooses its limits, and every bucket of warm children costs time in the launcher's loop.
 fn many_different_limits_are_not_all_kept_warm() -> Verdict {
     let idle = Duration::from_secs(3_600);
-    let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::shipped());
+    let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::built_in());
     world.until("default", None, Warmth::Pool)?;
     for number in 0..100 {
         let limits = LimitsSpec { memory_bytes: Some((64 << 20) + (number << 16)), ..LimitsSpec::default() };
@@ -318,8 +318,8 @@ const NETWORK: &str = "import os; print(os.readlink('/proc/self/ns/net'), os.rea
 const CONNECT: &str = "import socket\nserver = socket.create_server(('127.0.0.1', 0))\n\
     client = socket.create_connection(server.getsockname())\nserver.accept()[0].close()\nclient.close()\n";
 
-fn a_network_is_used_again_by_its_tenant_only_and_only_when_nothing_is_left() -> Verdict {
-    let world = World::new(WarmSettings::default().with_mode(Warming::Fork), Profiles::shipped());
+fn a_clean_network_namespace_is_reused_by_its_tenant_only() -> Verdict {
+    let world = World::new(WarmSettings::default().with_mode(WarmPoolMode::Fork), Profiles::built_in());
     let network_of = |tenant: &str, code: &str| {
         let report = world.run_for(tenant, code, None)?;
         let Some((network, sockets)) = report.stdout.split_once('\n') else { return Err(report.stdout) };
@@ -365,7 +365,7 @@ fn a_zygote_that_is_killed_is_replaced() -> Verdict {
 }
 
 fn a_zygote_that_hangs_is_replaced() -> Verdict {
-    let world = World::new(WarmSettings::default().with_mode(Warming::Fork), Profiles::shipped());
+    let world = World::new(WarmSettings::default().with_mode(WarmPoolMode::Fork), Profiles::built_in());
     world.until("default", None, Warmth::Fork)?;
     let before = zygotes();
     let reports = world.load(30, 4, || signal(&before, Signal::STOP))?;
@@ -384,7 +384,7 @@ fn first_process_beside(pid: u32) -> Vec<u32> {
     })
 }
 
-fn a_child_that_is_killed_is_not_missed() -> Verdict {
+fn a_killed_warm_child_is_replaced() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
     let waiting = || world.pools()[0].processes.clone();
@@ -449,7 +449,7 @@ fn jail_of(pid: u32) -> Option<std::path::PathBuf> {
 }
 
 /// The artifact collector reads files of a program, so it has the same privileges and fewer system calls.
-fn who_collects_artifacts_is_confined() -> Verdict {
+fn the_artifact_collector_is_confined() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
     let code = "import os\nos.mkdir('artifacts')\nfor n in range(8): open(f'artifacts/{n}.txt', 'w').write('x' * (4 << 20))";
@@ -501,7 +501,7 @@ fn a_zygote_has_no_rights() -> Verdict {
 
 /// A zygote does not accumulate descriptors. Its children start with a copy of its open descriptors and close
 /// them all; a module that keeps a thread or a descriptor would be broken in every child.
-fn a_zygote_keeps_nothing_of_its_children() -> Verdict {
+fn a_zygote_leaks_no_descriptors() -> Verdict {
     let world = World::usual();
     world.until("default", None, Warmth::Pool)?;
     let zygote = zygotes()[0];
@@ -514,8 +514,8 @@ fn a_zygote_keeps_nothing_of_its_children() -> Verdict {
     Ok(())
 }
 
-fn modules_are_imported_ahead_of_time_or_refused() -> Verdict {
-    let mut profiles = Profiles::shipped();
+fn preimports_work_or_are_refused() -> Verdict {
+    let mut profiles = Profiles::built_in();
     let mut profile = |name: &str, modules: &[&str]| {
         let preimports = modules.iter().map(|module| (*module).to_owned()).collect();
         profiles.insert(name.to_owned(), Profile { preimports, ..Profile::default() });

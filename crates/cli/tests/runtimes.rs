@@ -43,7 +43,7 @@ fn version_manager(home: &Path) -> std::io::Result<()> {
 }
 
 #[test]
-fn a_stand_in_is_resolved_and_only_the_prefix_is_visible() {
+fn a_shim_is_resolved_and_only_the_prefix_is_visible() {
     if !Path::new(SYSTEM_PYTHON).exists() {
         return skip("shims", "no /usr/bin/python3");
     }
@@ -61,7 +61,7 @@ fn a_stand_in_is_resolved_and_only_the_prefix_is_visible() {
 }
 
 #[test]
-fn a_stand_in_that_leads_nowhere_is_passed_over() {
+fn a_broken_shim_is_skipped() {
     if !Path::new(SYSTEM_PYTHON).exists() {
         return skip("shims", "no /usr/bin/python3");
     }

@@ -15,7 +15,7 @@ use common::server::{KEY, Server};
 use serde_json::Value;
 
 #[test]
-fn code_runs_over_http_and_the_server_ends_in_order() {
+fn code_runs_over_http_and_the_server_shuts_down() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::start(folder.path(), Some(KEY), &[]);
     let (status, result) = server.run(r#"{"language":"python","code":"print(6 * 7)"}"#);
@@ -37,7 +37,7 @@ fn code_runs_over_http_and_the_server_ends_in_order() {
 }
 
 #[test]
-fn a_hangup_ends_no_server() {
+fn sighup_does_not_end_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::new(folder.path());
     server.signal("-HUP");
@@ -86,7 +86,7 @@ fn a_killed_server_loses_nothing_that_it_acknowledged() {
 }
 
 #[test]
-fn a_server_that_must_not_start_says_why() {
+fn invalid_server_settings_prevent_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let serve = |flags: &[&str], key: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
@@ -189,7 +189,7 @@ fn batch(arguments: &[&str], lines: &str) -> (Option<i32>, Vec<Value>, String) {
 }
 
 #[test]
-fn a_batch_on_a_server_is_a_batch() {
+fn a_remote_batch_behaves_like_a_local_one() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), Some(KEY), &[]);
     let lines = concat!(
@@ -242,7 +242,7 @@ fn under_way(server: &Server, token: &str) -> (Child, ChildStdin) {
 }
 
 #[test]
-fn a_batch_on_a_server_ends_with_its_client_and_with_its_server() {
+fn a_remote_batch_ends_with_its_client_or_server() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::start(folder.path(), Some(KEY), &[]);
     // A token that no other test of this program uses, because they run in parallel and search for theirs.
@@ -273,7 +273,7 @@ fn until(condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn every_setting_says_where_it_came_from() {
+fn config_show_lists_the_origin_of_every_setting() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("belljar.toml");
     std::fs::write(&file, "[server]\nqueue = 7\n[profiles.x]\nenv = { TOKEN = \"hush\" }\n").unwrap();

@@ -9,21 +9,21 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use belljar_layers::shelf::{Bounds, Package, Recipe, Scope, Shelf};
+use belljar_layers::store::{ExactPackage, LayerBounds, LayerRecipe, LayerScope, LayerStore};
 use serde_json::Value;
 
 /// Puts a layer with one package into a layer store.
 fn publish(folder: &Path, name: &str) -> String {
-    let shelf = Shelf::open(folder, Bounds::default(), Arc::new(|_| {})).unwrap();
+    let shelf = LayerStore::open(folder, LayerBounds::default(), Arc::new(|_| {})).unwrap();
     let stage = shelf.stage().unwrap();
     fs::write(stage.files().join("module.py"), format!("name = {name:?}\n")).unwrap();
-    let recipe = Recipe {
+    let recipe = LayerRecipe {
         registry: "https://pypi.org/simple".to_owned(),
-        packages: vec![Package { name: name.to_owned(), version: "1.0".to_owned(), hashes: Vec::new() }],
+        packages: vec![ExactPackage { name: name.to_owned(), version: "1.0".to_owned(), hashes: Vec::new() }],
         interpreter: "cpython-3.12".to_owned(),
         platform: "x86_64-linux-gnu".to_owned(),
         options: Vec::new(),
-        scope: Scope::Shared,
+        scope: LayerScope::Shared,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(shelf.publish(stage, recipe)).unwrap().key().to_string()
@@ -72,7 +72,7 @@ fn layers_are_listed_shown_and_removed() {
 }
 
 #[test]
-fn layers_travel_and_damage_is_told() {
+fn layers_are_exported_imported_and_verified() {
     let folder = tempfile::tempdir().unwrap();
     let (here, there) = (folder.path().join("here"), folder.path().join("there"));
     let key = publish(&here, "numpy");

@@ -63,14 +63,17 @@ fn main() -> ExitCode {
         })
     };
     let trials = vec![
-        case("a_server_killed_amid_much_work_loses_nothing", suite::killed::amid_much_work),
-        case("a_process_left_in_a_group_ends_with_it", suite::escaped::ends_with_what_it_escaped),
+        case("a_server_killed_amid_much_work_loses_nothing", suite::killed::server_killed_under_load),
+        case("a_process_left_in_a_group_ends_with_it", suite::escaped::escaped_process_ends_with_its_run),
         case("a_process_left_by_a_killed_launcher_is_swept", suite::escaped::ends_with_the_next_start),
-        case("executions_of_every_kind_leave_nothing", suite::soak::of_every_kind),
-        case("many_sandboxes_wait_in_little_memory", suite::crowd::waits),
-        case("time_outs_of_a_crowd_are_kept", suite::timeouts::of_a_crowd),
-        case("clients_that_hang_up_leave_nothing", suite::hangups::leave_nothing),
-        case("an_honest_tenant_is_served_beside_a_hostile_one", suite::neighbors::are_served),
+        case("executions_of_every_kind_leave_nothing", suite::soak::soak_with_every_kind_of_run),
+        case("many_sandboxes_wait_in_little_memory", suite::crowd::idle_sandboxes_stay_cheap),
+        case("time_outs_of_a_crowd_are_kept", suite::timeouts::many_concurrent_timeouts),
+        case("clients_that_hang_up_leave_nothing", suite::hangups::disconnects_leak_nothing),
+        case(
+            "an_honest_tenant_is_served_beside_a_hostile_one",
+            suite::neighbors::tenants_are_served_beside_hostile_ones,
+        ),
     ];
     let ended = libtest_mimic::run(&arguments, trials);
     drop(own_world);

@@ -131,7 +131,7 @@ fn code_runs_over_https_and_the_certificate_can_be_replaced() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named() {
+fn unusable_tls_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let (certificate, key) = make_pair(folder, "one");
@@ -154,7 +154,7 @@ fn files_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn settings_of_the_edge_are_shown() {
+fn tls_settings_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("belljar.toml");
     let text = "[server]\ntls_cert = \"/c.pem\"\nmetrics_listen = \"127.0.0.1:9117\"\n";

@@ -134,7 +134,7 @@ fn delete_full_sandbox(server: &Server) {
 }
 
 #[test]
-fn no_turn_of_the_loop_is_long_whatever_tenants_do() {
+fn hostile_tenants_cannot_stall_the_launcher_loop() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     for round in 0..12 {

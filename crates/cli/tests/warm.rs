@@ -52,7 +52,7 @@ fn with_input(codes: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn python_is_a_script_like_any_other() {
+fn warm_python_behaves_like_cold_python() {
     let mut lines = with_input(&[
         "import sys, os; print(sys.argv, sys.path[0], __name__, __file__, os.getcwd(), sys.flags, \
          sys.stdin.read())",
@@ -136,7 +136,7 @@ fn a_warm_program_has_the_stack_of_a_cold_one() {
 }
 
 #[test]
-fn javascript_is_a_script_like_any_other() {
+fn warm_javascript_behaves_like_cold_javascript() {
     let mut lines = with_input(&[
         "console.log(process.argv.slice(1), process.execArgv, require.main === module, __filename, \
          process.cwd())",
@@ -173,7 +173,7 @@ fn javascript_is_a_script_like_any_other() {
 
 /// Forks are copies, so random state must be reseeded in each.
 #[test]
-fn no_two_runs_draw_the_same_numbers() {
+fn forks_are_reseeded() {
     let python = "import random, uuid, secrets, tempfile, os, ssl\n\
         print(random.random(), uuid.uuid4(), uuid.uuid1(), secrets.token_hex(8), tempfile.mktemp(), ssl.RAND_bytes(8).hex(), \
         random.SystemRandom().random(), os.urandom(8).hex())";
@@ -196,7 +196,7 @@ fn no_two_runs_draw_the_same_numbers() {
 }
 
 #[test]
-fn what_an_interpreter_reads_as_it_starts_makes_a_run_cold() {
+fn interpreter_variables_make_a_run_cold() {
     for (language, variable, probe) in [
         ("python", "PYTHONHASHSEED", "print(hash('a'))"),
         ("javascript", "NODE_OPTIONS", "console.log(process.env.NODE_OPTIONS)"),
@@ -214,7 +214,7 @@ fn what_an_interpreter_reads_as_it_starts_makes_a_run_cold() {
 
 /// A warm interpreter was started before it was confined, so no variable may load code into it.
 #[test]
-fn a_profile_whose_variables_load_code_is_run_cold() {
+fn a_profile_with_code_loading_variables_runs_cold() {
     let names = ["PYTHONPATH", "PYTHONUSERBASE", "PYTHONSTARTUP", "LD_LIBRARY_PATH", "NODE_PATH"];
     let tables = names.map(|name| format!("[profiles.{name}.env]\n{name} = \"/nowhere\"\n")).concat();
     let settings = format!("mode = \"pool\"\n[profiles.plain.env]\nA = \"b\"\n{tables}");
@@ -235,13 +235,13 @@ fn a_profile_whose_variables_load_code_is_run_cold() {
 }
 
 #[test]
-fn one_run_starts_nothing_for_a_second() {
+fn a_single_run_starts_no_zygote() {
     let answer = run(["-c", "print(1)"]);
     assert_eq!((answer.text("stdout"), &answer.json["receipt"]["warm"]), ("1\n", &json!(false)));
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn invalid_warm_settings_are_refused() {
     for (text, names) in [
         ("mode = \"hot\"", "hot"),
         ("memory = \"much\"", "warm.memory"),

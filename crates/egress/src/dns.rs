@@ -3,34 +3,34 @@
 
 use std::net::IpAddr;
 
-use belljar_engine::network::Target;
+use belljar_engine::network::TargetHost;
 
-pub(crate) const OK: u8 = 0;
-pub(crate) const MALFORMED: u8 = 1;
-pub(crate) const NO_SUCH_NAME: u8 = 3;
-pub(crate) const NOT_DONE: u8 = 4;
+pub(crate) const NO_ERROR: u8 = 0;
+pub(crate) const FORMAT_ERROR: u8 = 1;
+pub(crate) const NAME_ERROR: u8 = 3;
+pub(crate) const NOT_IMPLEMENTED: u8 = 4;
 pub(crate) const REFUSED: u8 = 5;
 
-const HEAD: usize = 12;
-const INTERNET: u16 = 1;
+const HEADER_BYTES: usize = 12;
+const CLASS_INTERNET: u16 = 1;
 /// TTL of an answer in seconds. Short, because the rules can change.
-const KEPT: u32 = 30;
+const TTL_SECONDS: u32 = 30;
 /// At most this many addresses fit in the 512 bytes of a UDP answer, however long the name is.
 const MAX_ANSWERS: usize = 8;
 
 /// A parsed DNS question.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Question<'a> {
+pub(crate) struct DnsQuestion<'a> {
     head: &'a [u8],
     /// The question section as received, echoed in the answer.
-    asked: &'a [u8],
-    pub(crate) target: Target,
-    pub(crate) kind: Kind,
+    question_section: &'a [u8],
+    pub(crate) target: TargetHost,
+    pub(crate) kind: RecordType,
 }
 
 /// The type of the requested records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RecordType {
     /// IPv4 addresses.
     A,
     /// IPv6 addresses.
@@ -39,9 +39,9 @@ pub(crate) enum Kind {
     Other,
 }
 
-impl Kind {
+impl RecordType {
     /// Returns whether records of this type hold addresses of this family.
-    pub(crate) fn is(self, address: IpAddr) -> bool {
+    pub(crate) fn matches(self, address: IpAddr) -> bool {
         match self {
             Self::A => address.is_ipv4(),
             Self::Aaaa => address.is_ipv6(),
@@ -51,36 +51,36 @@ impl Kind {
 }
 
 /// Parses a question. An error holds the answer to send, if one is due.
-pub(crate) fn parse(message: &[u8]) -> Result<Question<'_>, Option<Vec<u8>>> {
-    let (head, rest) = message.split_at_checked(HEAD).ok_or(None)?;
+pub(crate) fn parse(message: &[u8]) -> Result<DnsQuestion<'_>, Option<Vec<u8>>> {
+    let (head, rest) = message.split_at_checked(HEADER_BYTES).ok_or(None)?;
     if head[2] & 0x80 != 0 {
         // A response, although no query was sent: ignore it.
         return Err(None);
     }
     if head[2] & 0x78 != 0 {
-        return Err(Some(reply(head, &[], NOT_DONE, &[])));
+        return Err(Some(reply(head, &[], NOT_IMPLEMENTED, &[])));
     }
-    let malformed = || Some(reply(head, &[], MALFORMED, &[]));
+    let malformed = || Some(reply(head, &[], FORMAT_ERROR, &[]));
     // Exactly one question and no answers. Additional records (EDNS) are ignored.
     if head[4..10] != [0, 1, 0, 0, 0, 0] {
         return Err(malformed());
     }
-    let (name, len) = name(rest).ok_or_else(malformed)?;
+    let (name, len) = parse_name(rest).ok_or_else(malformed)?;
     let asked = rest.get(..len + 4).ok_or_else(malformed)?;
     let number = |at: usize| u16::from_be_bytes([asked[at], asked[at + 1]]);
-    let (Ok(Target::Name(name)), INTERNET) = (name.parse(), number(len + 2)) else {
+    let (Ok(TargetHost::Name(name)), CLASS_INTERNET) = (name.parse(), number(len + 2)) else {
         return Err(Some(reply(head, asked, REFUSED, &[])));
     };
     let kind = match number(len) {
-        1 => Kind::A,
-        28 => Kind::Aaaa,
-        _ => Kind::Other,
+        1 => RecordType::A,
+        28 => RecordType::Aaaa,
+        _ => RecordType::Other,
     };
-    Ok(Question { head, asked, target: Target::Name(name), kind })
+    Ok(DnsQuestion { head, question_section: asked, target: TargetHost::Name(name), kind })
 }
 
 /// Returns a name and the number of bytes it occupies.
-fn name(bytes: &[u8]) -> Option<(String, usize)> {
+fn parse_name(bytes: &[u8]) -> Option<(String, usize)> {
     let mut labels = Vec::new();
     let mut at = 0;
     loop {
@@ -100,9 +100,9 @@ fn name(bytes: &[u8]) -> Option<(String, usize)> {
     if labels.iter().any(|label| label.contains('.')) { None } else { Some((labels.join("."), at)) }
 }
 
-impl Question<'_> {
+impl DnsQuestion<'_> {
     pub(crate) fn answer(&self, code: u8, addresses: &[IpAddr]) -> Vec<u8> {
-        reply(self.head, self.asked, code, addresses)
+        reply(self.head, self.question_section, code, addresses)
     }
 }
 
@@ -119,8 +119,8 @@ fn reply(head: &[u8], asked: &[u8], code: u8, addresses: &[IpAddr]) -> Vec<u8> {
             IpAddr::V6(address) => (28, address.octets().to_vec()),
         };
         // A compression pointer to the name in the question.
-        reply.extend([0xc0, HEAD as u8, 0, kind, 0, INTERNET as u8]);
-        reply.extend(KEPT.to_be_bytes());
+        reply.extend([0xc0, HEADER_BYTES as u8, 0, kind, 0, CLASS_INTERNET as u8]);
+        reply.extend(TTL_SECONDS.to_be_bytes());
         reply.extend([0, bytes.len() as u8]);
         reply.extend(bytes);
     }
@@ -132,10 +132,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn garbage_is_answered_or_dropped_and_never_believed() {
+    fn malformed_questions_are_refused() {
         let question = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x01a\x04test\0\0\x01\0\x01";
         let read = parse(question).unwrap();
-        assert_eq!((read.target.to_string().as_str(), read.kind), ("a.test", Kind::A));
+        assert_eq!((read.target.to_string().as_str(), read.kind), ("a.test", RecordType::A));
         for cut in 0..question.len() {
             assert!(parse(&question[..cut]).is_err(), "{cut}");
         }
@@ -158,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_fits_a_datagram_whatever_the_name() {
+    fn an_answer_fits_a_datagram_for_the_longest_name() {
         let label = [&[63][..], &[b'a'; 63]].concat();
         let name =
             [label.repeat(3), b"\x3aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".to_vec()]
                 .concat();
         let question = [b"\0\0\x01\0\0\x01\0\0\0\0\0\0".as_slice(), &name, b"\0\0\x1c\0\x01"].concat();
         let read = parse(&question).unwrap();
-        assert!(read.answer(OK, &[IpAddr::from([0_u16; 8]); 40]).len() <= 512);
+        assert!(read.answer(NO_ERROR, &[IpAddr::from([0_u16; 8]); 40]).len() <= 512);
     }
 }

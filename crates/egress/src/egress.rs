@@ -12,24 +12,24 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::bounds::Bounds;
-use crate::guard::Guard;
-use crate::refusals::Mark;
+use crate::access::AccessControl;
+use crate::limits::EgressLimits;
+use crate::refusals::RefusalMark;
 use crate::resolve::Resolve;
-use crate::{door, names};
+use crate::{dns_server, proxy};
 
 /// Delay after a failed accept or receive, for example when this process has too many open files.
-pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Listening sockets inside a sandbox.
 #[derive(Debug)]
-pub struct Doors {
+pub struct EgressSockets {
     /// For HTTP and SOCKS5.
     pub proxy: StdTcpListener,
     /// For DNS over TCP.
-    pub names: StdTcpListener,
+    pub dns_tcp: StdTcpListener,
     /// For DNS over UDP.
-    pub datagrams: StdUdpSocket,
+    pub dns_udp: StdUdpSocket,
 }
 
 /// Traffic so far.
@@ -46,33 +46,33 @@ pub struct Traffic {
 /// Egress of one sandbox. Dropping it closes all listeners and connections.
 #[derive(Debug)]
 pub struct Egress {
-    guard: Arc<Guard>,
+    guard: Arc<AccessControl>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Egress {
     /// Creates the egress without serving any sockets yet.
-    pub fn new(rules: HostRules, bounds: Bounds, resolver: Arc<dyn Resolve>) -> Self {
-        Self { guard: Arc::new(Guard::new(rules, bounds, resolver)), task: Mutex::default() }
+    pub fn new(rules: HostRules, bounds: EgressLimits, resolver: Arc<dyn Resolve>) -> Self {
+        Self { guard: Arc::new(AccessControl::new(rules, bounds, resolver)), task: Mutex::default() }
     }
 
     /// Serves these sockets as soon as they exist, replacing the earlier ones.
-    pub fn serve(&self, doors: impl Future<Output = io::Result<Doors>> + Send + 'static) {
+    pub fn serve(&self, doors: impl Future<Output = io::Result<EgressSockets>> + Send + 'static) {
         let guard = Arc::clone(&self.guard);
         let task = tokio::spawn(async move {
             // On failure, the code that creates the sockets reports the error.
             if let Ok(doors) = doors.await
-                && let Ok(open) = Open::of(doors)
+                && let Ok(open) = EgressListeners::from_std(doors)
             {
                 open.serve(guard).await;
             }
         });
-        if let Some(before) = self.task().replace(task) {
+        if let Some(before) = self.lock_task().replace(task) {
             before.abort();
         }
     }
 
-    fn task(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+    fn lock_task(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
         self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,12 +92,12 @@ impl Egress {
     }
 
     /// Returns the current position, for [`Egress::findings_since`].
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> RefusalMark {
         self.guard.refusals().mark()
     }
 
     /// Returns a finding for each refusal since the mark.
-    pub fn findings_since(&self, mark: &Mark) -> Vec<Finding> {
+    pub fn findings_since(&self, mark: &RefusalMark) -> Vec<Finding> {
         self.guard.refusals().since(mark)
     }
 
@@ -105,7 +105,7 @@ impl Egress {
     pub fn traffic(&self) -> Traffic {
         let counts = &self.guard.counts;
         Traffic {
-            connections: counts.connections.load(Ordering::Relaxed).min(self.guard.bounds.connections),
+            connections: counts.connections.load(Ordering::Relaxed).min(self.guard.bounds.total_connections),
             sent_bytes: counts.sent.load(Ordering::Relaxed),
             received_bytes: counts.received.load(Ordering::Relaxed),
         }
@@ -113,7 +113,7 @@ impl Egress {
 
     /// Stops serving, and waits until all sockets are closed.
     pub async fn close(&self) {
-        let task = self.task().take();
+        let task = self.lock_task().take();
         if let Some(task) = task {
             task.abort();
             // The result does not matter: the task was aborted or has finished.
@@ -124,47 +124,47 @@ impl Egress {
 
 impl Drop for Egress {
     fn drop(&mut self) {
-        if let Some(task) = self.task().take() {
+        if let Some(task) = self.lock_task().take() {
             task.abort();
         }
     }
 }
 
 /// The sockets, registered with the event loop.
-struct Open {
+struct EgressListeners {
     proxy: TcpListener,
-    names: TcpListener,
-    datagrams: UdpSocket,
+    dns_tcp: TcpListener,
+    dns_udp: UdpSocket,
 }
 
-impl Open {
-    fn of(doors: Doors) -> io::Result<Self> {
+impl EgressListeners {
+    fn from_std(doors: EgressSockets) -> io::Result<Self> {
         doors.proxy.set_nonblocking(true)?;
-        doors.names.set_nonblocking(true)?;
-        doors.datagrams.set_nonblocking(true)?;
+        doors.dns_tcp.set_nonblocking(true)?;
+        doors.dns_udp.set_nonblocking(true)?;
         Ok(Self {
             proxy: TcpListener::from_std(doors.proxy)?,
-            names: TcpListener::from_std(doors.names)?,
-            datagrams: UdpSocket::from_std(doors.datagrams)?,
+            dns_tcp: TcpListener::from_std(doors.dns_tcp)?,
+            dns_udp: UdpSocket::from_std(doors.dns_udp)?,
         })
     }
 
     /// Serves until dropped, which also ends every open connection.
-    async fn serve(self, guard: Arc<Guard>) {
-        let seats = Arc::new(Semaphore::new(guard.bounds.connections_at_once));
+    async fn serve(self, guard: Arc<AccessControl>) {
+        let seats = Arc::new(Semaphore::new(guard.bounds.concurrent_connections));
         tokio::join!(
-            accept(&self.proxy, &guard, &seats, door::attend),
-            accept(&self.names, &guard, &seats, names::attend),
-            names::datagrams(self.datagrams, &guard),
+            accept(&self.proxy, &guard, &seats, proxy::serve_connection),
+            accept(&self.dns_tcp, &guard, &seats, dns_server::serve_tcp),
+            dns_server::serve_udp(self.dns_udp, &guard),
         );
     }
 }
 
 async fn accept<F: Future<Output = ()> + Send + 'static>(
     listener: &TcpListener,
-    guard: &Arc<Guard>,
+    guard: &Arc<AccessControl>,
     seats: &Arc<Semaphore>,
-    attend: fn(Arc<Guard>, TcpStream) -> F,
+    attend: fn(Arc<AccessControl>, TcpStream) -> F,
 ) {
     let mut served = JoinSet::new();
     loop {
@@ -173,7 +173,11 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
         match listener.accept().await {
             Ok((client, _)) => {
                 let bounds = &guard.bounds;
-                if guard.count(&guard.counts.connections, bounds.connections, "connections in total") {
+                if guard.try_count(
+                    &guard.counts.connections,
+                    bounds.total_connections,
+                    "connections in total",
+                ) {
                     let attended = attend(Arc::clone(guard), client);
                     served.spawn(async move {
                         attended.await;
@@ -181,7 +185,7 @@ async fn accept<F: Future<Output = ()> + Send + 'static>(
                     });
                 }
             }
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => tokio::time::sleep(RETRY_DELAY).await,
         }
     }
 }

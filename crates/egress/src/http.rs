@@ -3,15 +3,15 @@
 //! One request per connection. A plain request is forwarded with a head rebuilt from the parsed fields and
 //! with exactly the announced body: nothing after it reaches the server.
 
-use belljar_engine::network::{Target, parse_port};
+use belljar_engine::network::{TargetHost, parse_port};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::door::{How, Wanted};
+use crate::proxy::{ProxyProtocol, ProxyRequest};
 
-const MAX_FIELDS: usize = 100;
+const MAX_HEADERS: usize = 100;
 /// Headers between client and proxy only, and those that are rebuilt.
-const NOT_PASSED_ON: &[&str] = &[
+const HOP_BY_HOP_HEADERS: &[&str] = &[
     "connection",
     "host",
     "keep-alive",
@@ -24,7 +24,7 @@ const NOT_PASSED_ON: &[&str] = &[
 ];
 
 /// Builds a response of the proxy itself.
-pub(crate) fn answer(status: &str, message: &str) -> Vec<u8> {
+pub(crate) fn build_response(status: &str, message: &str) -> Vec<u8> {
     let body = format!("belljar: {message}\n");
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -33,21 +33,24 @@ pub(crate) fn answer(status: &str, message: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-pub(crate) const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+pub(crate) const CONNECT_RESPONSE: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-fn bad(message: &str) -> Vec<u8> {
-    answer("400 Bad Request", message)
+fn bad_request(message: &str) -> Vec<u8> {
+    build_response("400 Bad Request", message)
 }
 
 /// Reads and parses a request head. An error holds the answer to send instead.
-pub(crate) async fn ask(client: &mut TcpStream, bound: usize) -> Result<Wanted, Vec<u8>> {
+pub(crate) async fn read_request(client: &mut TcpStream, bound: usize) -> Result<ProxyRequest, Vec<u8>> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             break end + 4;
         }
         if bytes.len() >= bound {
-            return Err(answer("431 Request Header Fields Too Large", "the request head is too long"));
+            return Err(build_response(
+                "431 Request Header Fields Too Large",
+                "the request head is too long",
+            ));
         }
         let room = (bound - bytes.len()).min(4 << 10);
         let mut reader = client.take(room as u64);
@@ -57,76 +60,77 @@ pub(crate) async fn ask(client: &mut TcpStream, bound: usize) -> Result<Wanted, 
         }
     };
     let early = bytes.split_off(end);
-    let mut wanted = understand(&bytes)?;
+    let mut wanted = parse_head(&bytes)?;
     wanted.early = early;
     Ok(wanted)
 }
 
 /// Parses a request head.
-fn understand(head: &[u8]) -> Result<Wanted, Vec<u8>> {
+fn parse_head(head: &[u8]) -> Result<ProxyRequest, Vec<u8>> {
     // Lines end in CR LF, and neither character occurs elsewhere.
-    let text = std::str::from_utf8(head).map_err(|_| bad("the request head is not UTF-8"))?;
+    let text = std::str::from_utf8(head).map_err(|_| bad_request("the request head is not UTF-8"))?;
     if text.replace("\r\n", "").contains(['\r', '\n', '\0']) {
-        return Err(bad("the request head has a stray line break or NUL"));
+        return Err(bad_request("the request head has a stray line break or NUL"));
     }
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(head) {
         Ok(httparse::Status::Complete(len)) if len == head.len() => {}
-        _ => return Err(bad("not a valid HTTP/1.1 request")),
+        _ => return Err(bad_request("not a valid HTTP/1.1 request")),
     }
     let (Some(method), Some(place)) = (request.method, request.path) else {
-        return Err(bad("not a valid HTTP/1.1 request"));
+        return Err(bad_request("not a valid HTTP/1.1 request"));
     };
     if !place.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(bad("the request target has invalid characters"));
+        return Err(bad_request("the request target has invalid characters"));
     }
     let body = body_length(request.headers)?;
     if method == "CONNECT" {
         if body != 0 {
-            return Err(bad("CONNECT must not have a body"));
+            return Err(bad_request("CONNECT must not have a body"));
         }
-        let (target, port) = authority(place)?;
-        let port = port.ok_or_else(|| bad("CONNECT needs HOST:PORT"))?;
-        return Ok(Wanted { target, port, how: How::Connect, early: Vec::new() });
+        let (target, port) = parse_authority(place)?;
+        let port = port.ok_or_else(|| bad_request("CONNECT needs HOST:PORT"))?;
+        return Ok(ProxyRequest { target, port, protocol: ProxyProtocol::Connect, early: Vec::new() });
     }
-    let (authority_text, path) = absolute(place)?;
-    let (target, port) = authority(authority_text)?;
+    let (authority_text, path) = split_absolute_url(place)?;
+    let (target, port) = parse_authority(authority_text)?;
     let port = port.unwrap_or(80);
     let host = if port == 80 { target.to_string() } else { format!("{target}:{port}") };
-    let head = rewritten(method, &path, &host, request.headers)?;
-    Ok(Wanted { target, port, how: How::Request { head, body }, early: Vec::new() })
+    let head = rewrite_head(method, &path, &host, request.headers)?;
+    Ok(ProxyRequest { target, port, protocol: ProxyProtocol::Http { head, body }, early: Vec::new() })
 }
 
 /// Returns the length of the body. Refuses a body whose length is not announced.
 fn body_length(fields: &[httparse::Header<'_>]) -> Result<u64, Vec<u8>> {
     let named = |name: &str| fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).count();
     if named("transfer-encoding") > 0 {
-        return Err(answer(
+        return Err(build_response(
             "411 Length Required",
             "send Content-Length instead of Transfer-Encoding, or use https",
         ));
     }
     if named("content-length") > 1 || named("host") > 1 {
-        return Err(bad("duplicate Host or Content-Length"));
+        return Err(bad_request("duplicate Host or Content-Length"));
     }
     let Some(field) = fields.iter().find(|field| field.name.eq_ignore_ascii_case("content-length")) else {
         return Ok(0);
     };
     let digits = !field.value.is_empty() && field.value.iter().all(u8::is_ascii_digit);
     let length = std::str::from_utf8(field.value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
-    length.ok_or_else(|| bad("Content-Length is not a number"))
+    length.ok_or_else(|| bad_request("Content-Length is not a number"))
 }
 
 /// Splits `http://AUTHORITY/PATH` into authority and path.
-fn absolute(place: &str) -> Result<(&str, String), Vec<u8>> {
-    let (scheme, rest) =
-        place.split_once("://").ok_or_else(|| bad("this is a proxy: the request target must be http://…"))?;
+fn split_absolute_url(place: &str) -> Result<(&str, String), Vec<u8>> {
+    let (scheme, rest) = place
+        .split_once("://")
+        .ok_or_else(|| bad_request("this is a proxy: the request target must be http://…"))?;
     if !scheme.eq_ignore_ascii_case("http") {
-        return Err(bad("only http:// is supported here; use CONNECT for everything else"));
+        return Err(bad_request("only http:// is supported here; use CONNECT for everything else"));
     }
     if rest.contains('#') {
-        return Err(bad("the URL has a fragment"));
+        return Err(bad_request("the URL has a fragment"));
     }
     let at = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(at);
@@ -134,27 +138,27 @@ fn absolute(place: &str) -> Result<(&str, String), Vec<u8>> {
 }
 
 /// Parses `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
-fn authority(text: &str) -> Result<(Target, Option<u16>), Vec<u8>> {
+fn parse_authority(text: &str) -> Result<(TargetHost, Option<u16>), Vec<u8>> {
     let split = text.rfind(':').filter(|at| !text[*at..].contains(']'));
     let (host, port) = split.map_or((text, None), |at| (&text[..at], Some(&text[at + 1..])));
     if host.contains(':') && !host.starts_with('[') {
-        return Err(bad("an IPv6 address needs brackets"));
+        return Err(bad_request("an IPv6 address needs brackets"));
     }
-    let target = host.parse().map_err(|why: String| bad(&format!("the host {why}")))?;
-    let port = port.map(parse_port).transpose().map_err(|why| bad(&why))?;
+    let target = host.parse().map_err(|why: String| bad_request(&format!("the host {why}")))?;
+    let port = port.map(parse_port).transpose().map_err(|why| bad_request(&why))?;
     Ok((target, port))
 }
 
-fn rewritten(
+fn rewrite_head(
     method: &str,
     path: &str,
     host: &str,
     fields: &[httparse::Header<'_>],
 ) -> Result<Vec<u8>, Vec<u8>> {
     // Headers that the client names in Connection are hop-by-hop too.
-    let mut dropped: Vec<String> = NOT_PASSED_ON.iter().map(|name| (*name).to_owned()).collect();
+    let mut dropped: Vec<String> = HOP_BY_HOP_HEADERS.iter().map(|name| (*name).to_owned()).collect();
     for field in fields.iter().filter(|field| field.name.eq_ignore_ascii_case("connection")) {
-        let names = std::str::from_utf8(field.value).map_err(|_| bad("Connection is not UTF-8"))?;
+        let names = std::str::from_utf8(field.value).map_err(|_| bad_request("Connection is not UTF-8"))?;
         dropped.extend(names.split(',').map(|name| name.trim().to_ascii_lowercase()));
     }
     // Content-Length is always forwarded.
@@ -176,24 +180,24 @@ fn rewritten(
 mod tests {
     use super::*;
 
-    fn understood(head: &str) -> Wanted {
-        understand(head.as_bytes()).map_err(|answer| String::from_utf8(answer).unwrap()).unwrap()
+    fn parse_valid_head(head: &str) -> ProxyRequest {
+        parse_head(head.as_bytes()).map_err(|answer| String::from_utf8(answer).unwrap()).unwrap()
     }
 
     #[test]
-    fn a_plain_request_is_written_anew() {
-        let wanted = understood(
+    fn a_plain_request_is_rebuilt() {
+        let wanted = parse_valid_head(
             "POST HTTP://Example.com:8080?q=1 HTTP/1.1\r\nHost: other.com\r\nProxy-Authorization: x\r\nX-A: 1\r\n\
              Connection: keep-alive, X-B, Content-Length\r\nX-B: 2\r\nContent-Length: 3\r\n\r\n",
         );
         assert_eq!((wanted.target.to_string().as_str(), wanted.port), ("example.com", 8080));
-        let How::Request { head, body } = wanted.how else { panic!("not a plain request") };
+        let ProxyProtocol::Http { head, body } = wanted.protocol else { panic!("not a plain request") };
         let expected = "POST /?q=1 HTTP/1.1\r\nHost: example.com:8080\r\nX-A: 1\r\nContent-Length: 3\r\nConnection: close\r\n\r\n";
         assert_eq!((String::from_utf8(head).unwrap().as_str(), body), (expected, 3));
     }
 
     #[test]
-    fn what_can_be_read_in_two_ways_is_refused() {
+    fn ambiguous_requests_are_refused() {
         let refused = [
             "GET / HTTP/1.1\r\nHost: a.com\r\n\r\n",
             "GET https://a.com/ HTTP/1.1\r\n\r\n",
@@ -230,9 +234,9 @@ mod tests {
             "\u{16}\u{3}\u{1}\r\n\r\n",
         ];
         for head in refused {
-            assert!(understand(head.as_bytes()).is_err(), "{head:?}");
+            assert!(parse_head(head.as_bytes()).is_err(), "{head:?}");
         }
-        assert_eq!(understood("CONNECT [::1]:443 HTTP/1.1\r\n\r\n").target.to_string(), "[::1]");
-        assert_eq!(understood("CONNECT A.com.:443 HTTP/1.0\r\n\r\n").target.to_string(), "a.com");
+        assert_eq!(parse_valid_head("CONNECT [::1]:443 HTTP/1.1\r\n\r\n").target.to_string(), "[::1]");
+        assert_eq!(parse_valid_head("CONNECT A.com.:443 HTTP/1.0\r\n\r\n").target.to_string(), "a.com");
     }
 }

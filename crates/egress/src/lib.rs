@@ -12,20 +12,20 @@
 //! connects to them is hostile: every read has a size limit and every wait a timeout. A name that no rule
 //! covers is never looked up, so a lookup cannot leak data.
 
-mod bounds;
+mod access;
 mod dns;
-mod door;
+mod dns_server;
 mod egress;
-mod guard;
 mod http;
-mod names;
+mod limits;
+mod proxy;
 mod refusals;
 mod relay;
 mod resolve;
 mod socks;
-mod upstream;
+mod upstream_proxy;
 
-pub use bounds::Bounds;
-pub use egress::{Doors, Egress, Traffic};
-pub use refusals::Mark;
-pub use resolve::{Resolve, System};
+pub use egress::{Egress, EgressSockets, Traffic};
+pub use limits::EgressLimits;
+pub use refusals::RefusalMark;
+pub use resolve::{Resolve, SystemResolver};

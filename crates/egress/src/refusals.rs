@@ -2,23 +2,23 @@
 //! show.
 
 use belljar_engine::finding::{Finding, MAX_FINDINGS};
-use belljar_engine::network::Target;
+use belljar_engine::network::TargetHost;
 
 /// A refused connection or lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum EgressRefusal {
     /// No rule covers this host.
-    Host(Target, u16),
+    Host(TargetHost, u16),
     /// No rule covers this name, which was looked up.
-    Lookup(Target),
+    Lookup(TargetHost),
     /// The name is listed, but does not resolve to a public address. Private addresses and names that do not
     /// exist get the same answer: a user who may list names must not be able to map an internal network.
-    NotPublic(Target, u16),
+    NotPublic(TargetHost, u16),
     /// A limit was reached.
-    TooMany(&'static str),
+    LimitReached(&'static str),
 }
 
-impl Refusal {
+impl EgressRefusal {
     /// Returns the message, which the program sees too.
     pub(crate) fn message(&self) -> String {
         match self {
@@ -29,7 +29,7 @@ impl Refusal {
             Self::NotPublic(target, port) => format!(
                 "connection to {target}:{port} was refused: the name does not resolve to a public address"
             ),
-            Self::TooMany(what) => format!("a connection was refused or ended: too many {what}"),
+            Self::LimitReached(what) => format!("a connection was refused or ended: too many {what}"),
         }
     }
 
@@ -44,7 +44,7 @@ impl Refusal {
                 "check the name; if it has a private address, an administrator can list it: \"ADDRESS:{port}\" in \
                  network.hosts of a profile"
             ),
-            Self::TooMany(_) => "use fewer, or network mode 'full'".to_owned(),
+            Self::LimitReached(_) => "use fewer, or network mode 'full'".to_owned(),
         }
     }
 
@@ -52,7 +52,7 @@ impl Refusal {
         let rule = match self {
             Self::Host(..) | Self::Lookup(_) => "network-host",
             Self::NotPublic(..) => "network-address",
-            Self::TooMany(_) => "network-limit",
+            Self::LimitReached(_) => "network-limit",
         };
         let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
         Finding {
@@ -69,55 +69,55 @@ impl Refusal {
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
-    refusal: Refusal,
+struct RefusalCount {
+    refusal: EgressRefusal,
     count: u64,
-    latest: u64,
+    last_position: u64,
 }
 
 /// All refusals. When full, the least recent one is evicted.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
-    entries: Vec<Entry>,
-    seen: u64,
+pub(crate) struct RefusalLog {
+    entries: Vec<RefusalCount>,
+    position: u64,
 }
 
 /// A position in the log of refusals.
 #[derive(Debug)]
-pub struct Mark {
-    seen: u64,
-    entries: Vec<Entry>,
+pub struct RefusalMark {
+    position: u64,
+    entries: Vec<RefusalCount>,
 }
 
-impl Refusals {
+impl RefusalLog {
     /// Counts a refusal. Returns whether it has no entry yet.
-    pub(crate) fn note(&mut self, refusal: Refusal) -> bool {
-        self.seen += 1;
-        let latest = self.seen;
+    pub(crate) fn note(&mut self, refusal: EgressRefusal) -> bool {
+        self.position += 1;
+        let latest = self.position;
         if let Some(known) = self.entries.iter_mut().find(|entry| entry.refusal == refusal) {
             known.count += 1;
-            known.latest = latest;
+            known.last_position = latest;
             return false;
         }
         if self.entries.len() == MAX_FINDINGS
-            && let Some(oldest) = (0..MAX_FINDINGS).min_by_key(|at| self.entries[*at].latest)
+            && let Some(oldest) = (0..MAX_FINDINGS).min_by_key(|at| self.entries[*at].last_position)
         {
             self.entries.remove(oldest);
         }
-        self.entries.push(Entry { refusal, count: 1, latest });
+        self.entries.push(RefusalCount { refusal, count: 1, last_position: latest });
         true
     }
 
-    pub(crate) fn mark(&self) -> Mark {
-        Mark { seen: self.seen, entries: self.entries.clone() }
+    pub(crate) fn mark(&self) -> RefusalMark {
+        RefusalMark { position: self.position, entries: self.entries.clone() }
     }
 
     /// Returns a finding for each refusal since the mark.
-    pub(crate) fn since(&self, mark: &Mark) -> Vec<Finding> {
-        let before = |refusal: &Refusal| {
+    pub(crate) fn since(&self, mark: &RefusalMark) -> Vec<Finding> {
+        let before = |refusal: &EgressRefusal| {
             mark.entries.iter().find(|entry| entry.refusal == *refusal).map_or(0, |entry| entry.count)
         };
-        let new = self.entries.iter().filter(|entry| entry.latest > mark.seen);
+        let new = self.entries.iter().filter(|entry| entry.last_position > mark.position);
         new.map(|entry| entry.refusal.finding(entry.count.saturating_sub(before(&entry.refusal)).max(1)))
             .collect()
     }
@@ -131,13 +131,13 @@ impl Refusals {
 mod tests {
     use super::*;
 
-    fn host(name: &str) -> Refusal {
-        Refusal::Host(name.parse().unwrap(), 443)
+    fn host(name: &str) -> EgressRefusal {
+        EgressRefusal::Host(name.parse().unwrap(), 443)
     }
 
     #[test]
-    fn each_host_is_there_once_and_never_too_many() {
-        let mut refusals = Refusals::default();
+    fn each_host_has_one_entry_and_entries_are_bounded() {
+        let mut refusals = RefusalLog::default();
         for number in 0..3 * MAX_FINDINGS {
             refusals.note(host(&format!("h{number}.test")));
             refusals.note(host("always.test"));
@@ -149,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn a_task_sees_what_was_refused_while_it_ran() {
-        let mut refusals = Refusals::default();
+    fn findings_since_a_mark_cover_later_refusals_only() {
+        let mut refusals = RefusalLog::default();
         refusals.note(host("before.test"));
         refusals.note(host("both.test"));
         let mark = refusals.mark();

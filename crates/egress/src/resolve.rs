@@ -16,16 +16,16 @@ pub trait Resolve: Debug + Send + Sync {
 
 /// The host's own resolver.
 #[derive(Debug)]
-pub struct System;
+pub struct SystemResolver;
 
 /// Limits lookup threads across all sandboxes. The resolver cannot be interrupted, so an abandoned lookup
 /// still occupies a thread.
-static THREADS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(64)));
+static LOOKUP_THREADS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(64)));
 
-impl Resolve for System {
+impl Resolve for SystemResolver {
     fn resolve(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
-            let thread = Arc::clone(&THREADS).acquire_owned().await.map_err(io::Error::other)?;
+            let thread = Arc::clone(&LOOKUP_THREADS).acquire_owned().await.map_err(io::Error::other)?;
             let found = tokio::task::spawn_blocking(move || {
                 let found = (name.as_str(), 0).to_socket_addrs();
                 drop(thread);

@@ -1,19 +1,19 @@
 //! Egress with real loopback sockets on both sides. Names come from a table, so they can point anywhere.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-mod names;
-mod place;
+mod dns;
+mod harness;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use belljar_egress::Bounds;
-use place::{Place, Upstream, connect, read_all};
+use belljar_egress::EgressLimits;
+use harness::{TestEgress, TestServer, connect, read_all};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Requests a tunnel. Returns the stream and the response head.
-async fn tunnel(place: &Place, authority: &str) -> (TcpStream, String) {
+async fn tunnel(place: &TestEgress, authority: &str) -> (TcpStream, String) {
     let mut client = connect(place.proxy).await;
     client.write_all(format!("CONNECT {authority} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
     let mut head = Vec::new();
@@ -27,7 +27,7 @@ async fn tunnel(place: &Place, authority: &str) -> (TcpStream, String) {
 }
 
 /// Requests a SOCKS5 connection. Returns the stream and the reply code.
-async fn socks(place: &Place, address: &[u8], port: u16) -> (TcpStream, u8) {
+async fn socks(place: &TestEgress, address: &[u8], port: u16) -> (TcpStream, u8) {
     let mut client = connect(place.proxy).await;
     let asked = [&[5, 1, 0, 5, 1, 0], address, &port.to_be_bytes()].concat();
     client.write_all(&asked).await.unwrap();
@@ -50,10 +50,10 @@ async fn echoes(client: &mut TcpStream) {
 
 #[tokio::test]
 async fn a_listed_host_is_reached_in_every_way() {
-    let echo = Upstream::echo().await;
-    let web = Upstream::web().await;
+    let echo = TestServer::echo().await;
+    let web = TestServer::web().await;
     let (port, web_port) = (echo.port(), web.port());
-    let place = Place::open(&[
+    let place = TestEgress::open(&[
         &format!("a.test:{port}"),
         &format!("*.b.test:{web_port}"),
         &format!("127.0.0.1:{port}"),
@@ -72,7 +72,7 @@ async fn a_listed_host_is_reached_in_every_way() {
     let answer = place.ask(asked.as_bytes()).await;
     assert!(answer.ends_with("hello"), "{answer}");
     assert_eq!(
-        web.heard(),
+        web.received(),
         format!("GET /x?y HTTP/1.1\r\nHost: www.b.test:{web_port}\r\nConnection: close\r\n\r\n")
     );
     assert!(place.egress.findings().is_empty());
@@ -82,9 +82,9 @@ async fn a_listed_host_is_reached_in_every_way() {
 }
 
 #[tokio::test]
-async fn another_host_is_refused_and_told() {
-    let web = Upstream::web().await;
-    let place = Place::open(&["a.test"]);
+async fn unlisted_hosts_are_refused_with_a_finding() {
+    let web = TestServer::web().await;
+    let place = TestEgress::open(&["a.test"]);
     let (_, head) = tunnel(&place, "evil.test:443").await;
     assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     let answer = place.ask(b"GET http://evil.test/ HTTP/1.1\r\n\r\n").await;
@@ -97,7 +97,7 @@ async fn another_host_is_refused_and_told() {
     let mapped =
         [&[4_u8][..], &std::net::Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0x7f00, 1]).octets()].concat();
     assert_eq!(socks(&place, &mapped, web.port()).await.1, 2);
-    assert_eq!(place.names.asked(), 0, "an unlisted name must not be looked up");
+    assert_eq!(place.names.lookup_count(), 0, "an unlisted name must not be looked up");
     assert_eq!(web.connections(), 0);
     let findings = place.egress.findings();
     let evil = &findings[0];
@@ -109,9 +109,9 @@ async fn another_host_is_refused_and_told() {
 
 #[tokio::test]
 async fn a_private_address_is_refused_like_a_name_that_does_not_exist() {
-    let web = Upstream::web().await;
+    let web = TestServer::web().await;
     let port = web.port();
-    let place = Place::open(&[&format!("*.b.test:{port}")]);
+    let place = TestEgress::open(&[&format!("*.b.test:{port}")]);
     let told = async |name: &str| {
         let answer = place.ask(format!("GET http://{name}:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
         let (_, head) = tunnel(&place, &format!("{name}:{port}")).await;
@@ -132,12 +132,12 @@ async fn a_private_address_is_refused_like_a_name_that_does_not_exist() {
 }
 
 #[tokio::test]
-async fn this_machines_own_address_is_near_public_or_not() {
+async fn the_machines_own_public_address_counts_as_private() {
     // A machine without a route out has no such address.
-    let Ok(own) = place::own_address() else { return };
-    let web = Upstream::web_at([0, 0, 0, 0], 0).await;
+    let Ok(own) = harness::own_address() else { return };
+    let web = TestServer::web_at([0, 0, 0, 0], 0).await;
     let port = web.port();
-    let place = Place::open(&[&format!("own.b.test:{port}")]);
+    let place = TestEgress::open(&[&format!("own.b.test:{port}")]);
     let asked = format!("GET http://own.b.test:{port}/ HTTP/1.1\r\n\r\n");
     let answer = place.ask(asked.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("not resolve to a public"), "{answer}");
@@ -147,26 +147,26 @@ async fn this_machines_own_address_is_near_public_or_not() {
 }
 
 #[tokio::test]
-async fn localhost_is_this_machine_where_it_is_listed_by_name() {
-    let web = Upstream::web().await;
+async fn localhost_is_reachable_if_listed_by_name() {
+    let web = TestServer::web().await;
     let port = web.port();
-    let place = Place::open(&[&format!("localhost:{port}")]);
+    let place = TestEgress::open(&[&format!("localhost:{port}")]);
     let answer = place.ask(format!("GET http://localhost:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
     assert!(answer.ends_with("hello"), "{answer}");
-    assert_eq!(place.names.asked(), 0, "localhost must not be looked up");
+    assert_eq!(place.names.lookup_count(), 0, "localhost must not be looked up");
     assert_eq!(socks(&place, &[1, 127, 0, 0, 1], port).await.1, 2);
 }
 
 #[tokio::test]
-async fn the_address_that_was_checked_is_the_one_that_is_used() {
+async fn the_checked_address_is_the_connected_address() {
     // The first answer may be reached; all later answers may not.
-    let allowed = Upstream::web_at([127, 0, 0, 2], 0).await;
-    let forbidden = Upstream::web_at([127, 0, 0, 1], allowed.port()).await;
+    let allowed = TestServer::web_at([127, 0, 0, 2], 0).await;
+    let forbidden = TestServer::web_at([127, 0, 0, 1], allowed.port()).await;
     let port = allowed.port();
-    let place = Place::open(&[&format!("rebinding.test:{port}"), &format!("127.0.0.2:{port}")]);
+    let place = TestEgress::open(&[&format!("rebinding.test:{port}"), &format!("127.0.0.2:{port}")]);
     let answer = place.ask(format!("GET http://rebinding.test:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
     assert!(answer.ends_with("hello"), "{answer}");
-    assert_eq!((allowed.connections(), forbidden.connections(), place.names.asked()), (1, 0, 1));
+    assert_eq!((allowed.connections(), forbidden.connections(), place.names.lookup_count()), (1, 0, 1));
     let again = place.ask(format!("GET http://rebinding.test:{port}/ HTTP/1.1\r\n\r\n").as_bytes()).await;
     assert!(again.starts_with("HTTP/1.1 403 "), "{again}");
     assert_eq!(forbidden.connections(), 0);
@@ -174,16 +174,16 @@ async fn the_address_that_was_checked_is_the_one_that_is_used() {
 
 #[tokio::test]
 async fn a_second_request_never_reaches_the_host() {
-    let web = Upstream::web().await;
+    let web = TestServer::web().await;
     let port = web.port();
-    let place = Place::open(&[&format!("a.test:{port}"), &format!("127.0.0.1:{port}")]);
+    let place = TestEgress::open(&[&format!("a.test:{port}"), &format!("127.0.0.1:{port}")]);
     for second in
         ["GET http://evil.test/ HTTP/1.1\r\n\r\n", "GET /secret HTTP/1.1\r\nHost: evil.test\r\n\r\n"]
     {
         let asked = format!("POST http://a.test:{port}/ HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc{second}");
         let answer = place.ask(asked.as_bytes()).await;
         assert!(answer.ends_with("hello"), "{answer}");
-        let heard = web.heard();
+        let heard = web.received();
         assert!(heard.ends_with("\r\n\r\nabc"), "{heard}");
         assert!(!heard.contains("evil"), "{heard}");
     }
@@ -193,11 +193,11 @@ async fn a_second_request_never_reaches_the_host() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_refused_and_harms_nobody() {
-    let echo = Upstream::echo().await;
+async fn malformed_requests_are_refused_and_others_still_served() {
+    let echo = TestServer::echo().await;
     let port = echo.port();
-    let short = Bounds { head_time: Duration::from_secs(1), ..Bounds::default() };
-    let place = Place::bounded(&[&format!("127.0.0.1:{port}")], short);
+    let short = EgressLimits { head_timeout: Duration::from_secs(1), ..EgressLimits::default() };
+    let place = TestEgress::open_with_limits(&[&format!("127.0.0.1:{port}")], short);
     let long = [b"GET http://a.test/ HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 1 << 20]].concat();
     assert!(place.ask(&long).await.starts_with("HTTP/1.1 431 "));
     for garbage in
@@ -220,10 +220,13 @@ async fn what_is_no_request_is_refused_and_harms_nobody() {
 }
 
 #[tokio::test]
-async fn there_are_only_so_many_connections_and_bytes() {
-    let echo = Upstream::echo().await;
+async fn total_connections_and_bytes_are_limited() {
+    let echo = TestServer::echo().await;
     let rule = format!("127.0.0.1:{}", echo.port());
-    let place = Place::bounded(&[&rule], Bounds { connections: 2, bytes: 50, ..Bounds::default() });
+    let place = TestEgress::open_with_limits(
+        &[&rule],
+        EgressLimits { total_connections: 2, bytes_per_direction: 50, ..EgressLimits::default() },
+    );
     let (mut first, _) = tunnel(&place, &rule).await;
     echoes(&mut first).await;
     let (mut second, _) = tunnel(&place, &rule).await;
@@ -238,10 +241,13 @@ async fn there_are_only_so_many_connections_and_bytes() {
 }
 
 #[tokio::test]
-async fn only_so_many_are_served_at_once() {
-    let echo = Upstream::echo().await;
+async fn concurrent_connections_are_limited() {
+    let echo = TestServer::echo().await;
     let rule = format!("127.0.0.1:{}", echo.port());
-    let place = Place::bounded(&[&rule], Bounds { connections_at_once: 2, ..Bounds::default() });
+    let place = TestEgress::open_with_limits(
+        &[&rule],
+        EgressLimits { concurrent_connections: 2, ..EgressLimits::default() },
+    );
     // The DNS listener holds one slot while it waits for a connection.
     let (mut first, _) = tunnel(&place, &rule).await;
     let mut second = connect(place.proxy).await;
@@ -255,10 +261,13 @@ async fn only_so_many_are_served_at_once() {
 }
 
 #[tokio::test]
-async fn silence_ends_a_connection() {
-    let echo = Upstream::echo().await;
+async fn idle_connections_are_closed() {
+    let echo = TestServer::echo().await;
     let rule = format!("127.0.0.1:{}", echo.port());
-    let place = Place::bounded(&[&rule], Bounds { idle_time: Duration::from_secs(2), ..Bounds::default() });
+    let place = TestEgress::open_with_limits(
+        &[&rule],
+        EgressLimits { idle_timeout: Duration::from_secs(2), ..EgressLimits::default() },
+    );
     let (mut client, _) = tunnel(&place, &rule).await;
     echoes(&mut client).await;
     assert_eq!(read_all(&mut client).await, "");
@@ -266,10 +275,10 @@ async fn silence_ends_a_connection() {
 }
 
 #[tokio::test]
-async fn other_rules_cut_off_what_they_do_not_allow() {
-    let (one, two) = (Upstream::echo().await, Upstream::echo().await);
+async fn new_rules_close_forbidden_connections() {
+    let (one, two) = (TestServer::echo().await, TestServer::echo().await);
     let (first, second) = (format!("127.0.0.1:{}", one.port()), format!("127.0.0.1:{}", two.port()));
-    let place = Place::open(&[&first, &second]);
+    let place = TestEgress::open(&[&first, &second]);
     let (mut cut, _) = tunnel(&place, &first).await;
     let (mut kept, _) = tunnel(&place, &second).await;
     echoes(&mut cut).await;
@@ -284,10 +293,10 @@ async fn other_rules_cut_off_what_they_do_not_allow() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_when_it_is_closed() {
-    let echo = Upstream::echo().await;
+async fn closing_leaves_no_sockets() {
+    let echo = TestServer::echo().await;
     let rule = format!("127.0.0.1:{}", echo.port());
-    let place = Place::open(&[&rule]);
+    let place = TestEgress::open(&[&rule]);
     let (mut client, _) = tunnel(&place, &rule).await;
     echoes(&mut client).await;
     place.egress.close().await;
@@ -301,10 +310,10 @@ async fn nothing_is_left_when_it_is_closed() {
 }
 
 #[tokio::test]
-async fn half_of_a_connection_can_be_over() {
-    let echo = Upstream::until_end().await;
+async fn a_connection_can_be_half_closed() {
+    let echo = TestServer::until_end().await;
     let rule = format!("127.0.0.1:{}", echo.port());
-    let place = Place::open(&[&rule]);
+    let place = TestEgress::open(&[&rule]);
     let (mut client, _) = tunnel(&place, &rule).await;
     client.write_all(b"all of it").await.unwrap();
     client.shutdown().await.unwrap();

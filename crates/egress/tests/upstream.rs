@@ -2,16 +2,16 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[expect(dead_code, reason = "other tests use the rest")]
-mod place;
+mod harness;
 
 use std::sync::{Arc, Mutex};
 
-use belljar_engine::network::{HostRules, Proxy};
-use place::{Place, Upstream, connect};
+use belljar_engine::network::{HostRules, UpstreamProxy};
+use harness::{TestEgress, TestServer, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-type Heard = Arc<Mutex<Vec<String>>>;
+type ProxyLog = Arc<Mutex<Vec<String>>>;
 
 async fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
@@ -25,9 +25,9 @@ async fn head(stream: &mut TcpStream) -> String {
 }
 
 /// Starts a proxy that records requests, refuses one host, and itself plays every other destination.
-async fn proxy() -> (u16, Heard) {
+async fn proxy() -> (u16, ProxyLog) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (port, heard) = (listener.local_addr().unwrap().port(), Heard::default());
+    let (port, heard) = (listener.local_addr().unwrap().port(), ProxyLog::default());
     let noted = Arc::clone(&heard);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -46,7 +46,7 @@ async fn proxy() -> (u16, Heard) {
     (port, heard)
 }
 
-async fn tunnel(place: &Place, authority: &str) -> (TcpStream, String) {
+async fn tunnel(place: &TestEgress, authority: &str) -> (TcpStream, String) {
     let mut client = connect(place.proxy).await;
     client.write_all(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
     let answer = head(&mut client).await;
@@ -54,13 +54,13 @@ async fn tunnel(place: &Place, authority: &str) -> (TcpStream, String) {
 }
 
 #[tokio::test]
-async fn a_proxy_is_asked_for_listed_hosts_and_for_nothing_else() {
+async fn the_proxy_is_used_for_listed_hosts_only() {
     let (port, heard) = proxy().await;
-    let direct = Upstream::web().await;
-    let place = Place::open(&["a.test"]);
+    let direct = TestServer::web().await;
+    let place = TestEgress::open(&["a.test"]);
     let hosts = ["registry.test:443", "busy.test:443", &format!("mirror.test:{}", direct.port())];
-    let proxy = Proxy::parse(&format!("http://ann:pw@127.0.0.1:{port}"), "mirror.test").unwrap();
-    place.egress.set_rules(HostRules::parse(&hosts).unwrap().through(proxy));
+    let proxy = UpstreamProxy::parse(&format!("http://ann:pw@127.0.0.1:{port}"), "mirror.test").unwrap();
+    place.egress.set_rules(HostRules::parse(&hosts).unwrap().via_proxy(proxy));
     let (mut client, answer) = tunnel(&place, "registry.test:443").await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let mut hello = [0; 5];
@@ -68,7 +68,7 @@ async fn a_proxy_is_asked_for_listed_hosts_and_for_nothing_else() {
     assert_eq!(&hello, b"hello", "bytes after the proxy's response come from the destination");
     let request = "CONNECT registry.test:443 HTTP/1.1\r\nHost: registry.test:443\r\nProxy-Authorization: Basic YW5uOnB3\r\n\r\n";
     assert_eq!(*heard.lock().unwrap(), [request]);
-    assert_eq!(place.names.asked(), 0, "the proxy resolves names");
+    assert_eq!(place.names.lookup_count(), 0, "the proxy resolves names");
     // Addresses that package metadata could contain, and a host that the proxy would reach.
     for near in ["169.254.169.254:80", "127.0.0.1:80", "[::1]:80", "elsewhere.test:443", "registry.test:22"] {
         let (_, answer) = tunnel(&place, near).await;

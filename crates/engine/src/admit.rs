@@ -12,53 +12,53 @@ use belljar_analysis::policy::Policies;
 use serde_json::{Map, Value};
 
 use crate::Error;
-use crate::fleet::Chosen;
-use crate::images::Images;
+use crate::images::StoredImages;
 use crate::layer::Layer;
 use crate::limits::Limits;
-use crate::network::{HostRules, PrivateRanges, Reach};
-use crate::packages::{Wanted, check_names};
-use crate::plan::{Image, InputFile, Mount, Network, Overflow, Plan, Task, WORKSPACE};
+use crate::network::{HostRules, NetworkCeiling, PrivateRanges};
+use crate::packages::{AdmittedPackages, check_names};
+use crate::plan::{Image, InputFile, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
 use crate::policy::{self, Verdict};
 use crate::profile::{Profile, Profiles};
 use crate::provider::{Capabilities, Capability, ImageChoice};
+use crate::provider_set::SelectedProvider;
 use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
 
-pub(crate) use program::check_words;
+pub(crate) use program::check_argv;
 use program::{admit_program, refuse_name_clash};
 
 /// The tenant of a request that names none.
 pub const DEFAULT_TENANT: &str = "default";
 /// Maximum size of `code`, in bytes.
-pub const MAX_CODE: usize = 16 << 20;
+pub const MAX_CODE_BYTES: usize = 16 << 20;
 /// Maximum size of standard input, in bytes.
-pub const MAX_STDIN: usize = 64 << 20;
+pub const MAX_STDIN_BYTES: usize = 64 << 20;
 /// Maximum number of input files.
-pub const MAX_FILES: usize = 10_000;
+pub const MAX_INPUT_FILES: usize = 10_000;
 /// Maximum size of a request as JSON, in bytes: the longest code and standard input, and as much again for
 /// escapes, base64 and files.
-pub const MAX_REQUEST: usize = 2 * (MAX_CODE + MAX_STDIN);
-const MAX_ENVIRONMENT: usize = 64 << 10;
-const MAX_METADATA: usize = 16 << 10;
+pub const MAX_REQUEST_BYTES: usize = 2 * (MAX_CODE_BYTES + MAX_STDIN_BYTES);
+const MAX_ENV_BYTES: usize = 64 << 10;
+const MAX_METADATA_BYTES: usize = 16 << 10;
 /// Maximum length of an image name: registry, path, tag and digest together.
-const MAX_IMAGE_NAME: usize = 512;
+const MAX_IMAGE_NAME_BYTES: usize = 512;
 
 /// A request that passed admission.
 #[derive(Debug, Clone)]
-pub struct Admitted {
-    pub(crate) chosen: Chosen,
+pub struct AdmittedRequest {
+    pub(crate) provider: SelectedProvider,
     pub(crate) plan: Plan,
     pub(crate) task: Task,
-    pub(crate) wanted: Wanted,
-    pub(crate) overflow: Overflow,
+    pub(crate) packages: AdmittedPackages,
+    pub(crate) overflow: OutputOverflow,
     pub(crate) metadata: Map<String, Value>,
     pub(crate) verdict: Verdict,
 }
 
-impl Admitted {
+impl AdmittedRequest {
     /// Sets the tenant, in place of [`DEFAULT_TENANT`].
     #[must_use]
-    pub fn for_tenant(mut self, tenant: &str) -> Self {
+    pub fn with_tenant(mut self, tenant: &str) -> Self {
         tenant.clone_into(&mut self.plan.tenant);
         self
     }
@@ -66,14 +66,14 @@ impl Admitted {
     /// Sets a network that no request could ask for: Belljar's own installers may reach what an administrator
     /// configured, including private addresses.
     #[must_use]
-    pub fn reaching(mut self, network: Network) -> Self {
+    pub fn with_network(mut self, network: Network) -> Self {
         self.plan.network = network;
         self
     }
 
     /// Returns the capabilities of the selected provider.
     pub fn capabilities(&self) -> &Capabilities {
-        self.chosen.capabilities()
+        self.provider.capabilities()
     }
 
     /// Returns the verdict of the policies. A refused request is reported as refused and never runs.
@@ -89,35 +89,39 @@ impl Admitted {
 
 /// Inputs to admission: profiles, policies, ceilings and the selected provider.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules<'a> {
+pub struct AdmissionRules<'a> {
     /// Profiles by name.
     pub profiles: &'a Profiles,
     /// The ceiling of each limit.
     pub ceiling: &'a Limits,
     /// The provider that will run the request, with its capabilities.
-    pub chosen: &'a Chosen,
+    pub provider: &'a SelectedProvider,
     /// Policies by name.
     pub policies: &'a Policies,
     /// Name of a policy that always applies, whatever the request selects.
-    pub floor: Option<&'a str>,
+    pub policy_floor: Option<&'a str>,
     /// The most network access a request may ask for.
-    pub reach: Reach,
+    pub network_ceiling: NetworkCeiling,
     /// Address ranges treated as private, in addition to the built-in ones.
     pub private_ranges: &'a PrivateRanges,
     /// Stored images, besides `host`.
-    pub images: Option<&'a dyn Images>,
+    pub images: Option<&'a dyn StoredImages>,
 }
 
 /// Checks a request, resolves it against its profile, and checks its code against the policies.
 ///
 /// # Errors
 /// Names the invalid field and how to fix it.
-pub fn admit(request: Request, paths: HostPaths, rules: &Rules<'_>) -> Result<Admitted, Error> {
-    let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
+pub fn admit(
+    request: Request,
+    paths: HostPaths,
+    rules: &AdmissionRules<'_>,
+) -> Result<AdmittedRequest, Error> {
+    let profile = rules.profiles.get(request.profile.as_deref().unwrap_or("default"))?;
     let chosen = (request.policy.as_deref(), profile.policy.as_deref());
-    let policies = policy::choose(rules.policies, chosen.0, chosen.1, rules.floor)?;
-    let code = request.code.clone().filter(|_| paths.source_in_playground.is_some());
-    Ok(resolve(request, paths, profile, rules)?.read(&policies, code.as_deref()))
+    let policies = policy::select_policies(rules.policies, chosen.0, chosen.1, rules.policy_floor)?;
+    let code = request.code.clone().filter(|_| paths.source_in_workspace.is_some());
+    Ok(resolve(request, paths, profile, rules)?.with_verdict(&policies, code.as_deref()))
 }
 
 /// Checks a request and resolves it against its profile.
@@ -128,23 +132,23 @@ pub(crate) fn resolve(
     request: Request,
     paths: HostPaths,
     profile: &Profile,
-    rules: &Rules<'_>,
-) -> Result<Admitted, Error> {
-    refuse_what_is_not_there(&request)?;
-    let limits = Limits::admit(&request.limits.over(&profile.limits), rules.ceiling)?;
-    let require = admit_layers(&request.require, rules.chosen.capabilities())?;
+    rules: &AdmissionRules<'_>,
+) -> Result<AdmittedRequest, Error> {
+    refuse_unsupported(&request)?;
+    let limits = Limits::admit(&request.limits.or(&profile.limits), rules.ceiling)?;
+    let require = admit_required_layers(&request.require, rules.provider.capabilities())?;
     let image = admit_image(request.image.as_deref(), paths.image.clone(), profile, rules)?;
     let mut mounts = profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<Vec<_>, _>>()?;
     mounts.extend(paths.mounts.iter().cloned());
-    let network = choose_network(request.network.as_ref(), profile, rules)?;
-    let folders = [("workspace", paths.playground.is_some()), ("mount", !mounts.is_empty())];
-    demand_folders(&folders, rules.chosen)?;
-    demand_packages(&request.dependencies, rules.chosen)?;
+    let network = select_network(request.network.as_ref(), profile, rules)?;
+    let folders = [("workspace", paths.host_workspace.is_some()), ("mount", !mounts.is_empty())];
+    require_host_paths(&folders, rules.provider)?;
+    require_package_layers(&request.dependencies, rules.provider)?;
     let env = admit_env(&request.env, profile)?;
     let workdir = admit_workdir(request.workdir.as_deref())?;
     let files = admit_files(&request.files, limits.disk_bytes)?;
     let stdin = text_or_base64("stdin", request.stdin, request.stdin_base64.as_deref())?.unwrap_or_default();
-    if stdin.len() > MAX_STDIN {
+    if stdin.len() > MAX_STDIN_BYTES {
         return Err(Error::invalid("stdin", "more than 64 MB; put it into a file instead"));
     }
     let code = text_or_base64("code", request.code, request.code_base64.as_deref())?;
@@ -153,9 +157,9 @@ pub(crate) fn resolve(
     refuse_name_clash(&program, &files)?;
     admit_metadata(&request.metadata)?;
     let plan = Plan {
-        env: over_image(&image, profile.operators_env()),
+        env: merge_image_env(&image, profile.operators_env()),
         image,
-        playground: paths.playground,
+        host_workspace: paths.host_workspace,
         mounts,
         limits,
         network,
@@ -164,12 +168,20 @@ pub(crate) fn resolve(
         preimports: profile.operators_preimports().to_vec(),
         frequent_imports: Vec::new(),
         package_layers: Vec::new(),
-        held: None,
+        package_lease: None,
     };
     let task = Task { program, stdin, env, files, workdir };
     let (overflow, metadata) = (profile.output_overflow, request.metadata);
-    let chosen = rules.chosen.clone();
-    Ok(Admitted { chosen, plan, task, wanted, overflow, metadata, verdict: Verdict::default() })
+    let chosen = rules.provider.clone();
+    Ok(AdmittedRequest {
+        provider: chosen,
+        plan,
+        task,
+        packages: wanted,
+        overflow,
+        metadata,
+        verdict: Verdict::default(),
+    })
 }
 
 fn admit_packages(
@@ -177,27 +189,27 @@ fn admit_packages(
     profile: &Profile,
     paths: &HostPaths,
     code: Option<&[u8]>,
-) -> Result<Wanted, Error> {
+) -> Result<AdmittedPackages, Error> {
     check_names("dependencies.packages", &given.packages)?;
     profile.add_packages_to(&mut given.packages);
-    let elsewhere = paths.source_in_playground.as_ref().and(code);
-    Ok(Wanted {
+    let elsewhere = paths.source_in_workspace.as_ref().and(code);
+    Ok(AdmittedPackages {
         detect: given.detect.unwrap_or(true),
         packages: given.packages,
-        standing: profile.operators_packages().to_vec(),
-        build: profile.build_packages,
+        profile_packages: profile.operators_packages().to_vec(),
+        allow_build: profile.build_packages,
         code: elsewhere.map(|code| String::from_utf8_lossy(code).into_owned()),
     })
 }
 
 pub(crate) fn admit_metadata(metadata: &Map<String, Value>) -> Result<(), Error> {
-    if serde_json::to_string(metadata).map_or(0, |text| text.len()) > MAX_METADATA {
+    if serde_json::to_string(metadata).map_or(0, |text| text.len()) > MAX_METADATA_BYTES {
         return Err(Error::invalid("metadata", "more than 16 KB"));
     }
     Ok(())
 }
 
-fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
+fn refuse_unsupported(request: &Request) -> Result<(), Error> {
     let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
     if request.wait == Some(false) {
         return unsupported("wait", "only a server can answer before the execution ends");
@@ -205,7 +217,10 @@ fn refuse_what_is_not_there(request: &Request) -> Result<(), Error> {
     Ok(())
 }
 
-pub(crate) fn admit_layers(names: &[String], capabilities: &Capabilities) -> Result<Vec<Layer>, Error> {
+pub(crate) fn admit_required_layers(
+    names: &[String],
+    capabilities: &Capabilities,
+) -> Result<Vec<Layer>, Error> {
     let mut layers = Vec::new();
     for name in names {
         let layer: Layer = name.parse().map_err(|message| Error::Invalid { field: "require", message })?;
@@ -220,19 +235,22 @@ pub(crate) fn admit_layers(names: &[String], capabilities: &Capabilities) -> Res
 
 /// Refuses host folders unless the provider can mount them. `given` lists fields and whether each names a
 /// folder.
-pub(crate) fn demand_folders(given: &[(&'static str, bool)], chosen: &Chosen) -> Result<(), Error> {
+pub(crate) fn require_host_paths(
+    given: &[(&'static str, bool)],
+    chosen: &SelectedProvider,
+) -> Result<(), Error> {
     match given.iter().find(|(_, given)| *given) {
-        Some((field, _)) => chosen.demand(Capability::HostPaths, field),
+        Some((field, _)) => chosen.require_capability(Capability::HostPaths, field),
         None => Ok(()),
     }
 }
 
 /// Refuses requested packages unless the provider can install them. A profile's own packages are not checked:
 /// the image may already contain them.
-pub(crate) fn demand_packages(given: &Dependencies, chosen: &Chosen) -> Result<(), Error> {
+pub(crate) fn require_package_layers(given: &Dependencies, chosen: &SelectedProvider) -> Result<(), Error> {
     match given.packages.is_empty() {
         true => Ok(()),
-        false => chosen.demand(Capability::PackageLayers, "dependencies.packages"),
+        false => chosen.require_capability(Capability::PackageLayers, "dependencies.packages"),
     }
 }
 
@@ -241,29 +259,31 @@ pub(crate) fn admit_image(
     name: Option<&str>,
     folder: Option<PathBuf>,
     profile: &Profile,
-    rules: &Rules<'_>,
+    rules: &AdmissionRules<'_>,
 ) -> Result<Image, Error> {
     let named = name.or(profile.image.as_deref());
     // Only a profile may name a folder: a request must not choose which host files it sees.
     let in_profile = named.filter(|text| name.is_none() && text.starts_with('/')).map(PathBuf::from);
     let named = named.filter(|_| folder.is_none() && in_profile.is_none());
     if folder.is_some() || in_profile.is_some() || named == Some("host") {
-        rules.chosen.demand(Capability::UnpackedImages, "image")?;
+        rules.provider.require_capability(Capability::UnpackedImages, "image")?;
     }
-    match (folder.or(in_profile), named, &rules.chosen.capabilities().images) {
+    match (folder.or(in_profile), named, &rules.provider.capabilities().images) {
         (Some(folder), _, _) => Ok(Image::Folder(folder)),
         (None, Some("host"), _) => Ok(Image::Host),
-        (None, None, ImageChoice::Named { usual, .. }) => Ok(Image::Named(usual.clone())),
+        (None, None, ImageChoice::Named { default_image: usual, .. }) => Ok(Image::Named(usual.clone())),
         (None, None, _) => Ok(Image::Host),
-        (None, Some(name), ImageChoice::Named { usual, others }) => named_image(name, usual, others),
+        (None, Some(name), ImageChoice::Named { default_image: usual, allowed: others }) => {
+            named_image(name, usual, others)
+        }
         (None, Some(name), ImageChoice::Unpacked) => unpacked_image(name, rules.images),
         (None, Some(_), ImageChoice::None) => {
-            rules.chosen.demand(Capability::NamedImages, "image").map(|()| Image::Host)
+            rules.provider.require_capability(Capability::NamedImages, "image").map(|()| Image::Host)
         }
     }
 }
 
-fn unpacked_image(name: &str, images: Option<&dyn Images>) -> Result<Image, Error> {
+fn unpacked_image(name: &str, images: Option<&dyn StoredImages>) -> Result<Image, Error> {
     match images {
         Some(images) => Ok(Image::Stored(Arc::new(images.find(name)?))),
         None => Err(Error::invalid("image", format!("unknown image '{}'; use 'host'", name.escape_debug()))),
@@ -273,9 +293,9 @@ fn unpacked_image(name: &str, images: Option<&dyn Images>) -> Result<Image, Erro
 /// Returns one of the provider's own images, if an administrator allows requests to name it.
 fn named_image(name: &str, usual: &str, others: &[String]) -> Result<Image, Error> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
-    let shown: String = name.chars().take(MAX_IMAGE_NAME).collect();
+    let shown: String = name.chars().take(MAX_IMAGE_NAME_BYTES).collect();
     let shown = shown.escape_debug();
-    if name.len() > MAX_IMAGE_NAME
+    if name.len() > MAX_IMAGE_NAME_BYTES
         || !name.starts_with(|c: char| c.is_ascii_alphanumeric())
         || !name.chars().all(fine)
     {
@@ -289,7 +309,7 @@ fn named_image(name: &str, usual: &str, others: &[String]) -> Result<Image, Erro
 }
 
 /// Adds the image's variables to `env`, which takes precedence.
-pub(crate) fn over_image(image: &Image, env: BTreeMap<String, String>) -> BTreeMap<String, String> {
+pub(crate) fn merge_image_env(image: &Image, env: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let Image::Stored(stored) = image else { return env };
     let mut all = stored.env.clone();
     all.extend(env);
@@ -323,20 +343,20 @@ pub fn parse_mount(text: &str) -> Result<Mount, Error> {
 }
 
 /// Returns the network that the request asks for, if the network ceiling allows it, else the profile's.
-pub(crate) fn choose_network(
+pub(crate) fn select_network(
     asked: Option<&NetworkSpec>,
     profile: &Profile,
-    rules: &Rules<'_>,
+    rules: &AdmissionRules<'_>,
 ) -> Result<Network, Error> {
     let network = match asked {
         Some(asked) if profile.network.as_ref() != Some(asked) => {
-            rules.reach.hold(admit_network(Some(asked))?)?
+            rules.network_ceiling.check(admit_network(Some(asked))?)?
         }
         _ => admit_network(profile.network.as_ref())?,
     };
     match network {
         Network::Hosts(hosts) => {
-            rules.chosen.demand(Capability::SingleHosts, "network")?;
+            rules.provider.require_capability(Capability::SingleHosts, "network")?;
             Ok(Network::Hosts(hosts.with_private_ranges(rules.private_ranges)))
         }
         _ => Ok(network),
@@ -381,7 +401,7 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
         }
     }
     let size: usize = env.iter().map(|(key, value)| key.len() + value.len() + 2).sum();
-    if size > MAX_ENVIRONMENT {
+    if size > MAX_ENV_BYTES {
         return Err(Error::invalid("env", "more than 64 KB; put it into a file instead"));
     }
     Ok(())
@@ -416,7 +436,7 @@ pub(crate) fn check_relative(path: &str) -> Result<(), String> {
 }
 
 fn admit_files(specs: &[FileSpec], disk_bytes: u64) -> Result<Vec<InputFile>, Error> {
-    if specs.len() > MAX_FILES {
+    if specs.len() > MAX_INPUT_FILES {
         return Err(Error::invalid("files", "more than 10000; send an archive instead"));
     }
     let mut seen = HashSet::new();

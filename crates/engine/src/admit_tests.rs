@@ -1,12 +1,12 @@
 use super::*;
-use crate::plan::{Program, Source};
+use crate::plan::{CodeSource, Program};
 use belljar_analysis::policy::Policies;
 
-fn check(json: serde_json::Value) -> Result<Admitted, Error> {
+fn check(json: serde_json::Value) -> Result<AdmittedRequest, Error> {
     check_with(json, HostPaths::default())
 }
 
-fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<Admitted, Error> {
+fn check_with(json: serde_json::Value, paths: HostPaths) -> Result<AdmittedRequest, Error> {
     let capabilities = Capabilities {
         missing: vec![crate::provider::MissingLayer {
             layer: Layer::CgroupCpu,
@@ -26,9 +26,9 @@ fn check_by(
     capabilities: Capabilities,
     json: serde_json::Value,
     paths: HostPaths,
-) -> Result<Admitted, Error> {
+) -> Result<AdmittedRequest, Error> {
     let request: Request = serde_json::from_value(json).unwrap();
-    check_among(&Profiles::shipped(), capabilities, request, paths)
+    check_among(&Profiles::built_in(), capabilities, request, paths)
 }
 
 fn check_among(
@@ -36,14 +36,14 @@ fn check_among(
     capabilities: Capabilities,
     request: Request,
     paths: HostPaths,
-) -> Result<Admitted, Error> {
-    let rules = Rules {
+) -> Result<AdmittedRequest, Error> {
+    let rules = AdmissionRules {
         profiles,
         ceiling: &Limits::CEILING,
-        chosen: &Chosen::claiming(capabilities),
+        provider: &SelectedProvider::with_capabilities(capabilities),
         policies: &Policies::default(),
-        floor: None,
-        reach: crate::network::Reach::Full,
+        policy_floor: None,
+        network_ceiling: crate::network::NetworkCeiling::Full,
         private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
@@ -71,7 +71,7 @@ fn unknown_fields_are_refused_by_name() {
 }
 
 #[test]
-fn code_that_cannot_run() {
+fn invalid_code_is_refused() {
     assert!(refused(json!({"language": "py", "code": " \n"})).contains("code: is empty"));
     assert!(refused(json!({"language": "py"})).contains("code: is missing"));
     assert!(refused(json!({"code": "1"})).contains("language: is missing"));
@@ -88,7 +88,7 @@ fn code_that_cannot_run() {
 }
 
 #[test]
-fn paths_that_would_leave_the_workspace() {
+fn paths_outside_the_workspace_are_refused() {
     for (path, why) in [
         ("../a", "would leave"),
         ("a/../../b", "would leave"),
@@ -110,7 +110,7 @@ fn paths_that_would_leave_the_workspace() {
 }
 
 #[test]
-fn layers_that_are_missing_or_unknown() {
+fn missing_or_unknown_layers_are_refused() {
     assert!(
         refused(json!({"language": "py", "code": "1", "require": ["glass"]}))
             .contains("unknown layer 'glass'")
@@ -121,7 +121,7 @@ fn layers_that_are_missing_or_unknown() {
 }
 
 #[test]
-fn networks() {
+fn network_modes() {
     let with = |network| json!({"language": "py", "code": "1", "network": network});
     assert_eq!(check(with(json!({"mode": "full"}))).unwrap().plan.network, Network::Full);
     assert!(
@@ -133,7 +133,7 @@ fn networks() {
 }
 
 #[test]
-fn arguments_fit_the_language() {
+fn arguments_must_fit_the_language() {
     assert!(check(json!({"language": "bash", "code": "1", "arguments": {"a_1": 1}})).is_ok());
     assert!(
         refused(json!({"language": "bash", "code": "1", "arguments": {"1a": 1}}))
@@ -168,15 +168,15 @@ fn mounts() {
 }
 
 #[test]
-fn code_of_a_playground_is_not_copied() {
-    let paths = HostPaths { source_in_playground: Some("src/a.py".to_owned()), ..HostPaths::default() };
+fn code_in_a_host_workspace_is_not_copied() {
+    let paths = HostPaths { source_in_workspace: Some("src/a.py".to_owned()), ..HostPaths::default() };
     let admitted = check_with(json!({"language": "py", "code": "1"}), paths).unwrap();
     let Program::Code { source, .. } = admitted.task.program else { panic!() };
-    assert_eq!(source, Source::Existing("src/a.py".to_owned()));
+    assert_eq!(source, CodeSource::Existing("src/a.py".to_owned()));
 }
 
 #[test]
-fn a_million_names_stay_below() {
+fn a_million_random_paths_stay_in_the_workspace() {
     use std::path::{Component, Path};
     const PIECES: [&str; 16] = [
         "..", ".", "/", "//", "\0", "\\", "a", "..a", "a..", "%2e%2e", "%2f", "\u{ff0e}", " ", "\n", "~", "-",
@@ -198,7 +198,7 @@ fn a_million_names_stay_below() {
 }
 
 #[test]
-fn what_a_provider_cannot_do_is_refused_by_the_name_of_the_capability() {
+fn unsupported_capabilities_are_refused_by_name() {
     let refused = |json, paths| check_by(Capabilities::default(), json, paths).unwrap_err().to_string();
     let program = || json!({"command": ["true"]});
     let with = |field: &str, value: serde_json::Value| {
@@ -206,7 +206,7 @@ fn what_a_provider_cannot_do_is_refused_by_the_name_of_the_capability() {
         request[field] = value;
         refused(request, HostPaths::default())
     };
-    let playground = HostPaths { playground: Some("/srv".into()), ..HostPaths::default() };
+    let playground = HostPaths { host_workspace: Some("/srv".into()), ..HostPaths::default() };
     let mounts = HostPaths { mounts: vec![parse_mount("/srv:/data").unwrap()], ..HostPaths::default() };
     let folder = HostPaths { image: Some("/srv".into()), ..HostPaths::default() };
     for (said, name) in [
@@ -224,10 +224,10 @@ fn what_a_provider_cannot_do_is_refused_by_the_name_of_the_capability() {
 }
 
 #[test]
-fn images_of_a_providers_own_are_those_that_may_be_named() {
+fn only_allowed_provider_images_can_be_named() {
     let image = |others: &[&str], name: serde_json::Value| {
         let others = others.iter().map(|other| (*other).to_owned()).collect();
-        let images = ImageChoice::Named { usual: "python:3".to_owned(), others };
+        let images = ImageChoice::Named { default_image: "python:3".to_owned(), allowed: others };
         let request = json!({"command": ["true"], "image": name});
         let admitted =
             check_by(Capabilities { images, ..Capabilities::default() }, request, HostPaths::default());
@@ -251,19 +251,22 @@ fn images_of_a_providers_own_are_those_that_may_be_named() {
 /// A `belljar.toml` in the current folder may have come with the code, so its profiles are not the
 /// operator's.
 #[test]
-fn nothing_of_a_profile_that_came_with_the_code_reaches_a_warm_interpreter() {
+fn profiles_that_came_with_the_code_do_not_reach_zygotes() {
     let written: crate::profile::Profile = serde_json::from_value(json!({
         "packages": ["six"], "preimports": ["six"], "env": {"PYTHONWARNINGS": "error", "A": "b"},
     }))
     .unwrap();
     for came_with_code in [false, true] {
-        let mut profiles = Profiles::shipped();
+        let mut profiles = Profiles::built_in();
         profiles.insert("p".to_owned(), crate::profile::Profile { came_with_code, ..written.clone() });
         let request = serde_json::from_value(json!({"profile": "p", "language": "py", "code": "1"})).unwrap();
         let capabilities = Capabilities { package_layers: true, ..Capabilities::default() };
         let admitted = check_among(&profiles, capabilities, request, HostPaths::default()).unwrap();
         let (mine, theirs) = if came_with_code { (0, 1) } else { (1, 0) };
-        assert_eq!((admitted.wanted.standing.len(), admitted.wanted.packages.len()), (mine, theirs));
+        assert_eq!(
+            (admitted.packages.profile_packages.len(), admitted.packages.packages.len()),
+            (mine, theirs)
+        );
         assert_eq!((admitted.plan.preimports.len(), admitted.plan.env.len()), (mine, 2 * mine));
         assert_eq!(admitted.task.env["A"], "b", "programs still get the variables");
     }

@@ -10,24 +10,24 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde::{Serialize, Serializer};
 
-use crate::provider::{Blind, BoxFuture};
+use crate::provider::{BoxFuture, DiscardSink};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
 use crate::{Engine, Error, ErrorCode};
 
 /// One request of a batch, or the error that made it invalid.
 #[derive(Debug)]
-pub struct Entry {
+pub struct BatchEntry {
     /// Position in the batch, from 0.
     pub index: u64,
     /// The request, or why it could not be parsed.
-    pub wanted: Result<(Request, HostPaths), Error>,
+    pub request: Result<(Request, HostPaths), Error>,
 }
 
 /// The result of one request. Serializes as the result object or `{"error":{"code","message"}}`, with
 /// `index`.
 #[derive(Debug)]
-pub struct Finished {
+pub struct BatchResult {
     /// Position in the batch, from 0.
     pub index: u64,
     /// The report, or why nothing ran.
@@ -38,7 +38,7 @@ pub struct Finished {
 pub struct Batch<'a> {
     engine: &'a Engine,
     jobs: NonZeroUsize,
-    running: FuturesUnordered<BoxFuture<'a, Finished>>,
+    running: FuturesUnordered<BoxFuture<'a, BatchResult>>,
 }
 
 impl fmt::Debug for Batch<'_> {
@@ -64,51 +64,51 @@ impl<'a> Batch<'a> {
     }
 
     /// Adds a request, which starts when [`Batch::next`] is awaited. Check [`Batch::has_room`] first.
-    pub fn start(&mut self, id: String, entry: Entry, cancel: BoxFuture<'a, ()>) {
+    pub fn start(&mut self, id: String, entry: BatchEntry, cancel: BoxFuture<'a, ()>) {
         let engine = self.engine;
         self.running.push(Box::pin(async move {
-            let Entry { index, wanted } = entry;
+            let BatchEntry { index, request: wanted } = entry;
             let result = match wanted.and_then(|(request, paths)| engine.admit(request, paths)) {
-                Ok(admitted) => engine.execute(id, admitted, &mut Blind, cancel).await,
+                Ok(admitted) => engine.execute(id, admitted, &mut DiscardSink, cancel).await,
                 Err(error) => Err(error),
             };
-            Finished { index, result }
+            BatchResult { index, result }
         }));
     }
 
     /// Waits for the next execution to finish; returns `None` if none is running. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Finished> {
+    pub async fn next(&mut self) -> Option<BatchResult> {
         self.running.next().await
     }
 }
 
 #[derive(Serialize)]
-struct Ran<'a> {
+struct ReportLine<'a> {
     index: u64,
     #[serde(flatten)]
     report: &'a Report,
 }
 
 #[derive(Serialize)]
-struct NotRun {
+struct ErrorLine {
     index: u64,
-    error: Reason,
+    error: ErrorBody,
 }
 
 #[derive(Serialize)]
-struct Reason {
+struct ErrorBody {
     code: ErrorCode,
     message: String,
 }
 
-impl Serialize for Finished {
+impl Serialize for BatchResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let index = self.index;
         match &self.result {
-            Ok(report) => Ran { index, report }.serialize(serializer),
+            Ok(report) => ReportLine { index, report }.serialize(serializer),
             Err(error) => {
-                let error = Reason { code: error.code(), message: error.to_string() };
-                NotRun { index, error }.serialize(serializer)
+                let error = ErrorBody { code: error.code(), message: error.to_string() };
+                ErrorLine { index, error }.serialize(serializer)
             }
         }
     }

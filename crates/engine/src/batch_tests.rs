@@ -96,15 +96,15 @@ fn outcome(ending: Ending) -> Outcome {
 fn engine() -> (Engine, Arc<Counts>) {
     let fake = Fake::default();
     let counts = Arc::clone(&fake.0);
-    (Engine::new(Arc::new(fake), Profiles::shipped(), Limits::CEILING), counts)
+    (Engine::new(Arc::new(fake), Profiles::built_in(), Limits::CEILING), counts)
 }
 
-fn entry(index: u64, json: &str) -> Entry {
+fn entry(index: u64, json: &str) -> BatchEntry {
     let wanted = Request::parse(json.as_bytes()).map(|request| (request, HostPaths::default()));
-    Entry { index, wanted }
+    BatchEntry { index, request: wanted }
 }
 
-fn command(index: u64, word: &str) -> Entry {
+fn command(index: u64, word: &str) -> BatchEntry {
     entry(index, &json!({"command": [word], "metadata": {"word": word}}).to_string())
 }
 
@@ -113,7 +113,7 @@ fn jobs(count: usize) -> NonZeroUsize {
 }
 
 #[tokio::test]
-async fn results_come_as_they_finish_and_never_too_many_run() {
+async fn results_arrive_as_they_finish_within_the_job_limit() {
     let (engine, counts) = engine();
     let mut batch = Batch::new(&engine, jobs(3));
     let mut waiting = (0..20).map(|index| command(index, if index == 0 { "500" } else { "1" }));
@@ -133,7 +133,7 @@ async fn results_come_as_they_finish_and_never_too_many_run() {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_run_is_an_answer_like_the_others() {
+async fn invalid_requests_give_error_results() {
     let (engine, _) = engine();
     let mut batch = Batch::new(&engine, jobs(8));
     let lines = [r#"{"command":["0"]}"#, "{", r#"{"command":[]}"#, r#"{"language":"klingon","code":"1"}"#];
@@ -158,7 +158,7 @@ async fn a_request_that_cannot_run_is_an_answer_like_the_others() {
 }
 
 #[tokio::test]
-async fn one_signal_cancels_everything_that_runs() {
+async fn one_signal_cancels_all_executions() {
     let (engine, _) = engine();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut batch = Batch::new(&engine, jobs(8));

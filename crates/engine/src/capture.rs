@@ -45,7 +45,7 @@ impl Capture {
     }
 
     /// Returns whether bytes were dropped between head and tail.
-    pub fn truncated(&self) -> bool {
+    pub fn is_truncated(&self) -> bool {
         self.left_out() > 0
     }
 
@@ -54,9 +54,9 @@ impl Capture {
     }
 
     /// Returns what follows the head: a note if bytes were dropped, then the tail.
-    pub fn rest(&self) -> Vec<u8> {
+    pub fn gap_and_tail(&self) -> Vec<u8> {
         let mut rest = Vec::new();
-        if self.truncated() {
+        if self.is_truncated() {
             rest.extend_from_slice(format!("\n[… {} bytes left out …]\n", self.left_out()).as_bytes());
         }
         rest.extend(&self.tail);
@@ -66,7 +66,7 @@ impl Capture {
     /// Returns everything captured, in order.
     pub fn bytes(&self) -> Vec<u8> {
         let mut all = self.head.clone();
-        all.extend(self.rest());
+        all.extend(self.gap_and_tail());
         all
     }
 }
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(capture.push(b"hel"), b"hel");
         capture.push(b"lo world"[..5].as_ref());
         assert_eq!(capture.bytes(), b"hello wo");
-        assert!(!capture.truncated());
+        assert!(!capture.is_truncated());
     }
 
     #[test]
@@ -91,7 +91,7 @@ mod tests {
             capture.push(chunk);
         }
         assert_eq!(capture.bytes(), "abcd\n[… 18 bytes left out …]\nwxyz".as_bytes());
-        assert!(capture.truncated());
+        assert!(capture.is_truncated());
         assert_eq!(capture.total(), 26);
     }
 
@@ -99,6 +99,6 @@ mod tests {
     fn one_huge_chunk_and_a_bound_of_one() {
         let mut capture = Capture::new(1);
         assert_eq!(capture.push(&[7; 1000]), &[7]);
-        assert!(capture.truncated());
+        assert!(capture.is_truncated());
     }
 }

@@ -6,28 +6,28 @@ mod check;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use belljar_analysis::imports::distance;
+use belljar_analysis::imports::edit_distance;
 use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::provider::Provider;
 
-pub use check::{check, moved, secrets};
+pub use check::{changed_destination, check_settings, secret_names};
 
 /// Settings of a provider: plain values by name.
-pub type Settings = Map<String, Value>;
+pub type ProviderSettings = Map<String, Value>;
 
 /// Replaces a secret wherever settings are shown. A client that sends it back keeps the stored secret, unless
 /// the destination changed ([`moved`]).
-pub const MASK: &str = "********";
+pub const SECRET_MASK: &str = "********";
 
 /// The provider kinds that can be configured.
-pub trait Catalog: Debug + Send + Sync {
+pub trait ProviderCatalog: Debug + Send + Sync {
     /// Returns the names of all kinds.
     fn names(&self) -> Vec<&'static str>;
 
     /// Returns whether a provider of this kind exists without being configured.
-    fn stands(&self, name: &str) -> bool;
+    fn exists_unconfigured(&self, name: &str) -> bool;
 
     /// Returns the JSON Schema of a kind's settings: an object of plain values. Secrets are marked
     /// `writeOnly`; settings that decide where secrets are sent are marked `x-destination`.
@@ -40,24 +40,25 @@ pub trait Catalog: Debug + Send + Sync {
     ///
     /// # Errors
     /// Names the invalid setting, never its value.
-    fn build(&self, name: &str, settings: &Settings) -> Result<Arc<dyn Provider>, Error>;
+    fn build(&self, name: &str, settings: &ProviderSettings) -> Result<Arc<dyn Provider>, Error>;
 }
 
 /// Returns the error for an unknown provider kind.
-pub fn unknown(name: &str, known: &[&str]) -> Error {
-    Error::Unsupported { field: "provider", message: no_such(name, known) }
+pub fn unknown_provider(name: &str, known: &[&str]) -> Error {
+    Error::Unsupported { field: "provider", message: unknown_provider_message(name, known) }
 }
 
 /// Returns the message for an unknown provider, with the closest known name.
-pub(crate) fn no_such(name: &str, known: &[&str]) -> String {
-    let meant = meant(name, known).map(|known| format!(" (did you mean '{known}'?)")).unwrap_or_default();
+pub(crate) fn unknown_provider_message(name: &str, known: &[&str]) -> String {
+    let meant =
+        closest_name(name, known).map(|known| format!(" (did you mean '{known}'?)")).unwrap_or_default();
     format!("there is no provider '{}'{meant}; known: {}", name.escape_debug(), known.join(", "))
 }
 
 /// Returns the closest known name: at most two edits away, and at most one per three letters.
-fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+fn closest_name<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let near = known.iter().filter(|known| known.len().abs_diff(name.len()) <= 2);
-    let near = near.map(|known| (distance(name, known), *known));
+    let near = near.map(|known| (edit_distance(name, known), *known));
     near.filter(|(apart, known)| *apart <= (known.len() / 3).min(2)).min().map(|(_, known)| known)
 }
 
@@ -66,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_name_is_recognised_and_another_is_not() {
+    fn close_names_are_suggested() {
         let known = ["agentrun", "docker", "e2b", "native"];
         for (name, wanted) in [
             ("dokcer", Some("docker")),
@@ -77,7 +78,7 @@ mod tests {
             ("nope", None),
             ("", None),
         ] {
-            assert_eq!(meant(name, &known), wanted, "{name}");
+            assert_eq!(closest_name(name, &known), wanted, "{name}");
         }
     }
 }

@@ -5,14 +5,14 @@ use crate::{Engine, Error};
 
 /// Defaults for every request of a batch or a tool call.
 #[derive(Debug, Clone, Default)]
-pub struct Defaults {
+pub struct RequestDefaults {
     /// Default fields. Its code applies to requests that have no program of their own.
     pub request: Request,
     /// Host paths, which no request can name.
     pub paths: HostPaths,
 }
 
-impl Defaults {
+impl RequestDefaults {
     /// Fills in the fields that a request leaves out. Environment, files and required layers are merged; the
     /// request's own entry wins over a default of the same name.
     pub fn complete(&self, own: Request) -> (Request, HostPaths) {
@@ -40,7 +40,7 @@ impl Defaults {
             env,
             files: files(own.files, &base.files),
             dependencies: dependencies(own.dependencies, &base.dependencies),
-            limits: own.limits.over(&base.limits),
+            limits: own.limits.or(&base.limits),
             network: own.network.or_else(|| base.network.clone()),
             profile: own.profile.or_else(|| base.profile.clone()),
             policy: own.policy.or_else(|| base.policy.clone()),
@@ -95,17 +95,17 @@ mod tests {
         Request::parse(json.as_bytes()).unwrap()
     }
 
-    fn defaults(json: &str) -> Defaults {
+    fn defaults(json: &str) -> RequestDefaults {
         let paths = HostPaths {
             source_name: Some("job.py".to_owned()),
             image: Some("/srv/root".into()),
             ..HostPaths::default()
         };
-        Defaults { request: request(json), paths }
+        RequestDefaults { request: request(json), paths }
     }
 
     #[test]
-    fn the_common_code_is_for_those_without_a_program() {
+    fn default_code_applies_to_requests_without_a_program() {
         let defaults = defaults(r#"{"language": "python", "code": "common"}"#);
         let (taken, paths) = defaults.complete(request(r#"{"arguments": {"n": 1}}"#));
         assert_eq!((taken.language.as_deref(), taken.code.as_deref()), (Some("python"), Some("common")));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearer_word_counts_and_collections_add_up() {
+    fn requests_override_defaults_and_collections_merge() {
         let defaults = defaults(
             r#"{"env": {"A": "1", "B": "1"}, "limits": {"timeout_ms": 1, "cpus": 2.0}, "require": ["seccomp"],
                 "files": [{"path": "a", "content": "base"}, {"path": "b", "content": "base"}],

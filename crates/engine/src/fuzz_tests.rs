@@ -7,7 +7,7 @@ use bolero::{TypeGenerator, check, produce};
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::network::Target;
+use crate::network::TargetHost;
 use crate::sandbox::SandboxRequest;
 
 fn test_time() -> Duration {
@@ -62,8 +62,8 @@ enum JsonPiece {
     Real(f64),
     Text(String),
     Known(u8),
-    Open(u8),
-    List,
+    OpenObject(u8),
+    OpenList,
     Close,
 }
 
@@ -77,7 +77,7 @@ fn value(pieces: &mut std::slice::Iter<'_, JsonPiece>, depth: u32) -> Option<Val
         JsonPiece::Real(number) => json!(number),
         JsonPiece::Text(text) => json!(text),
         JsonPiece::Known(at) => json!(TEXTS[usize::from(*at) % TEXTS.len()]),
-        JsonPiece::Open(at) if fits(depth) => {
+        JsonPiece::OpenObject(at) if fits(depth) => {
             let mut object = Map::new();
             let mut at = usize::from(*at);
             while let Some(inner) = value(pieces, depth + 1) {
@@ -86,28 +86,31 @@ fn value(pieces: &mut std::slice::Iter<'_, JsonPiece>, depth: u32) -> Option<Val
             }
             Value::Object(object)
         }
-        JsonPiece::List if fits(depth) => {
+        JsonPiece::OpenList if fits(depth) => {
             let mut list = Vec::new();
             while let Some(inner) = value(pieces, depth + 1) {
                 list.push(inner);
             }
             Value::Array(list)
         }
-        JsonPiece::Open(_) | JsonPiece::List | JsonPiece::Close => return None,
+        JsonPiece::OpenObject(_) | JsonPiece::OpenList | JsonPiece::Close => return None,
     })
 }
 
 fn read(body: &[u8]) {
     let _any = serde_json::from_slice::<SandboxRequest>(body).is_ok();
     if let Ok(request) = serde_json::from_slice::<Request>(body) {
-        let chosen = Chosen::claiming(Capabilities { single_hosts: true, ..Capabilities::default() });
-        let rules = Rules {
-            profiles: &Profiles::shipped(),
+        let chosen = SelectedProvider::with_capabilities(Capabilities {
+            single_hosts: true,
+            ..Capabilities::default()
+        });
+        let rules = AdmissionRules {
+            profiles: &Profiles::built_in(),
             ceiling: &Limits::CEILING,
-            chosen: &chosen,
+            provider: &chosen,
             policies: &Policies::default(),
-            floor: None,
-            reach: Reach::Names,
+            policy_floor: None,
+            network_ceiling: NetworkCeiling::Names,
             private_ranges: &PrivateRanges::default(),
             images: None,
         };
@@ -142,6 +145,6 @@ fn fuzz_hosts() {
             let written = rules.hosts();
             assert_eq!(HostRules::parse(&written).map(|again| again.hosts()), Ok(written), "{given}");
         }
-        let _any = (PrivateRanges::parse(&[&given]), given.parse::<Target>());
+        let _any = (PrivateRanges::parse(&[&given]), given.parse::<TargetHost>());
     });
 }

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use thiserror::Error as ThisError;
 
-use crate::plan::Stored;
+use crate::plan::StoredImage;
 
 /// Why an image cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, ThisError)]
@@ -19,24 +19,25 @@ pub enum ImagesError {
 }
 
 /// Maximum size of all variables that an image sets, in bytes.
-pub const MAX_VARIABLES: usize = 32 << 10;
+pub const MAX_VARIABLES_BYTES: usize = 32 << 10;
 /// Variables that the sandbox sets itself, overriding the image.
-const OURS: &[&str] = &["HOME", "HOSTNAME", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "USER"];
+const SANDBOX_VARIABLES: &[&str] =
+    &["HOME", "HOSTNAME", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "USER"];
 
 /// Environment variables that an image sets for its programs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Variables {
+pub struct ImageVariables {
     /// All variables except those that the sandbox sets itself.
     pub env: BTreeMap<String, String>,
     /// The image's `PATH`.
     pub path: Option<String>,
 }
 
-impl Variables {
+impl ImageVariables {
     /// Parses lines of `NAME=value`, ignoring malformed ones. Returns `None` if they exceed
     /// [`MAX_VARIABLES`].
-    pub fn read(lines: &[String]) -> Option<Self> {
-        if lines.iter().map(String::len).sum::<usize>() > MAX_VARIABLES {
+    pub fn parse(lines: &[String]) -> Option<Self> {
+        if lines.iter().map(String::len).sum::<usize>() > MAX_VARIABLES_BYTES {
             return None;
         }
         let pairs = lines.iter().filter_map(|line| line.split_once('='));
@@ -45,16 +46,16 @@ impl Variables {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect();
         let path = env.get("PATH").cloned().filter(|path| !path.is_empty());
-        env.retain(|name, _| !OURS.contains(&name.as_str()));
+        env.retain(|name, _| !SANDBOX_VARIABLES.contains(&name.as_str()));
         Some(Self { env, path })
     }
 }
 
 /// Images stored on this host. Requests never trigger a pull.
-pub trait Images: Debug + Send + Sync {
+pub trait StoredImages: Debug + Send + Sync {
     /// Returns the image of that name and keeps it from being removed while the value exists.
     ///
     /// # Errors
     /// Says why the image cannot be used.
-    fn find(&self, name: &str) -> Result<Stored, ImagesError>;
+    fn find(&self, name: &str) -> Result<StoredImage, ImagesError>;
 }

@@ -14,13 +14,13 @@ pub const MAX_VALUES: usize = 1 << 18;
 ///
 /// # Errors
 /// Says what is invalid and where, and names unknown fields.
-pub fn object<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
+pub fn parse_object<T: DeserializeOwned>(json: &[u8]) -> Result<T, Error> {
     // serde would accept a list as the fields in order, which is never intended.
     if json.trim_ascii_start().first() != Some(&b'{') {
         return Err(Error::invalid("request", "is not a JSON object"));
     }
     check_shape(json)?;
-    serde_json::from_slice(json).map_err(|error| malformed(&error))
+    serde_json::from_slice(json).map_err(|error| parse_error(&error))
 }
 
 /// Checks depth and number of values, for callers with their own parser. Invalid JSON may be miscounted; the
@@ -55,7 +55,7 @@ pub fn check_shape(json: &[u8]) -> Result<(), Error> {
 }
 
 /// Converts a parse error. The line is omitted if it is the first: a request of a batch is a single line.
-fn malformed(error: &serde_json::Error) -> Error {
+fn parse_error(error: &serde_json::Error) -> Error {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let what = text.strip_suffix(&place).unwrap_or(&text);
@@ -70,7 +70,7 @@ mod tests {
     use serde_json::{Map, Value};
 
     fn read(json: &str) -> Result<Map<String, Value>, String> {
-        object(json.as_bytes()).map_err(|error| error.to_string())
+        parse_object(json.as_bytes()).map_err(|error| error.to_string())
     }
 
     /// An object with nested lists, of this depth in all.
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_is_refused_at_its_depth() {
+    fn deep_nesting_is_refused_early() {
         let refused = "request: lists and objects are nested deeper than 64; flatten them";
         assert!(read(&nested(MAX_DEPTH)).is_ok());
         assert_eq!(read(&nested(MAX_DEPTH + 1)).unwrap_err(), refused);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nests_counts() {
+    fn only_nesting_counts_as_depth() {
         let wide = format!("{{\"a\":[{}[]]}}", "[],{},".repeat(1_000).replace("{}", "{\"b\":{}}"));
         assert!(read(&wide).is_ok());
         for text in ["[", "{", "\\\"[", "\\\\\\\"[", "\\u005b"] {

@@ -7,7 +7,7 @@ use crate::Error;
 
 /// How a language receives arguments and returns a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Calls {
+pub enum CallingConvention {
     /// A runner script of Belljar calls `main`.
     Main {
         /// Source of the runner script.
@@ -20,7 +20,7 @@ pub enum Calls {
     /// Each argument becomes an environment variable; there is no result.
     Environment,
     /// Arguments are not supported.
-    Nothing,
+    Unsupported,
 }
 
 /// One way to run a language: a program to look for, and the steps to run with it.
@@ -38,13 +38,13 @@ pub struct Runtime {
     /// Environment variables that this runtime needs.
     pub env: &'static [(&'static str, &'static str)],
     /// The script that makes the runtime wait for its program, if it can be started ahead of time.
-    pub ahead: Option<Ahead>,
+    pub prestart: Option<PrestartScript>,
 }
 
 /// A script that makes an initialized interpreter wait for its program. It writes one byte when ready,
 /// continues when it reads one byte from standard input, and consumes no further input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ahead {
+pub struct PrestartScript {
     /// The interpreter option that loads the script; it comes first.
     pub option: &'static str,
     /// File name of the script.
@@ -68,22 +68,22 @@ pub struct Language {
     /// Environment variables that set the number of threads.
     pub thread_variables: &'static [&'static str],
     /// How arguments are passed.
-    pub calls: Calls,
+    pub calling_convention: CallingConvention,
     /// `Some` if the interpreter can be started ahead of time: prefixes of the variables that it or its
     /// imports read only at startup. A request that sets one of them cannot use a warm interpreter.
-    pub warm: Option<&'static [&'static str]>,
+    pub warm_env_prefixes: Option<&'static [&'static str]>,
     /// How to install a runtime if none is found.
     pub install: &'static str,
 }
 
-const OPENMP: &[&str] = &["OMP_NUM_THREADS"];
-const PATH_OF: &[&str] = &[];
+const OPENMP_VARIABLES: &[&str] = &["OMP_NUM_THREADS"];
+const NO_LOCATE_ARGUMENTS: &[&str] = &[];
 
 const fn interpreter(program: &'static str, steps: &'static [&'static [&'static str]]) -> Runtime {
-    Runtime { program, locate: (PATH_OF, ""), at_least: None, steps, env: &[], ahead: None }
+    Runtime { program, locate: (NO_LOCATE_ARGUMENTS, ""), at_least: None, steps, env: &[], prestart: None }
 }
 
-const READ_BY_PYTHON: &[&str] = &[
+const PYTHON_STARTUP_PREFIXES: &[&str] = &[
     "PYTHON",
     "LD_",
     "LC_",
@@ -100,7 +100,7 @@ const READ_BY_PYTHON: &[&str] = &[
     "SSL_",
     "OPENSSL_",
 ];
-const READ_BY_NODE: &[&str] =
+const NODE_STARTUP_PREFIXES: &[&str] =
     &["NODE_", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_", "UV_", "ICU_", "SSL_", "OPENSSL_"];
 
 const PYTHON: Runtime = Runtime {
@@ -111,7 +111,11 @@ const PYTHON: Runtime = Runtime {
 
 const NODE: Runtime = Runtime {
     locate: (&["-p", "process.execPath"], ""),
-    ahead: Some(Ahead { option: "--require", file: "wait.cjs", script: include_str!("runners/wait.cjs") }),
+    prestart: Some(PrestartScript {
+        option: "--require",
+        file: "wait.cjs",
+        script: include_str!("runners/wait.cjs"),
+    }),
     ..interpreter("node", &[&["{program}", "{source}"]])
 };
 
@@ -127,9 +131,13 @@ pub const LANGUAGES: &[Language] = &[
         aliases: &["py", "python3"],
         extensions: &["py"],
         runtimes: &[PYTHON],
-        thread_variables: OPENMP,
-        calls: Calls::Main { runner: include_str!("runners/python.py"), file: "runner.py", epilogue: "" },
-        warm: Some(READ_BY_PYTHON),
+        thread_variables: OPENMP_VARIABLES,
+        calling_convention: CallingConvention::Main {
+            runner: include_str!("runners/python.py"),
+            file: "runner.py",
+            epilogue: "",
+        },
+        warm_env_prefixes: Some(PYTHON_STARTUP_PREFIXES),
         install: "apt-get install python3",
     },
     Language {
@@ -137,13 +145,13 @@ pub const LANGUAGES: &[Language] = &[
         aliases: &["js", "node", "nodejs"],
         extensions: &["js", "mjs", "cjs"],
         runtimes: &[NODE],
-        thread_variables: OPENMP,
-        calls: Calls::Main {
+        thread_variables: OPENMP_VARIABLES,
+        calling_convention: CallingConvention::Main {
             runner: include_str!("runners/javascript.mjs"),
             file: "runner.mjs",
             epilogue: "\n;globalThis[Symbol.for('belljar.main')] = typeof main === 'function' ? main : undefined;\n",
         },
-        warm: Some(READ_BY_NODE),
+        warm_env_prefixes: Some(NODE_STARTUP_PREFIXES),
         install: "apt-get install nodejs",
     },
     Language {
@@ -151,13 +159,13 @@ pub const LANGUAGES: &[Language] = &[
         aliases: &["ts"],
         extensions: &["ts", "mts", "cts"],
         runtimes: &[Runtime { at_least: Some((22, 18)), ..NODE }, BUN],
-        thread_variables: OPENMP,
-        calls: Calls::Main {
+        thread_variables: OPENMP_VARIABLES,
+        calling_convention: CallingConvention::Main {
             runner: include_str!("runners/javascript.mjs"),
             file: "runner.mjs",
             epilogue: "\n;(globalThis as any)[Symbol.for('belljar.main')] = typeof main === 'function' ? main : undefined;\n",
         },
-        warm: None,
+        warm_env_prefixes: None,
         install: "npm install --global bun (or Node.js 22.18 or later)",
     },
     Language {
@@ -166,8 +174,8 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["sh", "bash"],
         runtimes: &[interpreter("bash", &[&["{program}", "{source}"]])],
         thread_variables: &["OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS"],
-        calls: Calls::Environment,
-        warm: None,
+        calling_convention: CallingConvention::Environment,
+        warm_env_prefixes: None,
         install: "apt-get install bash",
     },
     Language {
@@ -179,8 +187,8 @@ pub const LANGUAGES: &[Language] = &[
             ..interpreter("ruby", &[&["{program}", "{source}"]])
         }],
         thread_variables: &[],
-        calls: Calls::Nothing,
-        warm: None,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install ruby",
     },
     Language {
@@ -192,8 +200,8 @@ pub const LANGUAGES: &[Language] = &[
             ..interpreter("perl", &[&["{program}", "{source}"]])
         }],
         thread_variables: &[],
-        calls: Calls::Nothing,
-        warm: None,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install perl",
     },
     Language {
@@ -205,8 +213,8 @@ pub const LANGUAGES: &[Language] = &[
             ..interpreter("php", &[&["{program}", "{source}"]])
         }],
         thread_variables: &[],
-        calls: Calls::Nothing,
-        warm: None,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install php-cli",
     },
     Language {
@@ -215,8 +223,8 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["lua"],
         runtimes: &[interpreter("lua", &[&["{program}", "{source}"]])],
         thread_variables: &[],
-        calls: Calls::Nothing,
-        warm: None,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install lua5.4",
     },
     Language {
@@ -224,9 +232,9 @@ pub const LANGUAGES: &[Language] = &[
         aliases: &["rscript"],
         extensions: &["R", "r"],
         runtimes: &[interpreter("Rscript", &[&["{program}", "{source}"]])],
-        thread_variables: OPENMP,
-        calls: Calls::Nothing,
-        warm: None,
+        thread_variables: OPENMP_VARIABLES,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install r-base-core",
     },
     Language {
@@ -239,8 +247,8 @@ pub const LANGUAGES: &[Language] = &[
             ..interpreter("go", &[&["{program}", "build", "-o", "{out}", "{source}"], &["{out}"]])
         }],
         thread_variables: &["GOMAXPROCS"],
-        calls: Calls::Nothing,
-        warm: None,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install golang-go",
     },
     Language {
@@ -255,8 +263,8 @@ pub const LANGUAGES: &[Language] = &[
             )
         }],
         thread_variables: &["RAYON_NUM_THREADS"],
-        calls: Calls::Nothing,
-        warm: None,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install rustc",
     },
     Language {
@@ -264,9 +272,9 @@ pub const LANGUAGES: &[Language] = &[
         aliases: &[],
         extensions: &["c"],
         runtimes: &[interpreter("gcc", C_STEPS)],
-        thread_variables: OPENMP,
-        calls: Calls::Nothing,
-        warm: None,
+        thread_variables: OPENMP_VARIABLES,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install gcc libc6-dev",
     },
     Language {
@@ -278,9 +286,9 @@ pub const LANGUAGES: &[Language] = &[
             interpreter("c++", C_STEPS),
             interpreter("clang++", C_STEPS),
         ],
-        thread_variables: OPENMP,
-        calls: Calls::Nothing,
-        warm: None,
+        thread_variables: OPENMP_VARIABLES,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install g++",
     },
     Language {
@@ -302,8 +310,8 @@ pub const LANGUAGES: &[Language] = &[
             )
         }],
         thread_variables: &[],
-        calls: Calls::Nothing,
-        warm: None,
+        calling_convention: CallingConvention::Unsupported,
+        warm_env_prefixes: None,
         install: "apt-get install default-jdk-headless",
     },
 ];
@@ -313,7 +321,7 @@ impl Language {
     ///
     /// # Errors
     /// Lists the known names.
-    pub fn named(text: &str) -> Result<&'static Language, Error> {
+    pub fn from_name(text: &str) -> Result<&'static Language, Error> {
         let wanted = text.trim().to_ascii_lowercase();
         LANGUAGES.iter().find(|l| l.name == wanted || l.aliases.contains(&wanted.as_str())).ok_or_else(|| {
             let known: Vec<_> = LANGUAGES.iter().map(|language| language.name).collect();
@@ -322,7 +330,7 @@ impl Language {
     }
 
     /// Finds a language by the extension of a file name.
-    pub fn of_file(name: &str) -> Option<&'static Language> {
+    pub fn from_file_name(name: &str) -> Option<&'static Language> {
         let (_, extension) = name.rsplit_once('.')?;
         LANGUAGES.iter().find(|language| language.extensions.contains(&extension))
     }
@@ -381,14 +389,14 @@ mod tests {
             ("shell", "bash"),
             ("Python", "python"),
         ] {
-            assert_eq!(Language::named(alias).unwrap().name, name);
+            assert_eq!(Language::from_name(alias).unwrap().name, name);
         }
-        assert!(Language::named("cobol").unwrap_err().to_string().contains("python, javascript"));
+        assert!(Language::from_name("cobol").unwrap_err().to_string().contains("python, javascript"));
     }
 
     #[test]
-    fn source_names_keep_what_matters() {
-        let js = Language::named("js").unwrap();
+    fn source_names_keep_meaningful_extensions() {
+        let js = Language::from_name("js").unwrap();
         assert_eq!(js.source_name(None, ""), "main.js");
         assert_eq!(js.source_name(Some("tool.mjs"), ""), "main.mjs");
         assert_eq!(js.source_name(Some("tool.txt"), ""), "main.js");
@@ -398,7 +406,7 @@ mod tests {
         for not in ["import('fs')", "important()", "// import x", "export let a\nrequire('b')"] {
             assert_eq!(js.source_name(None, not), "main.js", "{not}");
         }
-        assert_eq!(Language::of_file("a.tar.py").unwrap().name, "python");
-        assert!(Language::of_file("Makefile").is_none());
+        assert_eq!(Language::from_file_name("a.tar.py").unwrap().name, "python");
+        assert!(Language::from_file_name("Makefile").is_none());
     }
 }

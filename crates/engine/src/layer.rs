@@ -21,7 +21,7 @@ macro_rules! layers {
             }
 
             /// Returns a one-line description of the layer.
-            pub fn what(self) -> &'static str {
+            pub fn description(self) -> &'static str {
                 match self { $(Layer::$variant => $what),+ }
             }
         }
@@ -51,7 +51,7 @@ layers! {
 
 impl Layer {
     /// Layers without which nothing runs.
-    pub const FLOOR: &[Layer] = &[
+    pub const MANDATORY: &[Layer] = &[
         Layer::PidNs,
         Layer::MountNs,
         Layer::NetNs,

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::quantity::{show_bytes, show_duration};
 
 /// Maximum number of open files of one process; no request can change it.
-pub const OPEN_FILES: u64 = 1_024;
+pub const MAX_OPEN_FILES: u64 = 1_024;
 
 /// Limits as given by a request, a profile or a flag; an absent limit comes from the next source.
 /// Signed, so that a negative number is refused with the name of the limit instead of as a parse error.
@@ -32,7 +32,7 @@ pub struct LimitsSpec {
 impl LimitsSpec {
     /// Fills in absent limits from `base`.
     #[must_use]
-    pub fn over(&self, base: &LimitsSpec) -> LimitsSpec {
+    pub fn or(&self, base: &LimitsSpec) -> LimitsSpec {
         LimitsSpec {
             timeout_ms: self.timeout_ms.or(base.timeout_ms),
             memory_bytes: self.memory_bytes.or(base.memory_bytes),
@@ -63,7 +63,7 @@ pub struct Limits {
 
 /// Capacity of a host for all sandboxes together; unknown values are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct HostCapacity {
     /// Memory, without the server's reserve.
     pub memory_bytes: Option<u64>,
     /// CPU, in thousandths of a core.
@@ -72,11 +72,11 @@ pub struct Machine {
     pub processes: Option<u32>,
 }
 
-impl Machine {
+impl HostCapacity {
     /// Returns how much of a host's memory sandboxes may use. The server keeps a tenth, and at least 512 MiB
     /// or half of the memory, whichever is less.
     #[must_use]
-    pub fn share_of(total_bytes: u64) -> u64 {
+    pub fn sandbox_share(total_bytes: u64) -> u64 {
         total_bytes - (total_bytes / 10).max((512 << 20).min(total_bytes / 2))
     }
 }
@@ -104,23 +104,23 @@ impl Limits {
 
     /// Returns the default ceiling for a host. A sandbox's disk is memory, so it has the same ceiling.
     #[must_use]
-    pub fn ceiling_on(machine: &Machine) -> Limits {
+    pub fn ceiling_for(machine: &HostCapacity) -> Limits {
         let usual = Limits::CEILING;
-        let memory = machine.memory_bytes.unwrap_or(u64::MAX).max(Self::FLOOR.memory_bytes);
+        let memory = machine.memory_bytes.unwrap_or(u64::MAX).max(Self::MINIMUM.memory_bytes);
         Limits {
             memory_bytes: usual.memory_bytes.min(memory),
             disk_bytes: usual.disk_bytes.min(memory),
             cpu_millis: usual
                 .cpu_millis
                 .min(machine.cpu_millis.unwrap_or(u32::MAX))
-                .max(Self::FLOOR.cpu_millis),
+                .max(Self::MINIMUM.cpu_millis),
             processes: usual.processes.min(machine.processes.unwrap_or(u32::MAX)).max(1),
             ..usual
         }
     }
 
     /// The smallest useful limits: with less, an interpreter would fail to start with an obscure error.
-    const FLOOR: Limits = Limits {
+    const MINIMUM: Limits = Limits {
         timeout: Duration::from_millis(1),
         memory_bytes: 4 << 20,
         cpu_millis: 10,
@@ -142,15 +142,15 @@ impl Limits {
         let default = Limits::DEFAULT;
         let millis = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
         let time = |ms: u64| show_duration(Duration::from_millis(ms));
-        let timeout_ms = within(
+        let timeout_ms = check_range(
             "timeout_ms",
             spec.timeout_ms.unwrap_or(millis(default.timeout)),
-            Self::FLOOR.timeout.as_millis() as u64,
+            Self::MINIMUM.timeout.as_millis() as u64,
             ceiling.timeout.as_millis() as u64,
             time,
         )?;
         let bytes = |name, given: Option<i64>, default: u64, floor, ceiling| {
-            within(name, given.unwrap_or(default as i64), floor, ceiling, show_bytes)
+            check_range(name, given.unwrap_or(default as i64), floor, ceiling, show_bytes)
         };
         Ok(Limits {
             timeout: Duration::from_millis(timeout_ms),
@@ -158,7 +158,7 @@ impl Limits {
                 "memory_bytes",
                 spec.memory_bytes,
                 default.memory_bytes,
-                Self::FLOOR.memory_bytes,
+                Self::MINIMUM.memory_bytes,
                 ceiling.memory_bytes,
             )?,
             cpu_millis: admit_cpus(spec.cpus, ceiling)?,
@@ -166,13 +166,13 @@ impl Limits {
                 "disk_bytes",
                 spec.disk_bytes,
                 default.disk_bytes,
-                Self::FLOOR.disk_bytes,
+                Self::MINIMUM.disk_bytes,
                 ceiling.disk_bytes,
             )?,
-            processes: within(
+            processes: check_range(
                 "processes",
                 spec.processes.unwrap_or(default.processes.into()),
-                Self::FLOOR.processes.into(),
+                Self::MINIMUM.processes.into(),
                 ceiling.processes.into(),
                 |n| n.to_string(),
             )? as u32,
@@ -192,10 +192,11 @@ fn admit_cpus(given: Option<f64>, ceiling: &Limits) -> Result<u32, Error> {
     // NaN becomes 0 and infinities saturate here; both are refused below like any other bad value.
     let millis = (cpus * 1_000.0).round() as i64;
     let show = |millis: u64| format!("{}", millis as f64 / 1_000.0);
-    within("cpus", millis, Limits::FLOOR.cpu_millis.into(), ceiling.cpu_millis.into(), show).map(|n| n as u32)
+    check_range("cpus", millis, Limits::MINIMUM.cpu_millis.into(), ceiling.cpu_millis.into(), show)
+        .map(|n| n as u32)
 }
 
-fn within(
+fn check_range(
     name: &'static str,
     given: i64,
     floor: u64,
@@ -254,13 +255,13 @@ mod tests {
     }
 
     #[test]
-    fn the_ceiling_follows_the_machine() {
-        let machine = Machine {
-            memory_bytes: Some(Machine::share_of(24 << 30)),
+    fn the_ceiling_follows_the_host_capacity() {
+        let machine = HostCapacity {
+            memory_bytes: Some(HostCapacity::sandbox_share(24 << 30)),
             cpu_millis: Some(2_000),
             processes: Some(1_000),
         };
-        let ceiling = Limits::ceiling_on(&machine);
+        let ceiling = Limits::ceiling_for(&machine);
         assert_eq!(ceiling.memory_bytes, (24 << 30) - (24 << 30) / 10);
         assert_eq!(
             (ceiling.disk_bytes, ceiling.cpu_millis, ceiling.processes),
@@ -269,16 +270,16 @@ mod tests {
         let spec = LimitsSpec { memory_bytes: Some(64 << 30), ..LimitsSpec::default() };
         let refused = Limits::admit(&spec, &ceiling).unwrap_err().to_string();
         assert!(refused.contains(&format!("ceiling of {}", show_bytes(ceiling.memory_bytes))), "{refused}");
-        assert_eq!(Limits::ceiling_on(&Machine::default()), Limits::CEILING, "for an unknown capacity");
-        assert_eq!(Machine::share_of(1 << 30), 512 << 20);
-        assert_eq!(Machine::share_of(512 << 20), 256 << 20, "half of a small machine is reserved");
+        assert_eq!(Limits::ceiling_for(&HostCapacity::default()), Limits::CEILING, "for an unknown capacity");
+        assert_eq!(HostCapacity::sandbox_share(1 << 30), 512 << 20);
+        assert_eq!(HostCapacity::sandbox_share(512 << 20), 256 << 20, "half of a small machine is reserved");
     }
 
     #[test]
-    fn the_nearer_spec_wins() {
+    fn own_limits_win_over_base() {
         let near = LimitsSpec { cpus: Some(2.0), ..LimitsSpec::default() };
         let far = LimitsSpec { cpus: Some(1.0), processes: Some(9), ..LimitsSpec::default() };
-        let both = near.over(&far);
+        let both = near.or(&far);
         assert_eq!((both.cpus, both.processes), (Some(2.0), Some(9)));
     }
 }

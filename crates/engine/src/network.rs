@@ -18,8 +18,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use address::PrivateRanges;
-use address::{Block, is_public};
-pub use proxy::Proxy;
+use address::{CidrBlock, is_public};
+pub use proxy::UpstreamProxy;
 use serde::Deserialize;
 
 use crate::Error;
@@ -28,44 +28,44 @@ use crate::plan::Network;
 /// Maximum number of rules of one sandbox.
 pub const MAX_RULES: usize = 100;
 /// The ports that a rule without a port allows.
-pub const USUAL_PORTS: [u16; 2] = [80, 443];
+pub const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
 const LOCALHOST: &str = "localhost";
 
 /// A destination host, by name or address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum TargetHost {
     /// A name: lower-case ASCII without a trailing dot.
     Name(String),
     /// An address.
     Address(IpAddr),
 }
 
-impl Target {
+impl TargetHost {
     /// Returns whether it is the name `localhost`.
     pub fn is_localhost(&self) -> bool {
         matches!(self, Self::Name(name) if name == LOCALHOST)
     }
 
     /// Creates a target from an address, in canonical form: an IPv4-mapped IPv6 address becomes IPv4.
-    pub fn address(address: IpAddr) -> Self {
+    pub fn from_address(address: IpAddr) -> Self {
         Self::Address(address.to_canonical())
     }
 }
 
-impl FromStr for Target {
+impl FromStr for TargetHost {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         match bare.unwrap_or(text).parse::<IpAddr>() {
-            Ok(address) if bare.is_none() || address.is_ipv6() => Ok(Self::address(address)),
+            Ok(address) if bare.is_none() || address.is_ipv6() => Ok(Self::from_address(address)),
             _ => Ok(Self::Name(parse_name(text)?)),
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for TargetHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name),
@@ -77,30 +77,32 @@ impl fmt::Display for Target {
 
 /// The hosts that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Pattern {
+enum HostPattern {
     Name(String),
     /// Every name with this suffix, which starts with a dot.
-    Below(String),
-    Block(Block),
+    Suffix(String),
+    Block(CidrBlock),
 }
 
 /// A rule that allows a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRule {
-    pattern: Pattern,
+    pattern: HostPattern,
     port: Option<u16>,
 }
 
 impl HostRule {
-    fn has_port(&self, port: u16) -> bool {
-        self.port.map_or(USUAL_PORTS.contains(&port), |own| own == port)
+    fn matches_port(&self, port: u16) -> bool {
+        self.port.map_or(DEFAULT_PORTS.contains(&port), |own| own == port)
     }
 
-    fn is_about(&self, target: &Target) -> bool {
+    fn matches(&self, target: &TargetHost) -> bool {
         match (&self.pattern, target) {
-            (Pattern::Name(own), Target::Name(name)) => own == name,
-            (Pattern::Below(end), Target::Name(name)) => name.len() > end.len() && name.ends_with(end),
-            (Pattern::Block(block), Target::Address(address)) => block.contains(*address),
+            (HostPattern::Name(own), TargetHost::Name(name)) => own == name,
+            (HostPattern::Suffix(end), TargetHost::Name(name)) => {
+                name.len() > end.len() && name.ends_with(end)
+            }
+            (HostPattern::Block(block), TargetHost::Address(address)) => block.contains(*address),
             _ => false,
         }
     }
@@ -121,11 +123,11 @@ impl FromStr for HostRule {
             Some("") => return Err("is every host; use network mode 'full' instead".to_owned()),
             Some(below) => {
                 let below = below.strip_prefix('.').ok_or("'*' stands for whole labels: *.example.com")?;
-                Pattern::Below(format!(".{}", parse_name(below)?))
+                HostPattern::Suffix(format!(".{}", parse_name(below)?))
             }
-            None => match Block::parse(host)? {
-                Some(block) => Pattern::Block(block),
-                None => Pattern::Name(parse_name(host)?),
+            None => match CidrBlock::parse(host)? {
+                Some(block) => HostPattern::Block(block),
+                None => HostPattern::Name(parse_name(host)?),
             },
         };
         Ok(Self { pattern, port })
@@ -135,10 +137,10 @@ impl FromStr for HostRule {
 impl fmt::Display for HostRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.pattern, self.port) {
-            (Pattern::Name(name), _) => f.write_str(name)?,
-            (Pattern::Below(end), _) => write!(f, "*{end}")?,
-            (Pattern::Block(block), Some(_)) if block.is_ipv6() => write!(f, "[{block}]")?,
-            (Pattern::Block(block), _) => write!(f, "{block}")?,
+            (HostPattern::Name(name), _) => f.write_str(name)?,
+            (HostPattern::Suffix(end), _) => write!(f, "*{end}")?,
+            (HostPattern::Block(block), Some(_)) if block.is_ipv6() => write!(f, "[{block}]")?,
+            (HostPattern::Block(block), _) => write!(f, "{block}")?,
         }
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
@@ -206,7 +208,7 @@ fn parse_name(text: &str) -> Result<String, String> {
 /// The network ceiling: the most access that requests may ask for. Profiles are not bound by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
+pub enum NetworkCeiling {
     /// No network.
     None,
     /// Hosts by name, which reach public addresses only.
@@ -218,12 +220,12 @@ pub enum Reach {
     Full,
 }
 
-impl Reach {
+impl NetworkCeiling {
     /// Refuses a requested network above the ceiling.
-    pub(crate) fn hold(self, network: Network) -> Result<Network, Error> {
+    pub(crate) fn check(self, network: Network) -> Result<Network, Error> {
         let (needed, what) = match &network {
             Network::None => (Self::None, ""),
-            Network::Hosts(rules) if rules.are_names() => (Self::Names, "hosts"),
+            Network::Hosts(rules) if rules.are_public_names() => (Self::Names, "hosts"),
             Network::Hosts(_) => (Self::Hosts, "hosts by address, and 'localhost',"),
             Network::Full => (Self::Full, "'full'"),
         };
@@ -242,11 +244,11 @@ impl Reach {
 pub struct HostRules {
     rules: Arc<[HostRule]>,
     /// Whether listed names may resolve to private addresses.
-    trusted: bool,
+    allow_private: bool,
     /// The operator's proxy for outgoing connections, if any.
-    proxy: Option<Arc<Proxy>>,
+    proxy: Option<Arc<UpstreamProxy>>,
     /// Addresses that the operator treats as private.
-    private: PrivateRanges,
+    private_ranges: PrivateRanges,
 }
 
 impl HostRules {
@@ -269,92 +271,93 @@ impl HostRules {
             })
         };
         let rules = hosts.iter().map(rule).collect::<Result<_, _>>()?;
-        Ok(Self { rules, trusted: false, proxy: None, private: PrivateRanges::default() })
+        Ok(Self { rules, allow_private: false, proxy: None, private_ranges: PrivateRanges::default() })
     }
 
     /// Adds ranges that are treated as private: listed names may not resolve to them.
     #[must_use]
     pub fn with_private_ranges(self, private: &PrivateRanges) -> Self {
-        Self { private: private.clone(), ..self }
+        Self { private_ranges: private.clone(), ..self }
     }
 
     /// Allows listed names to resolve to private addresses, as an internal package mirror does. Only for
     /// hosts that an administrator configured, never for hosts from a request.
     #[must_use]
-    pub fn trusting(self) -> Self {
-        Self { trusted: true, ..self }
+    pub fn allowing_private_addresses(self) -> Self {
+        Self { allow_private: true, ..self }
     }
 
     /// Connects through a proxy, which also resolves the names. Only for hosts that an administrator
     /// configured, never for hosts from a request.
     #[must_use]
-    pub fn through(self, proxy: Proxy) -> Self {
-        Self { proxy: Some(Arc::new(proxy)), ..self.trusting() }
+    pub fn via_proxy(self, proxy: UpstreamProxy) -> Self {
+        Self { proxy: Some(Arc::new(proxy)), ..self.allowing_private_addresses() }
     }
 
     /// Returns the proxy for connections to a host, if it needs one.
-    pub fn proxy_for(&self, target: &Target) -> Option<Arc<Proxy>> {
+    pub fn proxy_for(&self, target: &TargetHost) -> Option<Arc<UpstreamProxy>> {
         self.proxy.clone().filter(|proxy| !proxy.is_bypassed_for(target))
     }
 
     /// Returns whether names may resolve to private addresses, so that their answers need no filtering.
     pub fn may_reach_private(&self) -> bool {
-        self.trusted
+        self.allow_private
     }
 
     /// Returns whether a host may be contacted, before it is resolved.
-    pub fn allow(&self, target: &Target, port: u16) -> bool {
-        self.rules.iter().any(|rule| rule.has_port(port) && rule.is_about(target))
+    pub fn allows(&self, target: &TargetHost, port: u16) -> bool {
+        self.rules.iter().any(|rule| rule.matches_port(port) && rule.matches(target))
     }
 
     /// Returns whether a name may be resolved.
-    pub fn allow_lookup(&self, target: &Target) -> bool {
-        self.rules.iter().any(|rule| rule.is_about(target))
+    pub fn allows_lookup(&self, target: &TargetHost) -> bool {
+        self.rules.iter().any(|rule| rule.matches(target))
     }
 
     /// Returns whether the resolved address of a host may be connected to. `near` is set if the address
     /// belongs to this machine.
-    pub fn allow_address(&self, target: &Target, port: u16, address: IpAddr, near: bool) -> bool {
-        self.allow(target, port)
-            && self
-                .reaches(target, address, near, |rule| rule.has_port(port) && rule.is_about_address(address))
+    pub fn allows_address(&self, target: &TargetHost, port: u16, address: IpAddr, near: bool) -> bool {
+        self.allows(target, port)
+            && self.reaches(target, address, near, |rule| {
+                rule.matches_port(port) && rule.matches_address(address)
+            })
     }
 
     /// Returns whether a resolved address may be returned to the program.
-    pub fn allow_answer(&self, target: &Target, address: IpAddr) -> bool {
-        self.allow_lookup(target)
-            && self.reaches(target, address, false, |rule| rule.is_about_address(address))
+    pub fn allows_answer(&self, target: &TargetHost, address: IpAddr) -> bool {
+        self.allows_lookup(target)
+            && self.reaches(target, address, false, |rule| rule.matches_address(address))
     }
 
     fn reaches(
         &self,
-        target: &Target,
+        target: &TargetHost,
         address: IpAddr,
         near: bool,
         listed: impl Fn(&HostRule) -> bool,
     ) -> bool {
         let address = address.to_canonical();
-        (is_public(address, &self.private) && !near)
-            || self.trusted
+        (is_public(address, &self.private_ranges) && !near)
+            || self.allow_private
             || (target.is_localhost() && address.is_loopback())
             || self.rules.iter().any(listed)
     }
 
     /// Returns whether the host's loopback is allowed: then `localhost` is the host's, not the sandbox's.
-    pub fn open_loopback(&self) -> bool {
+    pub fn allows_host_loopback(&self) -> bool {
         self.rules.iter().any(|rule| match &rule.pattern {
-            Pattern::Name(name) => name == LOCALHOST,
-            Pattern::Below(_) => false,
-            Pattern::Block(block) => block.is_loopback(),
+            HostPattern::Name(name) => name == LOCALHOST,
+            HostPattern::Suffix(_) => false,
+            HostPattern::Block(block) => block.is_loopback(),
         })
     }
 
     /// Returns whether all rules are names other than `localhost`.
-    fn are_names(&self) -> bool {
+    fn are_public_names(&self) -> bool {
         self.rules.iter().all(|rule| match &rule.pattern {
-            Pattern::Name(name) => name != LOCALHOST,
-            Pattern::Below(_) => true,
-            Pattern::Block(_) => false,
+            HostPattern::Name(name) => name != LOCALHOST,
+            HostPattern::Suffix(_) => true,
+            HostPattern::Block(_) => false,
         })
     }
 
@@ -365,8 +368,8 @@ impl HostRules {
 }
 
 impl HostRule {
-    fn is_about_address(&self, address: IpAddr) -> bool {
-        matches!(&self.pattern, Pattern::Block(block) if block.contains(address.to_canonical()))
+    fn matches_address(&self, address: IpAddr) -> bool {
+        matches!(&self.pattern, HostPattern::Block(block) if block.contains(address.to_canonical()))
     }
 }
 

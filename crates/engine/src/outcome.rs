@@ -86,7 +86,7 @@ impl Serialize for Warmth {
 /// A remote service that ran the program. Belljar has only the service's word for its isolation and enforces
 /// none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Service {
+pub struct ServiceInfo {
     /// Host name of the service.
     pub host: String,
     /// Template that the machine was created from.
@@ -109,7 +109,7 @@ pub struct Receipt {
     /// Whether the execution was only simulated.
     pub simulated: bool,
     /// The remote service that it ran on, if any.
-    pub service: Option<Service>,
+    pub service: Option<ServiceInfo>,
 }
 
 /// A file that the program wrote to `./artifacts`.

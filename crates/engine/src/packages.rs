@@ -27,38 +27,38 @@ use crate::request::Dependencies;
 /// Maximum number of packages in a request or profile.
 pub const MAX_PACKAGES: usize = 200;
 /// Maximum length of a requirement, in bytes: name, version, extras and marker.
-pub const MAX_NAME: usize = 1_000;
+pub const MAX_REQUIREMENT_BYTES: usize = 1_000;
 
 /// Mount point of the layer with a request's Python packages.
-pub const PYTHON: &str = "/opt/belljar/python";
+pub const PYTHON_LAYER: &str = "/opt/belljar/python";
 /// Mount point of the layer with a profile's Python packages.
-pub const PYTHON_PROFILE: &str = "/opt/belljar/python-profile";
+pub const PYTHON_PROFILE_LAYER: &str = "/opt/belljar/python-profile";
 /// Mount point of the folder with [`PYTHON_BOOTSTRAP`]; the only entry of `PYTHONPATH` that is not the
 /// user's.
-pub const PYTHON_SITE: &str = "/opt/belljar/site";
+pub const PYTHON_SITE_FOLDER: &str = "/opt/belljar/site";
 /// The `sitecustomize.py` that adds both layers to `sys.path`, after the standard library.
 pub const PYTHON_BOOTSTRAP: &str = include_str!("runners/site.py");
 /// Mount point of the layer with JavaScript packages: module resolution finds it from every folder.
-pub const NODE: &str = "/node_modules";
+pub const NODE_MODULES: &str = "/node_modules";
 
 /// The admitted package request of an execution or sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct AdmittedPackages {
     /// Whether to detect packages from imports.
     pub(crate) detect: bool,
     /// Packages that the request names.
     pub(crate) packages: Vec<String>,
     /// Packages that the profile names.
-    pub(crate) standing: Vec<String>,
+    pub(crate) profile_packages: Vec<String>,
     /// Whether packages may be built from source.
-    pub(crate) build: bool,
+    pub(crate) allow_build: bool,
     /// The code, if the task has only its path.
     pub(crate) code: Option<String>,
 }
 
 /// Input for resolving packages: the code and files to scan, and the named packages.
 #[derive(Debug, Clone, Copy)]
-pub struct Needs<'a> {
+pub struct PackageNeeds<'a> {
     /// The tenant.
     pub tenant: &'a str,
     /// The image that the code will run in.
@@ -72,13 +72,13 @@ pub struct Needs<'a> {
     /// Input files: some can be imported, and some list packages.
     pub files: &'a [InputFile],
     /// Whether the workspace has files that are not in `files`.
-    pub playground: bool,
+    pub has_host_workspace: bool,
     /// Packages that the request names.
     pub packages: &'a [String],
     /// Packages that the profile names.
-    pub standing: &'a [String],
+    pub profile_packages: &'a [String],
     /// Whether packages may run their own build or install code, in a sandbox without network.
-    pub build: bool,
+    pub allow_build: bool,
 }
 
 /// A layer of installed packages.
@@ -92,10 +92,10 @@ pub struct PackageLayer {
 
 impl PackageLayer {
     /// Returns the layer's folder of programs, for `PATH`.
-    pub fn programs(&self) -> Option<String> {
+    pub fn bin_folder(&self) -> Option<String> {
         match self.destination {
-            PYTHON_SITE => None,
-            NODE => Some(format!("{NODE}/.bin")),
+            PYTHON_SITE_FOLDER => None,
+            NODE_MODULES => Some(format!("{NODE_MODULES}/.bin")),
             folder => Some(format!("{folder}/bin")),
         }
     }
@@ -104,7 +104,7 @@ impl PackageLayer {
 /// Whether the packages of an execution were cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Cache {
+pub enum CacheResult {
     /// All layers were cached.
     Hit,
     /// Packages had to be installed.
@@ -116,15 +116,15 @@ pub enum Cache {
 
 /// Packages provided for an execution or sandbox.
 #[derive(Debug, Clone, Default)]
-pub struct Prepared {
+pub struct ProvidedPackages {
     /// Layers to mount.
     pub layers: Vec<PackageLayer>,
     /// Packages with versions, e.g. `numpy==2.1.0`, `lodash@4.17.21`.
     pub packages: Vec<String>,
     /// Whether they were cached.
-    pub cache: Cache,
+    pub cache: CacheResult,
     /// Time spent installing.
-    pub install: Duration,
+    pub install_time: Duration,
     /// Findings about packages that could not be provided and may not be needed.
     pub findings: Vec<Finding>,
     /// Modules that programs like this one often import. Warm children import them after they are confined.
@@ -133,12 +133,12 @@ pub struct Prepared {
     /// time.
     pub profile_replaced: bool,
     /// Keeps the layers from being removed while in use.
-    pub held: Option<Arc<dyn Any + Send + Sync>>,
+    pub lease: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Package statistics since the start, and the size of the layer store.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Stock {
+pub struct PackageStats {
     /// Requested layers found on disk.
     pub hits: u64,
     /// Layers fetched from the shared cache.
@@ -148,7 +148,7 @@ pub struct Stock {
     /// Layers that could not be provided.
     pub failed: u64,
     /// Total time spent installing.
-    pub install: Duration,
+    pub install_time: Duration,
     /// Number of layers on disk.
     pub layers: u64,
     /// Total size of all layers on disk, in bytes.
@@ -173,26 +173,26 @@ pub enum PackagesError {
 /// Receives progress messages.
 pub trait Progress: Send {
     /// Reports progress in a line for people, e.g. `installing numpy, pandas`.
-    fn at(&mut self, what: &str);
+    fn report(&mut self, what: &str);
 }
 
 /// Provides packages as layers.
-pub trait Packages: Debug + Send + Sync {
+pub trait PackageResolver: Debug + Send + Sync {
     /// Returns the needed packages, installing missing ones. Dropping the future cancels the installation.
     fn prepare<'a>(
         &'a self,
-        needs: Needs<'a>,
+        needs: PackageNeeds<'a>,
         progress: &'a mut dyn Progress,
-    ) -> BoxFuture<'a, Result<Prepared, PackagesError>>;
+    ) -> BoxFuture<'a, Result<ProvidedPackages, PackagesError>>;
 
     /// Returns the implementation to use for a provider whose images have their own interpreters; `None` if
     /// it is this one.
-    fn serving(&self, _provider: &Arc<dyn Provider>) -> Option<Arc<dyn Packages>> {
+    fn resolver_for(&self, _provider: &Arc<dyn Provider>) -> Option<Arc<dyn PackageResolver>> {
         None
     }
 
     /// Returns package statistics.
-    fn stock(&self) -> BoxFuture<'_, Stock>;
+    fn stats(&self) -> BoxFuture<'_, PackageStats>;
 }
 
 /// Checks the number and length of package names; the implementation checks their meaning.
@@ -203,29 +203,31 @@ pub(crate) fn check_names(field: &'static str, names: &[String]) -> Result<(), E
             format!("more than {MAX_PACKAGES}; leave out packages that others depend on"),
         ));
     }
-    match names.iter().find(|name| name.len() > MAX_NAME || name.trim().is_empty()) {
+    match names.iter().find(|name| name.len() > MAX_REQUIREMENT_BYTES || name.trim().is_empty()) {
         Some(name) if name.trim().is_empty() => Err(Error::invalid(field, "has an empty name")),
-        Some(_) => Err(Error::invalid(field, format!("has a name of more than {MAX_NAME} bytes"))),
+        Some(_) => {
+            Err(Error::invalid(field, format!("has a name of more than {MAX_REQUIREMENT_BYTES} bytes")))
+        }
         None => Ok(()),
     }
 }
 
 /// Admits the packages of a long-lived sandbox.
-pub(crate) fn admit_standing(
+pub(crate) fn admit_sandbox_packages(
     mut given: Dependencies,
     profile: &crate::profile::Profile,
-) -> Result<Wanted, Error> {
+) -> Result<AdmittedPackages, Error> {
     if given.detect == Some(true) {
         let message = "a new sandbox has no code to detect packages from; name the packages".to_owned();
         return Err(Error::Unsupported { field: "dependencies.detect", message });
     }
     check_names("dependencies.packages", &given.packages)?;
     profile.add_packages_to(&mut given.packages);
-    Ok(Wanted {
+    Ok(AdmittedPackages {
         detect: false,
         packages: given.packages,
-        standing: profile.operators_packages().to_vec(),
-        build: profile.build_packages,
+        profile_packages: profile.operators_packages().to_vec(),
+        allow_build: profile.build_packages,
         code: None,
     })
 }

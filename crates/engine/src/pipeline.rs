@@ -7,31 +7,34 @@ use std::time::Duration;
 use belljar_analysis::policy::Policies;
 use futures_util::future::{Either, select};
 
-use crate::admit::{Admitted, Rules, admit};
-use crate::explain::{explain, not_limited};
-use crate::fleet::{Chosen, Fleet};
-use crate::images::Images;
+use crate::admit::{AdmissionRules, AdmittedRequest, admit};
+use crate::explain::{explain_failure, missing_limits};
+use crate::images::StoredImages;
 use crate::limits::Limits;
-use crate::living::{Living, LivingError};
-use crate::network::{HostRules, PrivateRanges, Reach};
+use crate::network::{HostRules, NetworkCeiling, PrivateRanges};
 use crate::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use crate::packages::{Needs, Packages, Prepared, Progress, Stock, Wanted};
-use crate::plan::{Network, Overflow, Plan, Program, Source, Task};
+use crate::packages::{
+    AdmittedPackages, PackageNeeds, PackageResolver, PackageStats, Progress, ProvidedPackages,
+};
+use crate::plan::{CodeSource, Network, OutputOverflow, Plan, Program, Task};
 use crate::profile::Profiles;
 use crate::provider::{
-    BoxFuture, Capabilities, Flow, LoopTurns, Mismatch, PoolMetrics, Provider, ProviderError, Sink, Stream,
+    BoxFuture, Capabilities, ConfinementMismatch, LongestTurns, PoolMetrics, Provider, ProviderError, Sink,
+    SinkControl, Stream,
 };
+use crate::provider_set::{ProviderSet, SelectedProvider};
 use crate::report::Report;
 use crate::request::{HostPaths, Request};
 use crate::sandbox::{
-    AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, admit_command, admit_inside,
+    AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, admit_command, admit_in_sandbox,
     admit_sandbox, admit_timeout,
 };
+use crate::sandbox_handle::{SandboxError, SandboxHandle};
 use crate::{Capture, Error};
 
 /// Settings of a tenant that apply to all of its requests.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Tenancy<'a> {
+pub struct TenantRules<'a> {
     /// Name of a policy that always applies, whatever the request selects.
     pub policy: Option<&'a str>,
     /// Name of the provider for requests for which neither the request nor the profile names one.
@@ -41,27 +44,36 @@ pub struct Tenancy<'a> {
 /// The engine: admits and runs requests.
 #[derive(Debug)]
 pub struct Engine {
-    fleet: Arc<Fleet>,
+    providers: Arc<ProviderSet>,
     profiles: RwLock<Arc<Profiles>>,
     ceiling: Limits,
     policies: Policies,
-    packages: Option<Arc<dyn Packages>>,
-    images: Option<Arc<dyn Images>>,
-    reach: Reach,
+    packages: Option<Arc<dyn PackageResolver>>,
+    images: Option<Arc<dyn StoredImages>>,
+    network_ceiling: NetworkCeiling,
     private_ranges: PrivateRanges,
 }
 
 impl Engine {
     /// Creates an engine with one provider.
     pub fn new(provider: Arc<dyn Provider>, profiles: Profiles, ceiling: Limits) -> Self {
-        Self::over(Arc::new(Fleet::of(provider)), profiles, ceiling)
+        Self::with_providers(Arc::new(ProviderSet::single(provider)), profiles, ceiling)
     }
 
     /// Creates an engine with a set of providers.
-    pub fn over(fleet: Arc<Fleet>, profiles: Profiles, ceiling: Limits) -> Self {
+    pub fn with_providers(fleet: Arc<ProviderSet>, profiles: Profiles, ceiling: Limits) -> Self {
         let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
-        let (reach, private_ranges) = (Reach::default(), PrivateRanges::default());
-        Self { fleet, profiles, ceiling, policies, packages: None, images: None, reach, private_ranges }
+        let (reach, private_ranges) = (NetworkCeiling::default(), PrivateRanges::default());
+        Self {
+            providers: fleet,
+            profiles,
+            ceiling,
+            policies,
+            packages: None,
+            images: None,
+            network_ceiling: reach,
+            private_ranges,
+        }
     }
 
     /// Returns the ceiling of each limit.
@@ -77,8 +89,8 @@ impl Engine {
 
     /// Sets the network ceiling for requests.
     #[must_use]
-    pub fn with_reach(self, reach: Reach) -> Self {
-        Self { reach, ..self }
+    pub fn with_network_ceiling(self, reach: NetworkCeiling) -> Self {
+        Self { network_ceiling: reach, ..self }
     }
 
     /// Sets address ranges treated as private, in addition to the built-in ones.
@@ -94,13 +106,13 @@ impl Engine {
 
     /// Sets the package resolver. Without one, code only sees packages installed in its image.
     #[must_use]
-    pub fn with_packages(self, packages: Arc<dyn Packages>) -> Self {
+    pub fn with_packages(self, packages: Arc<dyn PackageResolver>) -> Self {
         Self { packages: Some(packages), ..self }
     }
 
     /// Sets the stored images. Without them, only `host` and the provider's own images are available.
     #[must_use]
-    pub fn with_images(self, images: Arc<dyn Images>) -> Self {
+    pub fn with_images(self, images: Arc<dyn StoredImages>) -> Self {
         Self { images: Some(images), ..self }
     }
 
@@ -114,54 +126,68 @@ impl Engine {
     }
 
     /// Returns the set of providers.
-    pub fn fleet(&self) -> &Fleet {
-        &self.fleet
+    pub fn providers(&self) -> &ProviderSet {
+        &self.providers
     }
 
     /// Returns the capabilities of the default provider.
     pub fn capabilities(&self) -> Capabilities {
-        self.fleet.usual().map(|post| post.capabilities.clone()).unwrap_or_default()
+        self.providers.default_entry().map(|post| post.capabilities.clone()).unwrap_or_default()
     }
 
     /// Checks a request without running it.
     ///
     /// # Errors
     /// Names the invalid field.
-    pub fn admit(&self, request: Request, paths: HostPaths) -> Result<Admitted, Error> {
-        self.admit_under(request, paths, Tenancy::default())
+    pub fn admit(&self, request: Request, paths: HostPaths) -> Result<AdmittedRequest, Error> {
+        self.admit_for_tenant(request, paths, TenantRules::default())
     }
 
     /// Checks a request of a tenant without running it.
     ///
     /// # Errors
     /// Names the invalid field.
-    pub fn admit_under(
+    pub fn admit_for_tenant(
         &self,
         request: Request,
         paths: HostPaths,
-        tenancy: Tenancy<'_>,
-    ) -> Result<Admitted, Error> {
+        tenancy: TenantRules<'_>,
+    ) -> Result<AdmittedRequest, Error> {
         let profiles = self.profiles();
         let named = [request.provider.as_deref(), tenancy.provider];
-        let chosen = self.choose(&profiles, request.profile.as_deref(), named)?;
-        admit(request, paths, &self.rules(&profiles, &chosen, tenancy.policy))
+        let chosen = self.select_provider(&profiles, request.profile.as_deref(), named)?;
+        admit(request, paths, &self.admission_rules(&profiles, &chosen, tenancy.policy))
     }
 
     /// Selects the provider: named by the request, else its profile, else its tenant, else the default.
-    fn choose(
+    fn select_provider(
         &self,
         profiles: &Profiles,
         profile: Option<&str>,
         [named, tenants]: [Option<&str>; 2],
-    ) -> Result<Chosen, Error> {
-        let profile = profiles.named(profile.unwrap_or("default"))?;
-        self.fleet.choose([named, profile.provider.as_deref(), tenants])
+    ) -> Result<SelectedProvider, Error> {
+        let profile = profiles.get(profile.unwrap_or("default"))?;
+        self.providers.choose([named, profile.provider.as_deref(), tenants])
     }
 
-    fn rules<'a>(&'a self, profiles: &'a Profiles, chosen: &'a Chosen, floor: Option<&'a str>) -> Rules<'a> {
-        let Self { ceiling, policies, reach, private_ranges, .. } = self;
+    fn admission_rules<'a>(
+        &'a self,
+        profiles: &'a Profiles,
+        chosen: &'a SelectedProvider,
+        floor: Option<&'a str>,
+    ) -> AdmissionRules<'a> {
+        let Self { ceiling, policies, network_ceiling: reach, private_ranges, .. } = self;
         let images = self.images.as_deref();
-        Rules { profiles, ceiling, chosen, policies, floor, reach: *reach, private_ranges, images }
+        AdmissionRules {
+            profiles,
+            ceiling,
+            provider: chosen,
+            policies,
+            policy_floor: floor,
+            network_ceiling: *reach,
+            private_ranges,
+            images,
+        }
     }
 
     /// Checks a request for a long-lived sandbox without opening it.
@@ -171,12 +197,12 @@ impl Engine {
     pub fn admit_sandbox<'a>(
         &self,
         request: SandboxRequest,
-        tenancy: impl Into<Option<Tenancy<'a>>>,
+        tenancy: impl Into<Option<TenantRules<'a>>>,
     ) -> Result<AdmittedSandbox, Error> {
         let (profiles, tenancy) = (self.profiles(), tenancy.into().unwrap_or_default());
         let named = [request.provider.as_deref(), tenancy.provider];
-        let chosen = self.choose(&profiles, request.profile.as_deref(), named)?;
-        admit_sandbox(request, &self.rules(&profiles, &chosen, tenancy.policy))
+        let chosen = self.select_provider(&profiles, request.profile.as_deref(), named)?;
+        admit_sandbox(request, &self.admission_rules(&profiles, &chosen, tenancy.policy))
     }
 
     /// Checks the lifetime of a sandbox.
@@ -193,7 +219,7 @@ impl Engine {
     /// Names the invalid host.
     pub fn admit_hosts(&self, hosts: &[String]) -> Result<HostRules, Error> {
         let rules = HostRules::parse(hosts).map_err(|message| Error::Invalid { field: "hosts", message })?;
-        self.reach.hold(Network::Hosts(rules.clone()))?;
+        self.network_ceiling.check(Network::Hosts(rules.clone()))?;
         Ok(rules.with_private_ranges(&self.private_ranges))
     }
 
@@ -205,38 +231,38 @@ impl Engine {
         &self,
         admitted: &AdmittedSandbox,
         progress: &mut dyn Progress,
-    ) -> Result<(Box<dyn Living>, Prepared), Error> {
+    ) -> Result<(Box<dyn SandboxHandle>, ProvidedPackages), Error> {
         let mut plan = admitted.plan.clone();
-        let needs = Needs {
+        let needs = PackageNeeds {
             tenant: &admitted.plan.tenant,
             image: &admitted.plan.image,
             language: None,
             detect: false,
             code: None,
             files: &[],
-            playground: true,
-            packages: &admitted.wanted.packages,
-            standing: &admitted.wanted.standing,
-            build: admitted.wanted.build,
+            has_host_workspace: true,
+            packages: &admitted.packages.packages,
+            profile_packages: &admitted.packages.profile_packages,
+            allow_build: admitted.packages.allow_build,
         };
-        let prepared = self.prepare(&admitted.chosen, needs, progress).await?;
+        let prepared = self.prepare(&admitted.provider, needs, progress).await?;
         plan.package_layers.clone_from(&prepared.layers);
-        plan.held.clone_from(&prepared.held);
-        let post = &admitted.chosen.post;
-        let opened = post.provider.open_living(&plan).await;
-        post.note(opened.as_ref().err());
+        plan.package_lease.clone_from(&prepared.lease);
+        let post = &admitted.provider.entry;
+        let opened = post.provider.open_sandbox(&plan).await;
+        post.record_result(opened.as_ref().err());
         Ok((opened?, prepared))
     }
 
     async fn prepare(
         &self,
-        chosen: &Chosen,
-        needs: Needs<'_>,
+        chosen: &SelectedProvider,
+        needs: PackageNeeds<'_>,
         progress: &mut dyn Progress,
-    ) -> Result<Prepared, Error> {
+    ) -> Result<ProvidedPackages, Error> {
         let packages = self.packages.as_ref().filter(|_| chosen.capabilities().package_layers);
         let Some(packages) = packages else { return without_packages(&needs) };
-        let others = packages.serving(&chosen.post.provider);
+        let others = packages.resolver_for(&chosen.entry.provider);
         let packages = others.as_ref().unwrap_or(packages);
         Ok(packages.prepare(needs, progress).await?)
     }
@@ -245,13 +271,13 @@ impl Engine {
     ///
     /// # Errors
     /// Names the invalid field.
-    pub fn admit_inside(
+    pub fn admit_in_sandbox(
         &self,
         sandbox: &AdmittedSandbox,
         request: Request,
         floor: Option<&str>,
-    ) -> Result<Admitted, Error> {
-        admit_inside(sandbox, request, &self.rules(&self.profiles(), &sandbox.chosen, floor))
+    ) -> Result<AdmittedRequest, Error> {
+        admit_in_sandbox(sandbox, request, &self.admission_rules(&self.profiles(), &sandbox.provider, floor))
     }
 
     /// Checks a command for an open sandbox.
@@ -264,31 +290,31 @@ impl Engine {
         request: CommandRequest,
         floor: Option<&str>,
     ) -> Result<AdmittedCommand, Error> {
-        admit_command(sandbox, request, &self.rules(&self.profiles(), &sandbox.chosen, floor))
+        admit_command(sandbox, request, &self.admission_rules(&self.profiles(), &sandbox.provider, floor))
     }
 
     /// Runs a task in an open sandbox.
     ///
     /// # Errors
     /// Says why nothing ran, or what happened to the sandbox.
-    pub async fn execute_inside(
+    pub async fn execute_in_sandbox(
         &self,
-        sandbox: &dyn Living,
+        sandbox: &dyn SandboxHandle,
         id: String,
-        admitted: Admitted,
+        admitted: AdmittedRequest,
         view: &mut dyn Sink,
         cancel: BoxFuture<'_, ()>,
-    ) -> Result<Report, LivingError> {
+    ) -> Result<Report, SandboxError> {
         if admitted.verdict.refusal.is_some() {
             return Ok(Report::refused(id, admitted));
         }
         let limits = admitted.plan.limits;
-        let mut recorder = Recorder::new(view, &limits, admitted.overflow);
+        let mut recorder = OutputRecorder::new(view, &limits, admitted.overflow);
         let mut outcome = sandbox.run(&admitted.task, &limits, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
-        explain(&mut outcome, &admitted.plan, &stderr);
+        explain_failure(&mut outcome, &admitted.plan, &stderr);
         let report = Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata);
-        Ok(report.after(admitted.verdict))
+        Ok(report.with_policy_findings(admitted.verdict))
     }
 
     /// Runs a request; `view` receives output as it arrives, up to the head that the report will keep.
@@ -298,19 +324,27 @@ impl Engine {
     pub async fn execute(
         &self,
         id: String,
-        admitted: Admitted,
+        admitted: AdmittedRequest,
         view: &mut dyn Sink,
         cancel: BoxFuture<'_, ()>,
     ) -> Result<Report, Error> {
         if admitted.verdict.refusal.is_some() {
             return Ok(Report::refused(id, admitted));
         }
-        let Admitted { chosen, mut plan, task, wanted, overflow, metadata, verdict } = admitted;
+        let AdmittedRequest {
+            provider: chosen,
+            mut plan,
+            task,
+            packages: wanted,
+            overflow,
+            metadata,
+            verdict,
+        } = admitted;
         let limits = plan.limits;
-        let mut recorder = Recorder::new(view, &limits, overflow);
+        let mut recorder = OutputRecorder::new(view, &limits, overflow);
         let ready = {
-            let mut told = Told(&mut *recorder.view);
-            let preparing = pin!(self.prepare(&chosen, needs(&plan, &task, &wanted), &mut told));
+            let mut told = SinkProgress(&mut *recorder.view);
+            let preparing = pin!(self.prepare(&chosen, package_needs(&plan, &task, &wanted), &mut told));
             match select(preparing, cancel).await {
                 Either::Left((prepared, cancel)) => Some((prepared?, cancel)),
                 Either::Right(_) => None,
@@ -318,56 +352,56 @@ impl Engine {
         };
         let Some((prepared, cancel)) = ready else {
             let (stdout, stderr) = recorder.finish();
-            return Ok(Report::new(id, never_began(&chosen), &limits, &stdout, &stderr, metadata));
+            return Ok(Report::new(id, canceled_before_start(&chosen), &limits, &stdout, &stderr, metadata));
         };
         plan.package_layers.clone_from(&prepared.layers);
-        plan.held.clone_from(&prepared.held);
+        plan.package_lease.clone_from(&prepared.lease);
         plan.frequent_imports.clone_from(&prepared.frequent_imports);
         if prepared.profile_replaced {
             plan.preimports.clear();
         }
         let mut outcome = run(&chosen, &plan, &task, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
-        outcome.findings.extend(not_limited(chosen.capabilities(), &outcome.receipt.isolation));
-        explain(&mut outcome, &plan, &stderr);
+        outcome.findings.extend(missing_limits(chosen.capabilities(), &outcome.receipt.isolation));
+        explain_failure(&mut outcome, &plan, &stderr);
         let report = Report::new(id, outcome, &limits, &stdout, &stderr, metadata);
-        Ok(report.instead_of(chosen.instead_of).with_packages(prepared).after(verdict))
+        Ok(report.with_fallback_for(chosen.instead_of).with_packages(prepared).with_policy_findings(verdict))
     }
 
     /// Returns metrics of the providers' warm pools.
     pub async fn pools(&self) -> Vec<PoolMetrics> {
         let mut pools = Vec::new();
-        for post in self.fleet.all() {
+        for post in self.providers.entries() {
             pools.extend(post.provider.pools().await);
         }
         pools
     }
 
     /// Takes the confinement mismatches seen since the last call.
-    pub fn take_mismatches(&self) -> Vec<Mismatch> {
-        self.fleet.all().iter().flat_map(|post| post.provider.take_mismatches()).collect()
+    pub fn take_mismatches(&self) -> Vec<ConfinementMismatch> {
+        self.providers.entries().iter().flat_map(|post| post.provider.take_mismatches()).collect()
     }
 
     /// Returns the longest turns of the providers' event loops.
-    pub async fn turns(&self) -> Vec<LoopTurns> {
+    pub async fn longest_turns(&self) -> Vec<LongestTurns> {
         let mut turns = Vec::new();
-        for post in self.fleet.all() {
-            turns.extend(post.provider.turns().await);
+        for post in self.providers.entries() {
+            turns.extend(post.provider.longest_turns().await);
         }
         turns
     }
 
     /// Returns package statistics, or `None` without a package resolver.
-    pub async fn stock(&self) -> Option<Stock> {
+    pub async fn package_stats(&self) -> Option<PackageStats> {
         match &self.packages {
-            Some(packages) => Some(packages.stock().await),
+            Some(packages) => Some(packages.stats().await),
             None => None,
         }
     }
 
     /// Shuts down all providers and waits until nothing is left.
     pub async fn shut_down(&self) {
-        for post in self.fleet.all() {
+        for post in self.providers.entries() {
             post.provider.shut_down().await;
         }
     }
@@ -375,26 +409,26 @@ impl Engine {
 
 /// Opens a sandbox and runs the task in it.
 async fn run(
-    chosen: &Chosen,
+    chosen: &SelectedProvider,
     plan: &Plan,
     task: &Task,
     sink: &mut dyn Sink,
     cancel: BoxFuture<'_, ()>,
 ) -> Result<Outcome, ProviderError> {
     let outcome = async {
-        let mut sandbox = chosen.post.provider.open(plan).await?;
+        let mut sandbox = chosen.entry.provider.open(plan).await?;
         sandbox.run(task, sink, cancel).await
     };
     let outcome = outcome.await;
-    chosen.post.note(outcome.as_ref().err());
+    chosen.entry.record_result(outcome.as_ref().err());
     outcome
 }
 
 /// Returns the outcome of an execution that was canceled while its packages were installed. No sandbox was
 /// created, so the receipt lists no layers.
-fn never_began(chosen: &Chosen) -> Outcome {
+fn canceled_before_start(chosen: &SelectedProvider) -> Outcome {
     let receipt = Receipt {
-        provider: chosen.post.provider.name(),
+        provider: chosen.entry.provider.name(),
         kernel: Kernel::Host,
         isolation: Vec::new(),
         warm: Warmth::Cold,
@@ -413,79 +447,81 @@ fn never_began(chosen: &Chosen) -> Outcome {
 }
 
 /// Returns the package needs of a task. Imports are detected in code only, not in commands.
-fn needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a Wanted) -> Needs<'a> {
+fn package_needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a AdmittedPackages) -> PackageNeeds<'a> {
     let (language, code) = match &task.program {
-        Program::Code { language, source: Source::Text { code, .. }, .. } => (Some(*language), Some(&**code)),
-        Program::Code { language, source: Source::Existing(_), .. } => {
+        Program::Code { language, source: CodeSource::Text { code, .. }, .. } => {
+            (Some(*language), Some(&**code))
+        }
+        Program::Code { language, source: CodeSource::Existing(_), .. } => {
             (Some(*language), wanted.code.as_deref())
         }
         Program::Command(_) => (None, None),
     };
-    Needs {
+    PackageNeeds {
         tenant: &plan.tenant,
         image: &plan.image,
         language,
         detect: wanted.detect,
         code,
         files: &task.files,
-        playground: plan.playground.is_some(),
+        has_host_workspace: plan.host_workspace.is_some(),
         packages: &wanted.packages,
-        standing: &wanted.standing,
-        build: wanted.build,
+        profile_packages: &wanted.profile_packages,
+        allow_build: wanted.allow_build,
     }
 }
 
 /// Handles package needs without a resolver: requested packages are refused, and a profile's must be in the
 /// image.
-fn without_packages(needs: &Needs<'_>) -> Result<Prepared, Error> {
+fn without_packages(needs: &PackageNeeds<'_>) -> Result<ProvidedPackages, Error> {
     if needs.packages.is_empty() {
-        return Ok(Prepared::default());
+        return Ok(ProvidedPackages::default());
     }
     let message = "no packages are installed here; the image must have them".to_owned();
     Err(Error::Unsupported { field: "dependencies.packages", message })
 }
 
 /// Forwards progress to a sink.
-struct Told<'a>(&'a mut dyn Sink);
+struct SinkProgress<'a>(&'a mut dyn Sink);
 
-impl Progress for Told<'_> {
-    fn at(&mut self, what: &str) {
+impl Progress for SinkProgress<'_> {
+    fn report(&mut self, what: &str) {
         self.0.progress(what);
     }
 }
 
 /// Captures output for the report and forwards the head to a live view.
-struct Recorder<'a> {
+struct OutputRecorder<'a> {
     view: &'a mut dyn Sink,
     stdout: Capture,
     stderr: Capture,
-    overflow: Overflow,
+    overflow: OutputOverflow,
 }
 
-impl<'a> Recorder<'a> {
-    fn new(view: &'a mut dyn Sink, limits: &Limits, overflow: Overflow) -> Self {
+impl<'a> OutputRecorder<'a> {
+    fn new(view: &'a mut dyn Sink, limits: &Limits, overflow: OutputOverflow) -> Self {
         let capture = || Capture::new(limits.output_bytes);
         Self { view, stdout: capture(), stderr: capture(), overflow }
     }
 
     /// Sends the tails to the view and returns both captures.
     fn finish(self) -> (Capture, Capture) {
-        self.view.output(Stream::Stdout, &self.stdout.rest());
-        self.view.output(Stream::Stderr, &self.stderr.rest());
+        self.view.output(Stream::Stdout, &self.stdout.gap_and_tail());
+        self.view.output(Stream::Stderr, &self.stderr.gap_and_tail());
         (self.stdout, self.stderr)
     }
 }
 
-impl Sink for Recorder<'_> {
-    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+impl Sink for OutputRecorder<'_> {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> SinkControl {
         let capture = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
         let head = capture.push(bytes);
-        let flow = if head.is_empty() { Flow::Continue } else { self.view.output(stream, head) };
+        let flow = if head.is_empty() { SinkControl::Continue } else { self.view.output(stream, head) };
         match self.overflow {
-            Overflow::Kill if capture.truncated() => Flow::Kill,
+            OutputOverflow::Kill if capture.is_truncated() => SinkControl::Kill,
             _ => flow,
         }
     }

@@ -6,13 +6,13 @@ use serde_json::json;
 
 use super::*;
 use crate::packages::PackagesError;
-use crate::provider::{Blind, Sandbox};
+use crate::provider::{DiscardSink, Sandbox};
 
 /// A provider that records plans and fails to open any.
 #[derive(Debug, Default)]
-struct Noting(Mutex<Vec<Plan>>);
+struct RecordingProvider(Mutex<Vec<Plan>>);
 
-impl Provider for Noting {
+impl Provider for RecordingProvider {
     fn name(&self) -> &'static str {
         "noting"
     }
@@ -34,35 +34,38 @@ impl Provider for Noting {
 
 /// A package resolver that always returns this value.
 #[derive(Debug)]
-struct Always(Prepared);
+struct FixedResolver(ProvidedPackages);
 
-impl Packages for Always {
+impl PackageResolver for FixedResolver {
     fn prepare<'a>(
         &'a self,
-        _: Needs<'a>,
+        _: PackageNeeds<'a>,
         _: &'a mut dyn Progress,
-    ) -> BoxFuture<'a, Result<Prepared, PackagesError>> {
+    ) -> BoxFuture<'a, Result<ProvidedPackages, PackagesError>> {
         Box::pin(std::future::ready(Ok(self.0.clone())))
     }
-    fn stock(&self) -> BoxFuture<'_, Stock> {
-        Box::pin(std::future::ready(Stock::default()))
+    fn stats(&self) -> BoxFuture<'_, PackageStats> {
+        Box::pin(std::future::ready(PackageStats::default()))
     }
 }
 
 #[tokio::test]
-async fn modules_of_a_request_are_never_imported_ahead_and_the_profiles_only_as_locked() {
+async fn only_locked_profile_modules_are_preimported() {
     for (profile_replaced, expected) in [(false, vec!["numpy", "pandas", "matplotlib"]), (true, vec![])] {
-        let prepared =
-            Prepared { frequent_imports: vec!["evil".to_owned()], profile_replaced, ..Prepared::default() };
-        let provider = Arc::new(Noting::default());
-        let noting: Arc<dyn Provider> = Arc::<Noting>::clone(&provider);
-        let engine = Engine::new(noting, Profiles::shipped(), Limits::CEILING);
-        let engine = engine.with_packages(Arc::new(Always(prepared)));
+        let prepared = ProvidedPackages {
+            frequent_imports: vec!["evil".to_owned()],
+            profile_replaced,
+            ..ProvidedPackages::default()
+        };
+        let provider = Arc::new(RecordingProvider::default());
+        let noting: Arc<dyn Provider> = Arc::<RecordingProvider>::clone(&provider);
+        let engine = Engine::new(noting, Profiles::built_in(), Limits::CEILING);
+        let engine = engine.with_packages(Arc::new(FixedResolver(prepared)));
         let request = json!({"profile": "data", "language": "python", "code": "import evil"});
         let request = serde_json::from_value(request).unwrap();
         let admitted = engine.admit(request, HostPaths::default()).unwrap();
         let never = Box::pin(std::future::pending());
-        engine.execute("x".to_owned(), admitted, &mut Blind, never).await.unwrap_err();
+        engine.execute("x".to_owned(), admitted, &mut DiscardSink, never).await.unwrap_err();
         let plans = provider.0.lock().unwrap();
         assert_eq!(
             (plans[0].preimports.len(), &plans[0].frequent_imports),

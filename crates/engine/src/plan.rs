@@ -25,7 +25,7 @@ pub enum Image {
     /// An unpacked root in a host folder.
     Folder(PathBuf),
     /// A stored, unpacked image.
-    Stored(Arc<Stored>),
+    Stored(Arc<StoredImage>),
     /// An image of the provider, by name.
     Named(String),
 }
@@ -42,10 +42,10 @@ impl Image {
 
     /// Returns whether the operator trusts the image's programs. Only these may start outside full
     /// confinement.
-    pub fn is_operators(&self) -> bool {
+    pub fn is_trusted(&self) -> bool {
         match self {
             Self::Host => true,
-            Self::Stored(stored) => stored.sealed,
+            Self::Stored(stored) => stored.from_host,
             Self::Folder(_) | Self::Named(_) => false,
         }
     }
@@ -63,7 +63,7 @@ impl Image {
 
 /// A stored image: unpacked and immutable.
 #[derive(Debug, Clone)]
-pub struct Stored {
+pub struct StoredImage {
     /// Folder of its root. Never reused for another image, not even one of the same name.
     pub folder: PathBuf,
     /// Environment variables that it sets, without `PATH`.
@@ -71,18 +71,18 @@ pub struct Stored {
     /// The image's `PATH`.
     pub path: Option<String>,
     /// Whether it is a copy of this host's own files rather than an image from elsewhere.
-    pub sealed: bool,
+    pub from_host: bool,
     /// Keeps the image from being removed.
-    pub held: Arc<dyn Any + Send + Sync>,
+    pub lease: Arc<dyn Any + Send + Sync>,
 }
 
-impl PartialEq for Stored {
+impl PartialEq for StoredImage {
     fn eq(&self, other: &Self) -> bool {
         self.folder == other.folder
     }
 }
 
-impl Eq for Stored {}
+impl Eq for StoredImage {}
 
 /// Network access of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub struct InputFile {
 /// How to handle output beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Overflow {
+pub enum OutputOverflow {
     /// Keep head and tail; the program continues.
     #[default]
     Truncate,
@@ -135,7 +135,7 @@ pub struct Plan {
     /// The read-only root.
     pub image: Image,
     /// A host folder to use as the workspace; a fresh one if absent.
-    pub playground: Option<PathBuf>,
+    pub host_workspace: Option<PathBuf>,
     /// Additional host folders.
     pub mounts: Vec<Mount>,
     /// Enforced limits.
@@ -155,7 +155,7 @@ pub struct Plan {
     /// Package layers, mounted read-only.
     pub package_layers: Vec<PackageLayer>,
     /// Keeps these layers from being removed while the sandbox exists.
-    pub held: Option<Arc<dyn Any + Send + Sync>>,
+    pub package_lease: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The program of a task.
@@ -167,7 +167,7 @@ pub enum Program {
         language: &'static Language,
         /// Where the code is: written to a new file in the workspace, or in an existing file of a host
         /// workspace.
-        source: Source,
+        source: CodeSource,
         /// Arguments for `main`, if given.
         arguments: Option<Map<String, Value>>,
     },
@@ -177,7 +177,7 @@ pub enum Program {
 
 /// Where the code of a task is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum CodeSource {
     /// Code to write to the workspace under this name.
     Text {
         /// File name.
@@ -210,15 +210,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machines_own_programs_are_the_operators() {
+    fn only_host_images_are_trusted() {
         let stored = |sealed| {
             let held: Arc<dyn Any + Send + Sync> = Arc::new(());
             let (env, path) = (BTreeMap::new(), None);
-            Image::Stored(Arc::new(Stored { folder: "/i".into(), env, path, sealed, held }))
+            Image::Stored(Arc::new(StoredImage {
+                folder: "/i".into(),
+                env,
+                path,
+                from_host: sealed,
+                lease: held,
+            }))
         };
-        assert!(Image::Host.is_operators() && stored(true).is_operators());
+        assert!(Image::Host.is_trusted() && stored(true).is_trusted());
         for image in [stored(false), Image::Folder("/i".into()), Image::Named("i".to_owned())] {
-            assert!(!image.is_operators(), "{image:?}");
+            assert!(!image.is_trusted(), "{image:?}");
         }
     }
 }

@@ -7,16 +7,18 @@
 
 use std::sync::Arc;
 
-use belljar_analysis::policy::{self as reader, Context, Language, Policies, Policy, USUAL};
+use belljar_analysis::policy::{
+    self as reader, DEFAULT_POLICY, Policies, Policy, PolicyLanguage, RunContext,
+};
 
 use crate::Error;
-use crate::admit::Admitted;
+use crate::admit::AdmittedRequest;
 use crate::finding::{Finding, MAX_FINDINGS};
-use crate::living::CommandLine;
-use crate::plan::{InputFile, Network, Plan, Program, Source, Task};
+use crate::plan::{CodeSource, InputFile, Network, Plan, Program, Task};
+use crate::sandbox_handle::CommandLine;
 
 /// Maximum size of all files of a request that are analyzed, in bytes; code beyond that counts as unread.
-const MAX_FILES_READ: usize = 1 << 20;
+const MAX_ANALYZED_BYTES: usize = 1 << 20;
 
 /// The verdict of the policies on a program.
 #[derive(Debug, Clone, Default)]
@@ -31,28 +33,28 @@ pub struct Verdict {
 ///
 /// # Errors
 /// Fails if one of these names is not that of a policy.
-pub(crate) fn choose(
+pub(crate) fn select_policies(
     policies: &Policies,
     chosen: Option<&str>,
     profile: Option<&str>,
     floor: Option<&str>,
 ) -> Result<Vec<Arc<Policy>>, Error> {
-    let chosen = chosen.or(profile).unwrap_or(USUAL);
-    add(policies, Vec::new(), [Some(chosen), profile, floor])
+    let chosen = chosen.or(profile).unwrap_or(DEFAULT_POLICY);
+    add_policies(policies, Vec::new(), [Some(chosen), profile, floor])
 }
 
 /// Adds policies by name, each once.
 ///
 /// # Errors
 /// Fails if one of these names is not that of a policy.
-pub(crate) fn add<const N: usize>(
+pub(crate) fn add_policies<const N: usize>(
     policies: &Policies,
     mut all: Vec<Arc<Policy>>,
     names: [Option<&str>; N],
 ) -> Result<Vec<Arc<Policy>>, Error> {
     for name in names.into_iter().flatten() {
         if !all.iter().any(|known| known.name == name) {
-            let found = policies.named(name);
+            let found = policies.get(name);
             all.push(found.map_err(|error| Error::invalid("policy", error.to_string()))?);
         }
     }
@@ -61,61 +63,63 @@ pub(crate) fn add<const N: usize>(
 
 /// Analyzes programs against policies.
 #[derive(Debug)]
-pub(crate) struct Reading<'a> {
+pub(crate) struct PolicyCheck<'a> {
     pub(crate) policies: &'a [Arc<Policy>],
     pub(crate) plan: &'a Plan,
 }
 
-impl Reading<'_> {
+impl PolicyCheck<'_> {
     /// Checks a task: its code or command, and its files.
-    fn task(&self, task: &Task, code: Option<&str>) -> Verdict {
-        let context = context(self.plan);
+    fn check_task(&self, task: &Task, code: Option<&str>) -> Verdict {
+        let context = run_context(self.plan);
         let mut found = match &task.program {
-            Program::Command(words) => self.words(words, &task.stdin, &context),
+            Program::Command(words) => self.check_argv(words, &task.stdin, &context),
             Program::Code { language, source, .. } => {
                 let text = match source {
-                    Source::Text { code, .. } => Some(code.as_str()),
-                    Source::Existing(_) => code,
+                    CodeSource::Text { code, .. } => Some(code.as_str()),
+                    CodeSource::Existing(_) => code,
                 };
-                match (Language::named(language.name), text) {
-                    (Some(language), Some(text)) => self.text(text, language, &context),
+                match (PolicyLanguage::from_name(language.name), text) {
+                    (Some(language), Some(text)) => self.check_text(text, language, &context),
                     _ => Verdict::default(),
                 }
             }
         };
-        self.files(&task.files, &context, &mut found);
+        self.check_files(&task.files, &context, &mut found);
         found
     }
 
     /// Checks a command for a long-lived sandbox.
-    pub(crate) fn command(&self, line: &CommandLine, stdin: &[u8]) -> Verdict {
-        let context = context(self.plan);
+    pub(crate) fn check_command(&self, line: &CommandLine, stdin: &[u8]) -> Verdict {
+        let context = run_context(self.plan);
         match line {
-            CommandLine::Program(words) => self.words(words, stdin, &context),
-            CommandLine::Shell(line) => self.text(line, Language::Shell, &context),
+            CommandLine::Program(words) => self.check_argv(words, stdin, &context),
+            CommandLine::Shell(line) => self.check_text(line, PolicyLanguage::Shell, &context),
         }
     }
 
-    fn text(&self, code: &str, language: Language, context: &Context) -> Verdict {
+    fn check_text(&self, code: &str, language: PolicyLanguage, context: &RunContext) -> Verdict {
         reader::check(code, language, self.policies, context).into()
     }
 
-    fn words(&self, words: &[String], stdin: &[u8], context: &Context) -> Verdict {
+    fn check_argv(&self, words: &[String], stdin: &[u8], context: &RunContext) -> Verdict {
         let input = std::str::from_utf8(stdin).ok().filter(|input| !input.is_empty());
         reader::check_command(words, input, self.policies, context).into()
     }
 
     /// Checks the input files, any of which may contain code.
-    fn files(&self, files: &[InputFile], context: &Context, found: &mut Verdict) {
-        let mut left = MAX_FILES_READ;
+    fn check_files(&self, files: &[InputFile], context: &RunContext, found: &mut Verdict) {
+        let mut left = MAX_ANALYZED_BYTES;
         for file in files {
             let name = file.path.rsplit('/').next().unwrap_or_default();
-            let known = crate::language::Language::of_file(name);
-            let Some(language) = known.and_then(|known| Language::named(known.name)) else { continue };
+            let known = crate::language::Language::from_file_name(name);
+            let Some(language) = known.and_then(|known| PolicyLanguage::from_name(known.name)) else {
+                continue;
+            };
             left = left.saturating_sub(file.content.len());
             let mut verdict: Verdict = match left {
-                0 => reader::unread(language, self.policies, context).into(),
-                _ => self.text(&String::from_utf8_lossy(&file.content), language, context),
+                0 => reader::unread_verdict(language, self.policies, context).into(),
+                _ => self.check_text(&String::from_utf8_lossy(&file.content), language, context),
             };
             for finding in &mut verdict.findings {
                 finding.message = format!("{}: {}", file.path, finding.message);
@@ -128,22 +132,22 @@ impl Reading<'_> {
     }
 }
 
-impl Admitted {
+impl AdmittedRequest {
     /// Checks the program against these policies and stores the verdict. `code` is the content of a file in a
     /// host workspace.
-    pub(crate) fn read(mut self, policies: &[Arc<Policy>], code: Option<&str>) -> Self {
-        if policies.iter().any(|policy| !policy.reads_nothing()) {
-            self.verdict = Reading { policies, plan: &self.plan }.task(&self.task, code);
+    pub(crate) fn with_verdict(mut self, policies: &[Arc<Policy>], code: Option<&str>) -> Self {
+        if policies.iter().any(|policy| !policy.allows_everything()) {
+            self.verdict = PolicyCheck { policies, plan: &self.plan }.check_task(&self.task, code);
         }
         self
     }
 }
 
 /// Returns what the execution will be able to do, for policies that depend on it.
-fn context(plan: &Plan) -> Context {
+fn run_context(plan: &Plan) -> RunContext {
     let open = plan.network != Network::None;
-    let network = if open { reader::Network::Open } else { reader::Network::None };
-    let mut context = Context { network, ..Context::default() };
+    let network = if open { reader::NetworkAccess::Open } else { reader::NetworkAccess::None };
+    let mut context = RunContext { network, ..RunContext::default() };
     for mount in &plan.mounts {
         let list = if mount.writable { &mut context.writable } else { &mut context.read_only };
         list.push(mount.destination.clone());
@@ -151,19 +155,19 @@ fn context(plan: &Plan) -> Context {
     context
 }
 
-impl From<reader::Verdict> for Verdict {
-    fn from(verdict: reader::Verdict) -> Self {
+impl From<reader::PolicyVerdict> for Verdict {
+    fn from(verdict: reader::PolicyVerdict) -> Self {
         let refusal = verdict.refusal();
         Self { refusal, findings: verdict.findings.into_iter().map(Finding::from).collect() }
     }
 }
 
-impl From<reader::Finding> for Finding {
-    fn from(finding: reader::Finding) -> Self {
+impl From<reader::PolicyFinding> for Finding {
+    fn from(finding: reader::PolicyFinding) -> Self {
         Self {
             rule: finding.rule.to_owned(),
-            category: finding.category.word().to_owned(),
-            severity: finding.severity.word().to_owned(),
+            category: finding.category.as_str().to_owned(),
+            severity: finding.severity.as_str().to_owned(),
             message: finding.message,
             line: finding.line,
             column: finding.column,

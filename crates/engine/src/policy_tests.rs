@@ -1,27 +1,27 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admit::{Rules, admit};
-use crate::fleet::Chosen;
+use crate::admit::{AdmissionRules, admit};
 use crate::limits::Limits;
 use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
+use crate::provider_set::SelectedProvider;
 use crate::request::{HostPaths, Request};
 
 fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict {
     let request: Request = serde_json::from_value(request).unwrap();
     let capabilities = Capabilities { host_paths: true, ..Capabilities::default() };
-    let mut profiles = Profiles::shipped();
+    let mut profiles = Profiles::built_in();
     profiles.insert("narrow".to_owned(), Profile { policy: Some("strict".to_owned()), ..Profile::default() });
     profiles.insert("wide".to_owned(), Profile { policy: Some("off".to_owned()), ..Profile::default() });
     let (policies, ceiling) = (Policies::default(), Limits::CEILING);
-    let rules = Rules {
+    let rules = AdmissionRules {
         profiles: &profiles,
         ceiling: &ceiling,
-        chosen: &Chosen::claiming(capabilities),
+        provider: &SelectedProvider::with_capabilities(capabilities),
         policies: &policies,
-        floor,
-        reach: crate::network::Reach::Full,
+        policy_floor: floor,
+        network_ceiling: crate::network::NetworkCeiling::Full,
         private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
@@ -39,7 +39,7 @@ fn refused(request: Value) -> Option<String> {
 const SHELL: &str = "import os\nos.system('ls')";
 
 #[test]
-fn balanced_holds_where_nobody_says_anything() {
+fn balanced_is_the_default_policy() {
     let bomb = json!({"language": "bash", "code": ":(){ :|:& };:"});
     assert_eq!(refused(bomb).unwrap(), "Security validation failed: dangerous code 'fork bomb' (line 1)");
     assert_eq!(refused(json!({"language": "python", "code": SHELL})), None);
@@ -49,7 +49,7 @@ fn balanced_holds_where_nobody_says_anything() {
 }
 
 #[test]
-fn what_a_request_chooses_counts_and_a_floor_cannot_be_left() {
+fn requests_cannot_loosen_profile_or_tenant_policies() {
     let with = |policy: &str, profile: &str| {
         refused(json!({"language": "python", "code": SHELL, "policy": policy, "profile": profile}))
     };
@@ -70,15 +70,15 @@ fn what_a_request_chooses_counts_and_a_floor_cannot_be_left() {
 }
 
 #[test]
-fn a_policy_that_there_is_not_refuses_the_request() {
+fn unknown_policies_are_refused() {
     let policies = Policies::default();
-    let error = choose(&policies, Some("lax"), None, None).unwrap_err().to_string();
+    let error = select_policies(&policies, Some("lax"), None, None).unwrap_err().to_string();
     assert_eq!(error, "policy: unknown policy 'lax'; known: audit, balanced, off, ragflow, strict");
-    assert!(choose(&policies, None, None, Some("gone")).is_err());
+    assert!(select_policies(&policies, None, None, Some("gone")).is_err());
 }
 
 #[test]
-fn commands_are_read_with_what_they_are_given() {
+fn commands_are_checked_with_their_code_and_stdin() {
     for command in [
         json!({"command": ["rm", "-rf", "/"]}),
         json!({"command": ["bash", "-c", "rm -rf /"]}),
@@ -100,7 +100,7 @@ fn commands_are_read_with_what_they_are_given() {
 }
 
 #[test]
-fn files_that_come_along_are_read_and_named() {
+fn input_files_are_checked_and_named() {
     let files = json!([{"path": "lib/a.py", "content": "import shutil\nshutil.rmtree('/')"},
         {"path": "notes.txt", "content": "rm -rf /"}]);
     let verdict = judged(json!({"command": ["python3", "lib/a.py"], "files": files}));
@@ -113,14 +113,14 @@ fn files_that_come_along_are_read_and_named() {
 }
 
 #[test]
-fn code_of_a_playground_is_read_as_well() {
-    let paths = HostPaths { source_in_playground: Some("a.py".to_owned()), ..HostPaths::default() };
+fn code_in_a_host_workspace_is_checked() {
+    let paths = HostPaths { source_in_workspace: Some("a.py".to_owned()), ..HostPaths::default() };
     let request = json!({"language": "python", "code": "import shutil\nshutil.rmtree('/')"});
     assert!(judged_with(request, paths, None).refusal.is_some());
 }
 
 #[test]
-fn settings_of_the_run_are_known() {
+fn execution_settings_affect_findings() {
     let network = |mode: &str| {
         let code = "import socket\nsocket.socket()";
         judged(json!({"language": "python", "code": code, "network": {"mode": mode}})).findings.len()
@@ -137,7 +137,7 @@ fn settings_of_the_run_are_known() {
 }
 
 #[test]
-fn many_files_have_no_more_to_say_than_one() {
+fn findings_of_many_files_are_bounded() {
     let noisy = "import requests\nrequests.get('http://a')\n".repeat(5);
     let files: Vec<Value> =
         (0..200).map(|number| json!({"path": format!("{number}.py"), "content": noisy})).collect();

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::admit::{admit_env, admit_network};
 use crate::limits::{Limits, LimitsSpec};
 use crate::packages::check_names;
-use crate::plan::Overflow;
+use crate::plan::OutputOverflow;
 use crate::request::NetworkSpec;
 
 /// A profile as in `belljar.toml`.
@@ -32,7 +32,7 @@ pub struct Profile {
     /// Whether packages may be built from source and run install scripts, in a sandbox without network.
     pub build_packages: bool,
     /// How to handle output beyond the limit.
-    pub output_overflow: Overflow,
+    pub output_overflow: OutputOverflow,
     /// Default provider: a name, or `auto`.
     pub provider: Option<String>,
     /// The default policy, which also applies in addition to the request's choice.
@@ -84,7 +84,7 @@ pub struct Profiles(BTreeMap<String, Profile>);
 
 impl Profiles {
     /// Returns the built-in profiles: `default`, `terminal` (longer, with space for installs) and `data`.
-    pub fn shipped() -> Self {
+    pub fn built_in() -> Self {
         let limits = |timeout_ms, memory: i64, cpus, disk: i64| LimitsSpec {
             timeout_ms: Some(timeout_ms),
             memory_bytes: Some(memory << 20),
@@ -119,7 +119,7 @@ impl Profiles {
     ///
     /// # Errors
     /// Lists the known names.
-    pub fn named(&self, name: &str) -> Result<&Profile, Error> {
+    pub fn get(&self, name: &str) -> Result<&Profile, Error> {
         self.0.get(name).ok_or_else(|| Error::UnknownProfile {
             given: name.to_owned(),
             known: self.0.keys().cloned().collect::<Vec<_>>().join(", "),
@@ -145,16 +145,16 @@ mod tests {
 
     #[test]
     fn shipped_profiles_pass_admission() {
-        let profiles = Profiles::shipped();
+        let profiles = Profiles::built_in();
         for name in ["default", "terminal", "data"] {
-            let limits = Limits::admit(&profiles.named(name).unwrap().limits, &Limits::CEILING).unwrap();
+            let limits = Limits::admit(&profiles.get(name).unwrap().limits, &Limits::CEILING).unwrap();
             assert!(
                 limits.disk_bytes < limits.memory_bytes,
                 "{name}: a full disk would exceed the memory limit"
             );
         }
-        let terminal = Limits::admit(&profiles.named("terminal").unwrap().limits, &Limits::CEILING).unwrap();
+        let terminal = Limits::admit(&profiles.get("terminal").unwrap().limits, &Limits::CEILING).unwrap();
         assert_eq!((terminal.timeout.as_secs(), terminal.disk_bytes), (120, 1 << 30));
-        assert!(profiles.named("nope").unwrap_err().to_string().contains("data, default, terminal"));
+        assert!(profiles.get("nope").unwrap_err().to_string().contains("data, default, terminal"));
     }
 }

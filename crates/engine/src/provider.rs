@@ -8,13 +8,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::fleet::Strength;
 use crate::language::Language;
 use crate::layer::Layer;
-use crate::living::{Living, LivingCapabilities};
 use crate::outcome::Outcome;
 use crate::packages::Progress;
 use crate::plan::{Image, Plan, Task};
+use crate::provider_set::IsolationStrength;
+use crate::sandbox_handle::{SandboxCapabilities, SandboxHandle};
 
 /// A boxed future, which keeps the port traits dyn-compatible.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -30,7 +30,7 @@ pub enum Stream {
 
 /// Tells a provider whether the program may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flow {
+pub enum SinkControl {
     /// The program may continue.
     Continue,
     /// The program wrote too much and must be killed.
@@ -40,7 +40,7 @@ pub enum Flow {
 /// Receives output as it arrives.
 pub trait Sink: Send {
     /// Receives the next bytes of a stream.
-    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow;
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> SinkControl;
 
     /// Discards all output, because the program runs again. Returns whether that is possible.
     fn restart(&mut self) -> bool {
@@ -53,11 +53,11 @@ pub trait Sink: Send {
 
 /// A sink that discards live output; the report still carries it.
 #[derive(Debug)]
-pub struct Blind;
+pub struct DiscardSink;
 
-impl Sink for Blind {
-    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
-        Flow::Continue
+impl Sink for DiscardSink {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> SinkControl {
+        SinkControl::Continue
     }
 
     fn restart(&mut self) -> bool {
@@ -65,8 +65,8 @@ impl Sink for Blind {
     }
 }
 
-impl Progress for Blind {
-    fn at(&mut self, _what: &str) {}
+impl Progress for DiscardSink {
+    fn report(&mut self, _what: &str) {}
 }
 
 /// An isolation layer that a provider cannot enforce on this host, and why.
@@ -96,9 +96,9 @@ pub struct Capabilities {
     /// Whether programs run on a remote service, where Belljar enforces nothing but the timeout.
     pub remote: bool,
     /// Capabilities of long-lived sandboxes; `None` if they are not supported.
-    pub living: Option<LivingCapabilities>,
+    pub sandboxes: Option<SandboxCapabilities>,
     /// How strongly the provider isolates programs; `None` if `auto` must not select it.
-    pub strength: Option<Strength>,
+    pub strength: Option<IsolationStrength>,
 }
 
 /// Images that requests can name.
@@ -112,9 +112,9 @@ pub enum ImageChoice {
     /// The provider's own images, by name.
     Named {
         /// The default image.
-        usual: String,
+        default_image: String,
         /// Other images that requests may name; `*` means all.
-        others: Vec<String>,
+        allowed: Vec<String>,
     },
 }
 
@@ -130,7 +130,7 @@ pub(crate) enum Capability {
 
 impl Capability {
     /// Returns the name of the capability, and a phrase for a provider that lacks it.
-    pub(crate) fn words(self) -> (&'static str, &'static str) {
+    pub(crate) fn name_and_lack(self) -> (&'static str, &'static str) {
         match self {
             Self::HostPaths => ("host_paths", "cannot mount host folders or volumes"),
             Self::PackageLayers => ("package_layers", "cannot install packages; its image must have them"),
@@ -145,7 +145,7 @@ impl Capability {
     }
 
     /// Returns whether these capabilities include it.
-    pub(crate) fn is_in(self, capabilities: &Capabilities) -> bool {
+    pub(crate) fn is_supported_by(self, capabilities: &Capabilities) -> bool {
         match self {
             Self::HostPaths => capabilities.host_paths,
             Self::PackageLayers => capabilities.package_layers,
@@ -243,7 +243,7 @@ pub struct PoolMetrics {
 /// A warm child whose confinement, inspected from outside, differed from what it reported. Nothing ran in it;
 /// its zygote and all its children were killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mismatch {
+pub struct ConfinementMismatch {
     /// Name of its pool: the language and its preimports.
     pub pool: String,
     /// Tenant of the pool.
@@ -255,7 +255,7 @@ pub struct Mismatch {
 /// The longest turns of the event loop that serves all sandboxes of a local provider, for turns in which one
 /// handler took the most time. Other sandboxes wait while a turn lasts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LoopTurns {
+pub struct LongestTurns {
     /// Name of the handler, from a closed list.
     pub handler: String,
     /// Longest CPU time of a turn.
@@ -273,13 +273,16 @@ pub trait Provider: Debug + Send + Sync {
     /// Opens a sandbox for one task.
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>>;
     /// Opens a long-lived sandbox. Fails if [`Capabilities::living`] is `None`.
-    fn open_living<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Living>, ProviderError>> {
+    fn open_sandbox<'a>(
+        &'a self,
+        _plan: &'a Plan,
+    ) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         let message = format!("provider '{}' does not support long-lived sandboxes", self.name());
         Box::pin(std::future::ready(Err(ProviderError::Unsupported { field: "provider", message })))
     }
     /// Returns a string that identifies the runtime of a language in an image and changes with it, or `None`
     /// if the image cannot run the language.
-    fn runtime<'a>(
+    fn runtime_identity<'a>(
         &'a self,
         _language: &'static Language,
         _image: &'a Image,
@@ -287,17 +290,17 @@ pub trait Provider: Debug + Send + Sync {
         Box::pin(std::future::ready(None))
     }
     /// Checks within seconds that the provider could run something now, without running anything.
-    fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+    fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))
     }
     /// Returns metrics of the warm pools.
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;
     /// Takes the confinement mismatches seen since the last call.
-    fn take_mismatches(&self) -> Vec<Mismatch> {
+    fn take_mismatches(&self) -> Vec<ConfinementMismatch> {
         Vec::new()
     }
     /// Returns the longest turns of the event loop, if one loop serves all sandboxes.
-    fn turns(&self) -> BoxFuture<'_, Vec<LoopTurns>> {
+    fn longest_turns(&self) -> BoxFuture<'_, Vec<LongestTurns>> {
         Box::pin(std::future::ready(Vec::new()))
     }
     /// Shuts down and waits until nothing is left.

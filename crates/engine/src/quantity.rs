@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn shown() {
+    fn formatting() {
         assert_eq!(show_bytes(512 << 20), "512 MB");
         assert_eq!(show_bytes(1_500_000), "1.4 MB");
         assert_eq!(show_duration(Duration::from_millis(30_000)), "30 s");

@@ -9,16 +9,16 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::Capture;
-use crate::admit::Admitted;
+use crate::admit::AdmittedRequest;
 use crate::explain;
 use crate::finding::Finding;
 use crate::layer::Layer;
 use crate::limits::Limits;
-use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, Service, Warmth};
-use crate::packages::{Cache, Prepared};
+use crate::outcome::{Ending, Kernel, Limit, Outcome, Receipt, ServiceInfo, Warmth};
+use crate::packages::{CacheResult, ProvidedPackages};
 use crate::policy::Verdict;
 
-pub use command::{CommandReport, CommandState, Written, WrittenReport};
+pub use command::{CommandReport, CommandState, OutputCapture, OutputReport};
 
 /// Status of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -113,14 +113,14 @@ pub struct DependenciesReport {
     /// Packages with versions.
     pub packages: Vec<String>,
     /// Whether they were cached: `hit`, `miss` or `none`.
-    pub cache: Cache,
+    pub cache: CacheResult,
     /// Time spent installing.
     pub install_ms: u64,
 }
 
-impl From<Prepared> for DependenciesReport {
-    fn from(prepared: Prepared) -> Self {
-        let install_ms = prepared.install.as_millis() as u64;
+impl From<ProvidedPackages> for DependenciesReport {
+    fn from(prepared: ProvidedPackages) -> Self {
+        let install_ms = prepared.install_time.as_millis() as u64;
         Self { packages: prepared.packages, cache: prepared.cache, install_ms }
     }
 }
@@ -154,7 +154,7 @@ pub struct ReceiptReport {
     pub instead_of: Option<&'static str>,
     /// The remote service that it ran on, if any; isolation is then the service's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub service: Option<Service>,
+    pub service: Option<ServiceInfo>,
 }
 
 impl From<Receipt> for ReceiptReport {
@@ -185,20 +185,20 @@ impl Report {
             error: explain::error_line(outcome.ending, limits, &stderr_text),
             stdout: stdout_text,
             stderr: stderr_text,
-            stdout_truncated: stdout.truncated(),
-            stderr_truncated: stderr.truncated(),
+            stdout_truncated: stdout.is_truncated(),
+            stderr_truncated: stderr.is_truncated(),
             stdout_base64,
             stderr_base64,
             result: ResultValue {
                 present: outcome.result.is_some(),
                 value: outcome.result.unwrap_or(Value::Null),
             },
-            artifacts: outcome.artifacts.into_iter().map(artifact).collect(),
+            artifacts: outcome.artifacts.into_iter().map(artifact_report).collect(),
             findings: outcome.findings,
             dependencies: DependenciesReport::default(),
-            duration_ms: millis(outcome.duration),
+            duration_ms: to_millis(outcome.duration),
             usage: UsageReport {
-                cpu_ms: millis(outcome.usage.cpu),
+                cpu_ms: to_millis(outcome.usage.cpu),
                 peak_memory_bytes: outcome.usage.peak_memory_bytes,
                 processes_peak: outcome.usage.peak_processes,
             },
@@ -208,8 +208,8 @@ impl Report {
     }
 
     /// Creates the report of an execution that a policy refused.
-    pub(crate) fn refused(id: String, admitted: Admitted) -> Self {
-        let Admitted { verdict: Verdict { findings, refusal }, metadata, .. } = admitted;
+    pub(crate) fn refused(id: String, admitted: AdmittedRequest) -> Self {
+        let AdmittedRequest { verdict: Verdict { findings, refusal }, metadata, .. } = admitted;
         Report {
             id,
             status: Status::Refused,
@@ -235,7 +235,7 @@ impl Report {
     }
 
     /// Prepends the findings of the policies.
-    pub(crate) fn after(mut self, verdict: Verdict) -> Self {
+    pub(crate) fn with_policy_findings(mut self, verdict: Verdict) -> Self {
         self.findings.splice(..0, verdict.findings);
         self
     }
@@ -251,7 +251,7 @@ impl Report {
     }
 
     /// Records the failing provider that was replaced by a fallback.
-    pub(crate) fn instead_of(mut self, other: Option<&'static str>) -> Self {
+    pub(crate) fn with_fallback_for(mut self, other: Option<&'static str>) -> Self {
         if let Some(receipt) = &mut self.receipt {
             receipt.instead_of = other;
         }
@@ -259,7 +259,7 @@ impl Report {
     }
 
     /// Adds the packages that were provided, and their findings.
-    pub(crate) fn with_packages(mut self, prepared: Prepared) -> Self {
+    pub(crate) fn with_packages(mut self, prepared: ProvidedPackages) -> Self {
         self.findings.splice(0..0, prepared.findings.iter().cloned());
         self.dependencies = prepared.into();
         self
@@ -273,14 +273,14 @@ impl Report {
             (Status::Refused, ..) => 126,
             (Status::LimitExceeded, Some(Limit::Memory), ..) => 137,
             (_, _, Some(code), _) => code,
-            (_, _, None, Some(name)) => signalled_status(name),
+            (_, _, None, Some(name)) => signal_exit_status(name),
             (_, _, None, None) => 137,
         }
     }
 }
 
 /// Returns the exit status for a program killed by the named signal: 128 plus its number.
-pub fn signalled_status(name: &str) -> u8 {
+pub fn signal_exit_status(name: &str) -> u8 {
     let signal = (1..=64).find(|signal| explain::signal_name(*signal) == name);
     signal.map_or(137, |signal| 128 + signal as u8)
 }
@@ -309,7 +309,7 @@ pub fn text_and_base64(bytes: Vec<u8>) -> (String, Option<String>) {
     }
 }
 
-fn artifact(artifact: crate::outcome::Artifact) -> ArtifactReport {
+fn artifact_report(artifact: crate::outcome::Artifact) -> ArtifactReport {
     ArtifactReport {
         mime_type: mime_type(&artifact.name).unwrap_or("application/octet-stream"),
         name: artifact.name,
@@ -341,6 +341,6 @@ pub fn mime_type(name: &str) -> Option<&'static str> {
 }
 
 /// Converts to milliseconds with microsecond precision, enough for the fastest execution.
-fn millis(duration: std::time::Duration) -> f64 {
+fn to_millis(duration: std::time::Duration) -> f64 {
     duration.as_micros() as f64 / 1_000.0
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::Error;
-use crate::admit::MAX_REQUEST;
+use crate::admit::MAX_REQUEST_BYTES;
 use crate::limits::LimitsSpec;
 use crate::plan::Mount;
 
@@ -64,15 +64,15 @@ impl Request {
     /// # Errors
     /// Says what is invalid and where, and names unknown fields.
     pub fn parse(json: &[u8]) -> Result<Self, Error> {
-        if json.len() > MAX_REQUEST {
+        if json.len() > MAX_REQUEST_BYTES {
             return Err(Self::too_long());
         }
-        crate::json::object(json)
+        crate::json::parse_object(json)
     }
 
     /// Returns the error for a request longer than [`MAX_REQUEST`], also for callers that stop reading early.
     pub fn too_long() -> Error {
-        let bound = crate::quantity::show_bytes(MAX_REQUEST as u64);
+        let bound = crate::quantity::show_bytes(MAX_REQUEST_BYTES as u64);
         Error::invalid("request", format!("more than {bound}; leave out some of its input"))
     }
 }
@@ -115,7 +115,7 @@ pub struct NetworkSpec {
 #[derive(Debug, Clone, Default)]
 pub struct HostPaths {
     /// A host folder to use as the workspace.
-    pub playground: Option<PathBuf>,
+    pub host_workspace: Option<PathBuf>,
     /// Additional host folders and files.
     pub mounts: Vec<Mount>,
     /// Folder of an unpacked root.
@@ -123,7 +123,7 @@ pub struct HostPaths {
     /// Name of the file that the code came from.
     pub source_name: Option<String>,
     /// Path of the file with the code, relative to the host workspace, if it is in there.
-    pub source_in_playground: Option<String>,
+    pub source_in_workspace: Option<String>,
 }
 
 #[cfg(test)]
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_with_its_place() {
+    fn invalid_requests_are_refused_with_a_position() {
         assert_eq!(
             refused("{\"code\": 1"),
             "request: invalid type: integer `1`, expected a string (column 10)"
@@ -148,7 +148,7 @@ mod tests {
             assert_eq!(refused(nothing), "request: is not a JSON object");
         }
         assert_eq!(
-            refused(&" ".repeat(MAX_REQUEST + 1)),
+            refused(&" ".repeat(MAX_REQUEST_BYTES + 1)),
             "request: more than 160 MB; leave out some of its input"
         );
     }

@@ -13,27 +13,28 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::admit::{
-    Admitted, DEFAULT_TENANT, Rules, admit_env, admit_image, admit_layers, admit_metadata, check_relative,
-    choose_network, demand_folders, demand_packages, over_image, parse_mount, resolve,
+    AdmissionRules, AdmittedRequest, DEFAULT_TENANT, admit_env, admit_image, admit_metadata,
+    admit_required_layers, check_relative, merge_image_env, parse_mount, require_host_paths,
+    require_package_layers, resolve, select_network,
 };
-use crate::fleet::Chosen;
 use crate::limits::{Limits, LimitsSpec};
-use crate::packages::{Wanted, admit_standing};
-use crate::plan::{Mount, Overflow, Plan};
+use crate::packages::{AdmittedPackages, admit_sandbox_packages};
+use crate::plan::{Mount, OutputOverflow, Plan};
 use crate::policy;
 use crate::profile::Profile;
+use crate::provider_set::SelectedProvider;
 use crate::quantity::show_duration;
 use crate::request::{Dependencies, HostPaths, NetworkSpec, Request};
 
-pub use command::{AdmittedCommand, CommandRequest, SignalSpec, SizeSpec, admit_command};
+pub use command::{AdmittedCommand, CommandRequest, SignalSpec, TerminalSizeSpec, admit_command};
 
 /// Default lifetime of a sandbox.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3_600);
+pub const DEFAULT_SANDBOX_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// Default timeout of a command in a sandbox.
 pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum number of volumes of one sandbox.
 pub const MAX_VOLUMES: usize = 16;
-const MAX_VOLUME_NAME: usize = 64;
+const MAX_VOLUME_NAME_BYTES: usize = 64;
 
 /// Action taken when the lifetime of a sandbox ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +99,7 @@ pub struct VolumeSpec {
 
 impl VolumeSpec {
     /// Returns the error for a volume or host folder that does not exist.
-    pub fn unknown(&self) -> Error {
+    pub fn not_found(&self) -> Error {
         let message = match (&self.name, &self.host) {
             (_, Some(host)) => format!("there is no host folder '{host}'"),
             (name, None) => format!("there is no volume '{}'", name.as_deref().unwrap_or_default()),
@@ -123,16 +124,16 @@ pub struct AdmittedSandbox {
     pub snapshot: Option<String>,
     /// Data returned with the sandbox.
     pub metadata: Map<String, Value>,
-    pub(crate) chosen: Chosen,
-    pub(crate) wanted: Wanted,
-    overflow: Overflow,
+    pub(crate) provider: SelectedProvider,
+    pub(crate) packages: AdmittedPackages,
+    overflow: OutputOverflow,
     policies: Vec<Arc<Policy>>,
 }
 
 impl AdmittedSandbox {
     /// Sets the tenant, in place of [`DEFAULT_TENANT`].
     #[must_use]
-    pub fn for_tenant(mut self, tenant: &str) -> Self {
+    pub fn with_tenant(mut self, tenant: &str) -> Self {
         tenant.clone_into(&mut self.plan.tenant);
         self
     }
@@ -143,7 +144,7 @@ impl AdmittedSandbox {
     /// Names the first volume for which `folder_of` returns `None`.
     pub fn with_volumes(mut self, folder_of: impl Fn(&VolumeSpec) -> Option<PathBuf>) -> Result<Self, Error> {
         for volume in &self.volumes {
-            let source = folder_of(volume).ok_or_else(|| volume.unknown())?;
+            let source = folder_of(volume).ok_or_else(|| volume.not_found())?;
             let (destination, writable) = (volume.path.clone(), !volume.read_only);
             self.plan.mounts.push(Mount { source, destination, writable });
         }
@@ -155,43 +156,43 @@ impl AdmittedSandbox {
 ///
 /// # Errors
 /// Names the invalid field and how to fix it.
-pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<AdmittedSandbox, Error> {
-    let profile = rules.profiles.named(request.profile.as_deref().unwrap_or("default"))?;
-    let mut limits = request.limits.over(&profile.limits);
+pub fn admit_sandbox(request: SandboxRequest, rules: &AdmissionRules<'_>) -> Result<AdmittedSandbox, Error> {
+    let profile = rules.profiles.get(request.profile.as_deref().unwrap_or("default"))?;
+    let mut limits = request.limits.or(&profile.limits);
     limits.timeout_ms.get_or_insert(DEFAULT_COMMAND_TIMEOUT.as_millis() as i64);
     let image = admit_image(request.image.as_deref(), None, profile, rules)?;
     let plan = Plan {
-        env: over_image(&image, admit_env(&request.env, profile)?),
+        env: merge_image_env(&image, admit_env(&request.env, profile)?),
         image,
-        playground: None,
+        host_workspace: None,
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
         limits: Limits::admit(&limits, rules.ceiling)?,
-        network: choose_network(request.network.as_ref(), profile, rules)?,
-        require: admit_layers(&request.require, rules.chosen.capabilities())?,
+        network: select_network(request.network.as_ref(), profile, rules)?,
+        require: admit_required_layers(&request.require, rules.provider.capabilities())?,
         tenant: DEFAULT_TENANT.to_owned(),
         preimports: Vec::new(),
         frequent_imports: Vec::new(),
         package_layers: Vec::new(),
-        held: None,
+        package_lease: None,
     };
     admit_metadata(&request.metadata)?;
     let folders = [("volumes", !request.volumes.is_empty()), ("mount", !plan.mounts.is_empty())];
-    demand_folders(&folders, rules.chosen)?;
-    demand_packages(&request.dependencies, rules.chosen)?;
+    require_host_paths(&folders, rules.provider)?;
+    require_package_layers(&request.dependencies, rules.provider)?;
     let admitted = AdmittedSandbox {
         timeout: admit_timeout(request.timeout_ms, rules.ceiling.timeout)?,
         on_timeout: admit_on_timeout(request.on_timeout, rules)?,
         volumes: admit_volumes(request.volumes)?,
         snapshot: request.snapshot,
         metadata: request.metadata,
-        chosen: rules.chosen.clone(),
-        wanted: admit_standing(request.dependencies, profile)?,
+        provider: rules.provider.clone(),
+        packages: admit_sandbox_packages(request.dependencies, profile)?,
         overflow: profile.output_overflow,
-        policies: policy::choose(
+        policies: policy::select_policies(
             rules.policies,
             request.policy.as_deref(),
             profile.policy.as_deref(),
-            rules.floor,
+            rules.policy_floor,
         )?,
         plan,
     };
@@ -202,14 +203,17 @@ pub fn admit_sandbox(request: SandboxRequest, rules: &Rules<'_>) -> Result<Admit
 ///
 /// # Errors
 /// Names the invalid field and how to fix it.
-pub fn admit_inside(
+pub fn admit_in_sandbox(
     sandbox: &AdmittedSandbox,
     mut request: Request,
-    rules: &Rules<'_>,
-) -> Result<Admitted, Error> {
-    refuse_what_the_sandbox_decides(&request)?;
-    let policies =
-        policy::add(rules.policies, sandbox.policies.clone(), [request.policy.as_deref(), rules.floor])?;
+    rules: &AdmissionRules<'_>,
+) -> Result<AdmittedRequest, Error> {
+    refuse_fixed_fields(&request)?;
+    let policies = policy::add_policies(
+        rules.policies,
+        sandbox.policies.clone(),
+        [request.policy.as_deref(), rules.policy_floor],
+    )?;
     let own = &sandbox.plan.limits;
     request.limits = LimitsSpec {
         timeout_ms: request.limits.timeout_ms.or(Some(own.timeout.as_millis() as i64)),
@@ -222,18 +226,18 @@ pub fn admit_inside(
     let mut env = sandbox.plan.env.clone();
     env.extend(given);
     request.env = env;
-    let inside = Rules { ceiling: &Limits { disk_bytes: u64::MAX, ..*rules.ceiling }, ..*rules };
+    let inside = AdmissionRules { ceiling: &Limits { disk_bytes: u64::MAX, ..*rules.ceiling }, ..*rules };
     // The profile is already part of the sandbox's plan.
     let mut admitted = resolve(request, HostPaths::default(), &Profile::default(), &inside)?;
     let Limits { timeout, output_bytes, .. } = admitted.plan.limits;
     admitted.plan = sandbox.plan.clone();
     admitted.plan.limits = Limits { timeout, output_bytes, ..*own };
     admitted.overflow = sandbox.overflow;
-    admitted.wanted = Wanted::default();
-    Ok(admitted.read(&policies, None))
+    admitted.packages = AdmittedPackages::default();
+    Ok(admitted.with_verdict(&policies, None))
 }
 
-fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
+fn refuse_fixed_fields(request: &Request) -> Result<(), Error> {
     if request.dependencies.detect == Some(true) {
         let message = "imports are not detected in an open sandbox; name its packages when you open it";
         return Err(Error::Unsupported { field: "dependencies.detect", message: message.to_owned() });
@@ -261,7 +265,7 @@ fn refuse_what_the_sandbox_decides(request: &Request) -> Result<(), Error> {
 }
 
 pub(crate) fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Duration, Error> {
-    let Some(given) = given else { return Ok(DEFAULT_TIMEOUT.min(most)) };
+    let Some(given) = given else { return Ok(DEFAULT_SANDBOX_TIMEOUT.min(most)) };
     let timeout = u64::try_from(given).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
     let Some(timeout) = timeout else {
         return Err(Error::invalid("timeout_ms", "must be above zero: there is no 'forever'"));
@@ -273,9 +277,9 @@ pub(crate) fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Durati
     Ok(timeout)
 }
 
-fn admit_on_timeout(wanted: OnTimeout, rules: &Rules<'_>) -> Result<OnTimeout, Error> {
+fn admit_on_timeout(wanted: OnTimeout, rules: &AdmissionRules<'_>) -> Result<OnTimeout, Error> {
     let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
-    let Some(living) = &rules.chosen.capabilities().living else {
+    let Some(living) = &rules.provider.capabilities().sandboxes else {
         return unsupported("provider", "this provider does not support long-lived sandboxes");
     };
     match (wanted, &living.cannot_pause) {
@@ -290,7 +294,7 @@ fn admit_on_timeout(wanted: OnTimeout, rules: &Rules<'_>) -> Result<OnTimeout, E
 pub fn is_volume_name(name: &str) -> bool {
     let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.');
     !name.is_empty()
-        && name.len() <= MAX_VOLUME_NAME
+        && name.len() <= MAX_VOLUME_NAME_BYTES
         && !name.starts_with(['.', '-'])
         && name.chars().all(fine)
 }
@@ -310,7 +314,7 @@ fn admit_volumes(volumes: Vec<VolumeSpec>) -> Result<Vec<VolumeSpec>, Error> {
             return Err(Error::invalid(
                 "volumes",
                 format!(
-                    "'{name}' is not a valid volume name: use up to {MAX_VOLUME_NAME} of a-z, 0-9, '-', '_' and '.'"
+                    "'{name}' is not a valid volume name: use up to {MAX_VOLUME_NAME_BYTES} of a-z, 0-9, '-', '_' and '.'"
                 ),
             ));
         }

@@ -2,29 +2,29 @@ use belljar_analysis::policy::Policies;
 use serde_json::json;
 
 use super::*;
-use crate::living::LivingCapabilities;
 use crate::plan::{Network, Program};
 use crate::profile::Profiles;
 use crate::provider::Capabilities;
+use crate::sandbox_handle::SandboxCapabilities;
 
-fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&Rules<'_>) -> T) -> T {
-    let living = LivingCapabilities { cannot_pause: cannot_pause.map(str::to_owned) };
+fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&AdmissionRules<'_>) -> T) -> T {
+    let living = SandboxCapabilities { cannot_pause: cannot_pause.map(str::to_owned) };
     let capabilities = Capabilities {
-        living: Some(living),
+        sandboxes: Some(living),
         host_paths: true,
         package_layers: true,
         single_hosts: true,
         images: crate::provider::ImageChoice::Unpacked,
         ..Capabilities::default()
     };
-    let profiles = Profiles::shipped();
-    act(&Rules {
+    let profiles = Profiles::built_in();
+    act(&AdmissionRules {
         profiles: &profiles,
         ceiling: &Limits::CEILING,
-        chosen: &Chosen::claiming(capabilities),
+        provider: &SelectedProvider::with_capabilities(capabilities),
         policies: &Policies::default(),
-        floor: None,
-        reach: crate::network::Reach::Full,
+        policy_floor: None,
+        network_ceiling: crate::network::NetworkCeiling::Full,
         private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     })
@@ -40,9 +40,9 @@ fn refused(request: Value) -> String {
 }
 
 #[test]
-fn nothing_is_needed() {
+fn all_fields_are_optional() {
     let sandbox = admitted(json!({})).unwrap();
-    assert_eq!((sandbox.timeout, sandbox.on_timeout), (DEFAULT_TIMEOUT, OnTimeout::Kill));
+    assert_eq!((sandbox.timeout, sandbox.on_timeout), (DEFAULT_SANDBOX_TIMEOUT, OnTimeout::Kill));
     assert_eq!(sandbox.plan.limits, Limits { timeout: DEFAULT_COMMAND_TIMEOUT, ..Limits::DEFAULT });
     assert_eq!(sandbox.plan.network, Network::None);
     let terminal =
@@ -52,7 +52,7 @@ fn nothing_is_needed() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_never_clamped() {
+fn invalid_values_are_refused_and_never_clamped() {
     assert!(refused(json!({"timeout_ms": 0})).contains("timeout_ms: must be above zero"));
     assert!(refused(json!({"timeout_ms": -5})).contains("timeout_ms: must be above zero"));
     assert!(refused(json!({"timeout_ms": 1_i64 << 60})).contains("above the ceiling of"));
@@ -67,7 +67,7 @@ fn what_cannot_be_is_refused_and_never_clamped() {
 }
 
 #[test]
-fn volumes_have_names_and_places_of_their_own() {
+fn volume_names_and_mount_points_are_checked() {
     let volume = |name: &str, path: &str| json!({"volumes": [{"name": name, "path": path}]});
     for path in ["/data", "/data/x", "/workspace/cache", "/mnt/a"] {
         assert!(admitted(volume("cache", path)).is_ok(), "{path}");
@@ -99,11 +99,11 @@ fn volumes_have_names_and_places_of_their_own() {
 }
 
 #[test]
-fn a_task_inside_has_the_sandboxes_limits() {
+fn tasks_in_a_sandbox_have_its_limits() {
     let sandbox = admitted(json!({"env": {"A": "1", "B": "1"}, "limits": {"disk_bytes": 1 << 20}})).unwrap();
     let inside = |request: Value| {
         let request = serde_json::from_value(request).unwrap();
-        with(None, |rules| admit_inside(&sandbox, request, rules)).map_err(|error| error.to_string())
+        with(None, |rules| admit_in_sandbox(&sandbox, request, rules)).map_err(|error| error.to_string())
     };
     let task = inside(json!({"command": ["ls"], "env": {"B": "2"}, "limits": {"timeout_ms": 5}})).unwrap();
     assert_eq!((task.task.env["A"].as_str(), task.task.env["B"].as_str()), ("1", "2"));
@@ -125,16 +125,19 @@ fn a_task_inside_has_the_sandboxes_limits() {
 }
 
 #[test]
-fn volumes_need_somebody_who_can_show_them() {
-    let living = Some(LivingCapabilities { cannot_pause: None });
-    let (profiles, policies) = (Profiles::shipped(), Policies::default());
-    let rules = Rules {
+fn sandboxes_need_provider_capabilities() {
+    let living = Some(SandboxCapabilities { cannot_pause: None });
+    let (profiles, policies) = (Profiles::built_in(), Policies::default());
+    let rules = AdmissionRules {
         profiles: &profiles,
         ceiling: &Limits::CEILING,
-        chosen: &Chosen::claiming(Capabilities { living, ..Capabilities::default() }),
+        provider: &SelectedProvider::with_capabilities(Capabilities {
+            sandboxes: living,
+            ..Capabilities::default()
+        }),
         policies: &policies,
-        floor: None,
-        reach: crate::network::Reach::Full,
+        policy_floor: None,
+        network_ceiling: crate::network::NetworkCeiling::Full,
         private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
@@ -160,5 +163,5 @@ fn volumes_need_somebody_who_can_show_them() {
     // Tasks in an open sandbox do not need these capabilities again.
     let sandbox = admit_sandbox(serde_json::from_value(json!({})).unwrap(), &rules).unwrap();
     let task = serde_json::from_value(json!({"language": "python", "code": "1"})).unwrap();
-    assert!(admit_inside(&sandbox, task, &rules).is_ok());
+    assert!(admit_in_sandbox(&sandbox, task, &rules).is_ok());
 }

@@ -10,7 +10,7 @@ use crate::quantity::{parse_bytes, parse_millis};
 /// How much work is done ahead of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Warming {
+pub enum WarmPoolMode {
     /// Warm children wait for requests in their own sandboxes.
     #[default]
     Pool,
@@ -24,7 +24,7 @@ pub enum Warming {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WarmSettings {
     /// How much work is done ahead of requests.
-    pub mode: Warming,
+    pub mode: WarmPoolMode,
     /// Maximum memory of all waiting children together.
     pub memory_bytes: u64,
     /// Time without requests after which a pool is emptied.
@@ -33,13 +33,13 @@ pub struct WarmSettings {
 
 impl Default for WarmSettings {
     fn default() -> Self {
-        Self { mode: Warming::default(), memory_bytes: 512 << 20, idle: Duration::from_secs(30) }
+        Self { mode: WarmPoolMode::default(), memory_bytes: 512 << 20, idle: Duration::from_secs(30) }
     }
 }
 
 impl WarmSettings {
     /// Replaces the mode.
-    pub fn with_mode(self, mode: Warming) -> Self {
+    pub fn with_mode(self, mode: WarmPoolMode) -> Self {
         Self { mode, ..self }
     }
 }
@@ -49,7 +49,7 @@ impl WarmSettings {
 #[serde(deny_unknown_fields, default)]
 pub struct WarmSpec {
     /// `pool`, `fork` or `off`.
-    pub mode: Option<Warming>,
+    pub mode: Option<WarmPoolMode>,
     /// A size, e.g. `512M`.
     pub memory: Option<String>,
     /// A duration, e.g. `30s`.
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn settings_are_refused_and_not_clamped() {
         let warm = admit("64M", "2m").unwrap();
-        assert_eq!((warm.memory_bytes, warm.idle.as_secs(), warm.mode), (64 << 20, 120, Warming::Pool));
+        assert_eq!((warm.memory_bytes, warm.idle.as_secs(), warm.mode), (64 << 20, 120, WarmPoolMode::Pool));
         assert_eq!(WarmSpec::default().admit().unwrap(), WarmSettings::default());
         for (memory, idle, names) in [
             ("-1", "1s", "warm.memory"),

@@ -30,7 +30,7 @@ mod linux {
     use std::time::{Duration, Instant};
 
     use belljar_guest::Guest;
-    use belljar_guest::protocol::{Attach, Settings, StartCommand, WriteOptions};
+    use belljar_guest::protocol::{AttachOptions, GuestSettings, StartCommand, WriteOptions};
     use tokio::net::UnixStream;
 
     const ROUNDS: usize = 300;
@@ -51,7 +51,7 @@ mod linux {
         let workdir = folder.path().to_string_lossy().into_owned();
         let started = Instant::now();
         let (mut child, line) = spawn()?;
-        let guest = Guest::connect(line, Settings { workdir, ..Settings::default() }).await?;
+        let guest = Guest::connect(line, GuestSettings { workdir, ..GuestSettings::default() }).await?;
         println!("guest up                     {:>10.2?}", started.elapsed());
         tokio::time::sleep(Duration::from_millis(100)).await;
         println!("idle guest                   {:>10}", memory(&child)?);
@@ -71,7 +71,7 @@ mod linux {
 
     async fn run(guest: &Guest, argv: &[&str]) -> Result<(), Box<dyn Error>> {
         let command = StartCommand::program(argv.iter().copied());
-        let (_, mut output) = guest.start_attached(command, Attach::default()).await?;
+        let (_, mut output) = guest.start_attached(command, AttachOptions::default()).await?;
         while output.next().await?.is_some() {}
         Ok(())
     }

@@ -16,14 +16,14 @@
 
 #[cfg(target_os = "linux")]
 mod archive;
+mod flow_control;
 #[cfg(target_os = "linux")]
 mod guest;
 pub mod host;
-mod line;
 pub mod protocol;
 
 #[cfg(target_os = "linux")]
-pub use archive::WORKER;
+pub use archive::ARCHIVE_WORKER_NAME;
 #[cfg(target_os = "linux")]
-pub use guest::{GATE, GATED, NAME, ON_STDIO, run_if_asked};
+pub use guest::{GATE_SOCKET, GATED_ARGUMENT, GUEST_NAME, STDIO_ARGUMENT, run_if_asked};
 pub use host::{Guest, GuestError};

@@ -2,16 +2,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use belljar_layers::shelf::{OPEN_FOLDER, names};
+use belljar_layers::store::{OPEN_FOLDER_FLAGS, names};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
 /// Maximum nesting depth.
 pub(crate) const MAX_DEPTH: usize = 256;
-pub(crate) const FOLDER: Mode = Mode::from_raw_mode(0o755);
+pub(crate) const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 
 /// Clones everything below one folder into another one.
-pub(crate) fn clone(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(crate) fn clone_tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
     below(from, to, 0)
 }
 
@@ -25,12 +25,12 @@ fn below(from: BorrowedFd<'_>, to: BorrowedFd<'_>, depth: usize) -> Result<(), E
             rustix::fs::linkat(from, &name, to, &name, AtFlags::empty())?;
             continue;
         }
-        rustix::fs::mkdirat(to, &name, FOLDER)?;
+        rustix::fs::mkdirat(to, &name, FOLDER_MODE)?;
         let (inner, new) = (
-            rustix::fs::openat(from, &name, OPEN_FOLDER, Mode::empty())?,
-            rustix::fs::openat(to, &name, OPEN_FOLDER, Mode::empty())?,
+            rustix::fs::openat(from, &name, OPEN_FOLDER_FLAGS, Mode::empty())?,
+            rustix::fs::openat(to, &name, OPEN_FOLDER_FLAGS, Mode::empty())?,
         );
-        rustix::fs::fchmod(&new, FOLDER)?;
+        rustix::fs::fchmod(&new, FOLDER_MODE)?;
         below(inner.as_fd(), new.as_fd(), depth + 1)?;
     }
     Ok(())

@@ -25,7 +25,7 @@ impl fmt::Debug for Login {
 
 /// Logins by registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Credentials(BTreeMap<String, Login>);
+pub struct RegistryCredentials(BTreeMap<String, Login>);
 
 #[derive(Deserialize)]
 struct DockerConfig {
@@ -39,10 +39,10 @@ struct DockerAuth {
     auth: String,
 }
 
-impl Credentials {
+impl RegistryCredentials {
     /// Reads Docker's `config.json`. Logins in credential helpers are ignored: no program is run for an
     /// image.
-    pub fn of_docker(text: &str) -> Self {
+    pub fn from_docker_config(text: &str) -> Self {
         let Ok(config) = serde_json::from_str::<DockerConfig>(text) else { return Self::default() };
         let logins = config.auths.into_iter().filter_map(|(place, auth)| {
             let pair = String::from_utf8(STANDARD.decode(auth.auth.trim()).ok()?).ok()?;
@@ -60,7 +60,7 @@ impl Credentials {
         self
     }
 
-    pub(crate) fn of(&self, registry: &str) -> RegistryAuth {
+    pub(crate) fn auth_for(&self, registry: &str) -> RegistryAuth {
         match self.0.get(&host_of(registry)) {
             Some(Login { user, password }) => RegistryAuth::Basic(user.clone(), password.clone()),
             None => RegistryAuth::Anonymous,
@@ -83,16 +83,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logins_are_found_as_docker_keeps_them() {
+    fn docker_logins_are_parsed() {
         let text = r#"{"auths": {"https://index.docker.io/v1/": {"auth": "bWU6c2VjOnJldA=="},
             "127.0.0.1:5000": {"auth": "YTpi"}, "helper.example": {}}, "credsStore": "x"}"#;
-        let found = Credentials::of_docker(text);
+        let found = RegistryCredentials::from_docker_config(text);
         let basic = |user: &str, password: &str| RegistryAuth::Basic(user.to_owned(), password.to_owned());
-        assert_eq!(found.of("docker.io"), basic("me", "sec:ret"));
-        assert_eq!(found.of("127.0.0.1:5000"), basic("a", "b"));
-        assert_eq!(found.of("127.0.0.1:5001"), RegistryAuth::Anonymous);
-        assert_eq!(found.of("helper.example"), RegistryAuth::Anonymous);
-        assert_eq!(Credentials::of_docker("no json"), Credentials::default());
+        assert_eq!(found.auth_for("docker.io"), basic("me", "sec:ret"));
+        assert_eq!(found.auth_for("127.0.0.1:5000"), basic("a", "b"));
+        assert_eq!(found.auth_for("127.0.0.1:5001"), RegistryAuth::Anonymous);
+        assert_eq!(found.auth_for("helper.example"), RegistryAuth::Anonymous);
+        assert_eq!(RegistryCredentials::from_docker_config("no json"), RegistryCredentials::default());
         assert!(!format!("{found:?}").contains("sec:ret"));
     }
 }

@@ -1,7 +1,7 @@
 //! Manifests and configurations: the parts of an image, its platform, and its variables.
 
-use belljar_engine::images::{MAX_VARIABLES, Variables};
-use belljar_layers::shelf::Digest;
+use belljar_engine::images::{ImageVariables, MAX_VARIABLES_BYTES};
+use belljar_layers::store::ContentDigest;
 use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, Os};
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -9,44 +9,44 @@ use sha2::{Digest as _, Sha256};
 use crate::error::ImageError;
 
 /// Maximum size of a manifest or a configuration, in bytes.
-pub(crate) const MAX_DOCUMENT: u64 = 4 << 20;
+pub(crate) const MAX_DOCUMENT_BYTES: u64 = 4 << 20;
 const MAX_LAYERS: usize = 128;
 
 /// A manifest or an index.
-pub(crate) enum Document {
+pub(crate) enum ManifestDocument {
     Image(Box<ImageManifest>),
     Index(Box<ImageIndex>),
 }
 
 /// Identifies an object by digest and size.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Blob {
-    pub(crate) digest: Digest,
+pub(crate) struct BlobRef {
+    pub(crate) digest: ContentDigest,
     pub(crate) size: u64,
 }
 
 /// The relevant part of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Settings {
+pub(crate) struct ImageConfig {
     /// Digests of the uncompressed layers, lowest first.
-    pub(crate) layers: Vec<Digest>,
-    pub(crate) variables: Variables,
+    pub(crate) layers: Vec<ContentDigest>,
+    pub(crate) variables: ImageVariables,
 }
 
 /// Returns the SHA-256 of some bytes.
-pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
-    finished(Sha256::new_with_prefix(bytes))
+pub(crate) fn digest_of(bytes: &[u8]) -> ContentDigest {
+    finish_digest(Sha256::new_with_prefix(bytes))
 }
 
 /// Returns the digest of a hasher.
-pub(crate) fn finished(hasher: Sha256) -> Digest {
+pub(crate) fn finish_digest(hasher: Sha256) -> ContentDigest {
     let text: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     // Infallible: a SHA-256 always has 64 lowercase hexadecimal digits.
     text.parse().unwrap_or_else(|_| unreachable!())
 }
 
 /// Parses `sha256:…`; other algorithms are refused.
-pub(crate) fn digest(text: &str) -> Result<Digest, ImageError> {
+pub(crate) fn parse_digest(text: &str) -> Result<ContentDigest, ImageError> {
     let hex = text.strip_prefix("sha256:");
     hex.and_then(|hex| hex.parse().ok()).ok_or_else(|| {
         ImageError::refused(format!(
@@ -57,20 +57,24 @@ pub(crate) fn digest(text: &str) -> Result<Digest, ImageError> {
 }
 
 /// Checks bytes against their digest.
-pub(crate) fn verified(what: &str, bytes: Vec<u8>, digest: &Digest) -> Result<Vec<u8>, ImageError> {
+pub(crate) fn verify_digest(
+    what: &str,
+    bytes: Vec<u8>,
+    digest: &ContentDigest,
+) -> Result<Vec<u8>, ImageError> {
     match digest_of(&bytes) == *digest {
         true => Ok(bytes),
         false => Err(ImageError::Tampered { what: what.to_owned() }),
     }
 }
 
-impl Document {
+impl ManifestDocument {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
         #[derive(serde::Deserialize)]
-        struct Shape {
+        struct ManifestProbe {
             manifests: Option<serde::de::IgnoredAny>,
         }
-        match json::<Shape>("its manifest", bytes)?.manifests {
+        match json::<ManifestProbe>("its manifest", bytes)?.manifests {
             Some(_) => json("its index", bytes).map(Box::new).map(Self::Index),
             None => json("its manifest", bytes).map(Box::new).map(Self::Image),
         }
@@ -83,7 +87,7 @@ fn json<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> 
 }
 
 /// Selects the manifest for this machine.
-pub(crate) fn fitting(name: &str, index: &ImageIndex) -> Result<Blob, ImageError> {
+pub(crate) fn select_platform(name: &str, index: &ImageIndex) -> Result<BlobRef, ImageError> {
     let (os, arch) = (Os::Linux, Arch::default());
     let fits = |entry: &&Descriptor| {
         entry
@@ -97,31 +101,31 @@ pub(crate) fn fitting(name: &str, index: &ImageIndex) -> Result<Blob, ImageError
     let offered = index.manifests().iter().filter_map(|entry| entry.platform().as_ref());
     let offered: Vec<_> =
         offered.map(|platform| format!("{}/{}", platform.os(), platform.architecture())).collect();
-    Err(wrong_machine(name, offered.join(", ")))
+    Err(wrong_platform(name, offered.join(", ")))
 }
 
-fn wrong_machine(name: &str, offered: String) -> ImageError {
+fn wrong_platform(name: &str, offered: String) -> ImageError {
     let wanted = format!("linux/{}", Arch::default());
     ImageError::Platform { name: name.to_owned(), wanted, offered: offered.escape_debug().to_string() }
 }
 
 /// Returns the configuration and the layers of a manifest, lowest layer first.
-pub(crate) fn parts(manifest: &ImageManifest) -> Result<(Blob, Vec<Blob>), ImageError> {
+pub(crate) fn config_and_layers(manifest: &ImageManifest) -> Result<(BlobRef, Vec<BlobRef>), ImageError> {
     let layers = manifest.layers().iter().map(blob_of).collect::<Result<Vec<_>, _>>()?;
     Ok((blob_of(manifest.config())?, layers))
 }
 
-fn blob_of(entry: &Descriptor) -> Result<Blob, ImageError> {
-    Ok(Blob { digest: digest(entry.digest().as_ref())?, size: entry.size() })
+fn blob_of(entry: &Descriptor) -> Result<BlobRef, ImageError> {
+    Ok(BlobRef { digest: parse_digest(entry.digest().as_ref())?, size: entry.size() })
 }
 
 /// Parses a configuration, and checks the number of layers.
-pub(crate) fn settings(name: &str, bytes: &[u8], layers: usize) -> Result<Settings, ImageError> {
+pub(crate) fn parse_config(name: &str, bytes: &[u8], layers: usize) -> Result<ImageConfig, ImageError> {
     let config: ImageConfiguration = json("its configuration", bytes)?;
     if *config.os() != Os::Linux || *config.architecture() != Arch::default() {
-        return Err(wrong_machine(name, format!("{}/{}", config.os(), config.architecture())));
+        return Err(wrong_platform(name, format!("{}/{}", config.os(), config.architecture())));
     }
-    let ids = config.rootfs().diff_ids().iter().map(|id| digest(id)).collect::<Result<Vec<_>, _>>()?;
+    let ids = config.rootfs().diff_ids().iter().map(|id| parse_digest(id)).collect::<Result<Vec<_>, _>>()?;
     if ids.len() > MAX_LAYERS {
         return Err(ImageError::TooLarge { limit: MAX_LAYERS as u64, what: "layers" });
     }
@@ -129,13 +133,13 @@ pub(crate) fn settings(name: &str, bytes: &[u8], layers: usize) -> Result<Settin
         return Err(ImageError::refused("its manifest and configuration list different layers"));
     }
     let given = config.config().as_ref().and_then(|config| config.env().as_deref()).unwrap_or_default();
-    let too_large = ImageError::TooLarge { limit: MAX_VARIABLES as u64, what: "bytes of environment" };
-    Ok(Settings { layers: ids, variables: Variables::read(given).ok_or(too_large)? })
+    let too_large = ImageError::TooLarge { limit: MAX_VARIABLES_BYTES as u64, what: "bytes of environment" };
+    Ok(ImageConfig { layers: ids, variables: ImageVariables::parse(given).ok_or(too_large)? })
 }
 
 /// Returns the chain ID of each number of lowest layers.
-pub(crate) fn chain(layers: &[Digest]) -> Vec<Digest> {
-    let mut chain: Vec<Digest> = Vec::new();
+pub(crate) fn chain_ids(layers: &[ContentDigest]) -> Vec<ContentDigest> {
+    let mut chain: Vec<ContentDigest> = Vec::new();
     for layer in layers {
         let next = match chain.last() {
             None => *layer,
@@ -162,27 +166,33 @@ mod tests {
     }
 
     #[test]
-    fn an_image_sets_its_variables_and_its_path_but_not_ours() {
+    fn image_variables_and_path_are_read_but_reserved_ones_ignored() {
         let bytes = config(r#""A=1=2","PATH=/x/bin:/bin","HOME=/root","BROKEN","=x""#, "linux");
-        let set = settings("x", &bytes, 1).unwrap().variables;
+        let set = parse_config("x", &bytes, 1).unwrap().variables;
         assert_eq!(set.env, BTreeMap::from([("A".to_owned(), "1=2".to_owned())]));
         assert_eq!(set.path.as_deref(), Some("/x/bin:/bin"));
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
-        assert!(matches!(settings("x", &config("", "windows"), 1), Err(ImageError::Platform { .. })));
-        assert!(matches!(settings("x", &config("", "linux"), 2), Err(ImageError::Refused(_))));
-        let long = format!("\"A={}\"", "x".repeat(MAX_VARIABLES));
-        assert!(matches!(settings("x", &config(&long, "linux"), 1), Err(ImageError::TooLarge { .. })));
-        assert!(digest("sha512:00").is_err() && digest(&format!("sha256:{}", "A".repeat(64))).is_err());
-        assert!(matches!(verified("x", b"a".to_vec(), &digest_of(b"b")), Err(ImageError::Tampered { .. })));
+    fn unsupported_configurations_are_refused() {
+        assert!(matches!(parse_config("x", &config("", "windows"), 1), Err(ImageError::Platform { .. })));
+        assert!(matches!(parse_config("x", &config("", "linux"), 2), Err(ImageError::Refused(_))));
+        let long = format!("\"A={}\"", "x".repeat(MAX_VARIABLES_BYTES));
+        assert!(matches!(parse_config("x", &config(&long, "linux"), 1), Err(ImageError::TooLarge { .. })));
+        assert!(
+            parse_digest("sha512:00").is_err()
+                && parse_digest(&format!("sha256:{}", "A".repeat(64))).is_err()
+        );
+        assert!(matches!(
+            verify_digest("x", b"a".to_vec(), &digest_of(b"b")),
+            Err(ImageError::Tampered { .. })
+        ));
     }
 
     #[test]
-    fn chains_are_those_of_the_specification() {
+    fn chain_ids_follow_the_specification() {
         let (one, two) = (digest_of(b"1"), digest_of(b"2"));
         let both = digest_of(format!("sha256:{one} sha256:{two}").as_bytes());
-        assert_eq!(chain(&[one, two]), [one, both]);
+        assert_eq!(chain_ids(&[one, two]), [one, both]);
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use belljar_engine::Fault;
-use belljar_layers::shelf::ShelfError;
+use belljar_layers::store::LayerStoreError;
 use rustix::io::Errno;
 use thiserror::Error as ThisError;
 
@@ -100,12 +100,14 @@ impl ImageError {
     }
 }
 
-impl From<ShelfError> for ImageError {
-    fn from(error: ShelfError) -> Self {
+impl From<LayerStoreError> for ImageError {
+    fn from(error: LayerStoreError) -> Self {
         match error {
-            ShelfError::NoSpace { path } => Self::NoSpace(path),
-            ShelfError::ReadOnly { path } | ShelfError::Exposed { path } => Self::Folder(path),
-            ShelfError::Io { doing, path, errno } => Self::io(doing, path, errno),
+            LayerStoreError::NoSpace { path } => Self::NoSpace(path),
+            LayerStoreError::ReadOnly { path } | LayerStoreError::WritableByOthers { path } => {
+                Self::Folder(path)
+            }
+            LayerStoreError::Io { doing, path, errno } => Self::io(doing, path, errno),
             other => Self::Io { doing: "store images", path: PathBuf::new(), cause: other.to_string() },
         }
     }

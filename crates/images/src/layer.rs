@@ -3,41 +3,41 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 
-use belljar_layers::shelf::Digest;
+use belljar_layers::store::ContentDigest;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 use sha2::{Digest as _, Sha256};
 use tar::{Archive, EntryType};
 
-use crate::documents::finished;
+use crate::documents::finish_digest;
 use crate::error::ImageError;
 
 /// Bound for the content of a compressed layer: `MAX_RATIO` times its size, and at least `MIN_BOUND_BYTES`.
 const MAX_RATIO: u64 = 200;
-const ANY_CASE: u64 = 64 << 20;
+const MIN_BOUND_BYTES: u64 = 64 << 20;
 /// Maximum size of an extension entry, which the tar library reads into memory, in bytes.
-const MAX_EXTENSION: u64 = 1 << 20;
-const CHUNK: usize = 256 << 10;
+const MAX_EXTENSION_BYTES: u64 = 1 << 20;
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// Writes the layer without compression, and checks its digest.
 pub(crate) fn expand(
     from: impl Read,
     size: u64,
     to: &mut File,
-    digest: &Digest,
+    digest: &ContentDigest,
     left: u64,
 ) -> Result<(), ImageError> {
-    let mut from = BufReader::with_capacity(CHUNK, from);
+    let mut from = BufReader::with_capacity(CHUNK_BYTES, from);
     let start = from.fill_buf().map_err(|error| unreadable(&error))?;
     let kind = (start.starts_with(b"\x1f\x8b"), start.starts_with(b"\x28\xb5\x2f\xfd"));
-    let ratio = size.saturating_mul(MAX_RATIO).max(ANY_CASE);
+    let ratio = size.saturating_mul(MAX_RATIO).max(MIN_BOUND_BYTES);
     let bound = left.min(ratio);
     let mut plain: Box<dyn Read> = match kind {
         (true, _) => Box::new(MultiGzDecoder::new(from)),
         (_, true) => Box::new(StreamingDecoder::new(from).map_err(|error| unreadable(&error))?),
         _ => Box::new(from),
     };
-    let (mut hasher, mut written, mut chunk) = (Sha256::new(), 0_u64, vec![0; CHUNK]);
+    let (mut hasher, mut written, mut chunk) = (Sha256::new(), 0_u64, vec![0; CHUNK_BYTES]);
     loop {
         let read = match plain.read(&mut chunk) {
             Ok(0) => break,
@@ -55,7 +55,7 @@ pub(crate) fn expand(
         hasher.update(&chunk[..read]);
         to.write_all(&chunk[..read]).map_err(|error| ImageError::io("unpack", "a layer", error))?;
     }
-    match finished(hasher) == *digest {
+    match finish_digest(hasher) == *digest {
         true => Ok(()),
         false => Err(ImageError::Tampered { what: format!("layer sha256:{digest}") }),
     }
@@ -67,7 +67,7 @@ fn unreadable(error: &dyn std::fmt::Display) -> ImageError {
 
 /// Reads only the headers. Limits the number of entries and the size of those that the tar library reads into
 /// memory.
-pub(crate) fn look_over(archive: &mut File, entries: u64) -> Result<(), ImageError> {
+pub(crate) fn check_headers(archive: &mut File, entries: u64) -> Result<(), ImageError> {
     rewind(archive)?;
     let mut left = entries.saturating_mul(3);
     let mut reader = Archive::new(&mut *archive);
@@ -79,7 +79,7 @@ pub(crate) fn look_over(archive: &mut File, entries: u64) -> Result<(), ImageErr
             kind,
             EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader | EntryType::XGlobalHeader
         );
-        if extends && entry.size() > MAX_EXTENSION {
+        if extends && entry.size() > MAX_EXTENSION_BYTES {
             return Err(ImageError::refused("a name or attribute in a layer is too long"));
         }
     }

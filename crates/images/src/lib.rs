@@ -23,9 +23,9 @@ mod seal;
 mod store;
 mod unpack;
 
-pub use credentials::{Credentials, Login};
+pub use credentials::{Login, RegistryCredentials};
 pub use error::ImageError;
-pub use name::Name;
-pub use registry::{Registries, pull};
-pub use seal::Part;
-pub use store::{Bounds, Held, Record, Removed, Store};
+pub use name::ImageName;
+pub use registry::{RegistrySettings, pull};
+pub use seal::SealEntry;
+pub use store::{ImageBounds, ImageLease, ImageRecord, ImageStore, RemovalResult};

@@ -20,28 +20,29 @@ use oci_client::{Client, Reference};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
-use crate::credentials::Credentials;
+use crate::credentials::RegistryCredentials;
 use crate::documents::{
-    Blob, Document, MAX_DOCUMENT, digest_of, finished, fitting, parts, settings, verified,
+    BlobRef, MAX_DOCUMENT_BYTES, ManifestDocument, config_and_layers, digest_of, finish_digest, parse_config,
+    select_platform, verify_digest,
 };
 use crate::error::ImageError;
-use crate::name::Name;
-use crate::store::{Packed, Record, Store};
+use crate::name::ImageName;
+use crate::store::{ImageRecord, ImageStore, PackedLayer};
 
-const MANIFESTS: &[&str] = &[
+const MANIFEST_MEDIA_TYPES: &[&str] = &[
     OCI_IMAGE_INDEX_MEDIA_TYPE,
     OCI_IMAGE_MEDIA_TYPE,
     IMAGE_MANIFEST_LIST_MEDIA_TYPE,
     IMAGE_MANIFEST_MEDIA_TYPE,
 ];
-const CONNECT: Duration = Duration::from_secs(15);
-const SILENCE: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of attempts to resume an interrupted download of a layer.
-const ATTEMPTS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// How registries are reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Registries {
+pub struct RegistrySettings {
     /// Mirrors to try first, by registry.
     pub mirrors: BTreeMap<String, Vec<String>>,
     /// Registries without TLS; only on this machine.
@@ -52,49 +53,49 @@ pub struct Registries {
 
 /// Pulls an image.
 pub async fn pull(
-    store: &Store,
-    name: &Name,
-    registries: &Registries,
-    credentials: &Credentials,
+    store: &ImageStore,
+    name: &ImageName,
+    registries: &RegistrySettings,
+    credentials: &RegistryCredentials,
     progress: &mut dyn Progress,
-) -> Result<Record, ImageError> {
+) -> Result<ImageRecord, ImageError> {
     let reference = name.reference()?;
     let client = client(registries)?;
-    let (source, bytes) = manifest_of(&client, &reference, registries, credentials, progress).await?;
-    let turn = store.turn().await?;
-    let (digest, manifest) = match Document::parse(&bytes)? {
-        Document::Image(manifest) => (digest_of(&bytes), manifest),
-        Document::Index(index) => {
-            let chosen = fitting(&name.to_string(), &index)?;
+    let (source, bytes) = fetch_manifest(&client, &reference, registries, credentials, progress).await?;
+    let turn = store.lock().await?;
+    let (digest, manifest) = match ManifestDocument::parse(&bytes)? {
+        ManifestDocument::Image(manifest) => (digest_of(&bytes), manifest),
+        ManifestDocument::Index(index) => {
+            let chosen = select_platform(&name.to_string(), &index)?;
             let exact = source.reference.clone_with_digest(format!("sha256:{}", chosen.digest));
             let bytes = source.manifest(&client, &exact).await?;
-            match Document::parse(&verified("its manifest", bytes, &chosen.digest)?)? {
-                Document::Image(manifest) => (chosen.digest, manifest),
-                Document::Index(_) => return Err(ImageError::refused("its index contains an index")),
+            match ManifestDocument::parse(&verify_digest("its manifest", bytes, &chosen.digest)?)? {
+                ManifestDocument::Image(manifest) => (chosen.digest, manifest),
+                ManifestDocument::Index(_) => return Err(ImageError::refused("its index contains an index")),
             }
         }
     };
-    let (config, layers) = parts(&manifest)?;
+    let (config, layers) = config_and_layers(&manifest)?;
     let fetched = layers.iter().try_fold(config.size, |sum, layer| sum.checked_add(layer.size));
-    if fetched.is_none_or(|bytes| bytes > store.bounds().fetched) {
-        return Err(ImageError::TooLarge { limit: store.bounds().fetched, what: "bytes to fetch" });
+    if fetched.is_none_or(|bytes| bytes > store.bounds().download_bytes) {
+        return Err(ImageError::TooLarge { limit: store.bounds().download_bytes, what: "bytes to fetch" });
     }
     let config = source.document(&client, &config).await?;
-    let settings = settings(&name.to_string(), &config, layers.len())?;
-    for index in store.known(&settings)?..layers.len() {
+    let settings = parse_config(&name.to_string(), &config, layers.len())?;
+    for index in store.unpacked_layers(&settings)?..layers.len() {
         let layer = &layers[index];
         let step = format!("layer {} of {} of {name}", index + 1, layers.len());
         let path = source.fetch(&client, store.blobs(), layer, &step, progress).await?;
-        progress.at(&format!("unpacking {step}"));
+        progress.report(&format!("unpacking {step}"));
         let file = File::open(&path).map_err(|error| ImageError::io("read", &path, error))?;
-        store.lay(&settings, index, Packed { from: Box::new(file), size: layer.size }).await?;
+        store.add_layer(&settings, index, PackedLayer { from: Box::new(file), size: layer.size }).await?;
         // The layer is unpacked. If this fails, the file is removed later.
         let _ = std::fs::remove_file(&path);
     }
-    store.name(turn, name, digest, settings).await
+    store.record_image(turn, name, digest, settings).await
 }
 
-fn client(registries: &Registries) -> Result<Client, ImageError> {
+fn client(registries: &RegistrySettings) -> Result<Client, ImageError> {
     // An error means that the provider is already installed.
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let authorities = registries.authorities.iter();
@@ -103,81 +104,85 @@ fn client(registries: &Registries) -> Result<Client, ImageError> {
         extra_root_certificates: authorities
             .map(|data| Certificate { encoding: CertificateEncoding::Pem, data: data.clone() })
             .collect(),
-        connect_timeout: Some(CONNECT),
-        read_timeout: Some(SILENCE),
+        connect_timeout: Some(CONNECT_TIMEOUT),
+        read_timeout: Some(READ_TIMEOUT),
         user_agent: concat!("belljar/", env!("CARGO_PKG_VERSION")),
         ..ClientConfig::default()
     };
     Client::try_from(config)
-        .map_err(|error| ImageError::Registry { registry: "TLS".to_owned(), why: chain(&error) })
+        .map_err(|error| ImageError::Registry { registry: "TLS".to_owned(), why: error_chain(&error) })
 }
 
 /// Fetches the manifest from a mirror or else from the registry.
-async fn manifest_of(
+async fn fetch_manifest(
     client: &Client,
     reference: &Reference,
-    registries: &Registries,
-    credentials: &Credentials,
+    registries: &RegistrySettings,
+    credentials: &RegistryCredentials,
     progress: &mut dyn Progress,
-) -> Result<(Source, Vec<u8>), ImageError> {
+) -> Result<(PullSource, Vec<u8>), ImageError> {
     let mirrors = registries.mirrors.get(reference.registry()).into_iter().flatten();
     for mirror in mirrors {
         let mut there = reference.clone();
         there.set_mirror_registry(mirror.clone());
-        let source = Source::of(there, credentials);
-        progress.at(&format!("asking {mirror}"));
+        let source = PullSource::new(there, credentials);
+        progress.report(&format!("asking {mirror}"));
         // A mirror that fails or lacks the image is skipped.
         if let Ok(bytes) = source.manifest(client, &source.reference).await {
             return Ok((source, bytes));
         }
     }
-    let source = Source::of(reference.clone(), credentials);
-    progress.at(&format!("asking {}", reference.registry()));
+    let source = PullSource::new(reference.clone(), credentials);
+    progress.report(&format!("asking {}", reference.registry()));
     let bytes = source.manifest(client, &source.reference).await?;
     Ok((source, bytes))
 }
 
 /// The source of an image, with the login for it.
-struct Source {
+struct PullSource {
     reference: Reference,
     auth: RegistryAuth,
 }
 
-impl Source {
+impl PullSource {
     /// Creates a source. A mirror never receives the registry's credentials.
-    fn of(reference: Reference, credentials: &Credentials) -> Self {
-        let auth = credentials.of(reference.resolve_registry());
+    fn new(reference: Reference, credentials: &RegistryCredentials) -> Self {
+        let auth = credentials.auth_for(reference.resolve_registry());
         Self { reference, auth }
     }
 
     async fn manifest(&self, client: &Client, reference: &Reference) -> Result<Vec<u8>, ImageError> {
-        let asked = timeout(SILENCE, client.pull_manifest_raw(reference, &self.auth, MANIFESTS)).await;
+        let asked =
+            timeout(READ_TIMEOUT, client.pull_manifest_raw(reference, &self.auth, MANIFEST_MEDIA_TYPES))
+                .await;
         let asked = asked.map_err(|_| self.refused("no answer"))?;
         let (bytes, _) = asked.map_err(|error| self.failed(&error))?;
-        if bytes.len() as u64 > MAX_DOCUMENT {
-            return Err(ImageError::TooLarge { limit: MAX_DOCUMENT, what: "bytes in a manifest" });
+        if bytes.len() as u64 > MAX_DOCUMENT_BYTES {
+            return Err(ImageError::TooLarge { limit: MAX_DOCUMENT_BYTES, what: "bytes in a manifest" });
         }
         match reference.digest() {
-            Some(digest) => verified("its manifest", bytes.to_vec(), &crate::documents::digest(digest)?),
+            Some(digest) => {
+                verify_digest("its manifest", bytes.to_vec(), &crate::documents::parse_digest(digest)?)
+            }
             None => Ok(bytes.to_vec()),
         }
     }
 
-    async fn document(&self, client: &Client, blob: &Blob) -> Result<Vec<u8>, ImageError> {
-        if blob.size > MAX_DOCUMENT {
-            return Err(ImageError::TooLarge { limit: MAX_DOCUMENT, what: "bytes in a configuration" });
+    async fn document(&self, client: &Client, blob: &BlobRef) -> Result<Vec<u8>, ImageError> {
+        if blob.size > MAX_DOCUMENT_BYTES {
+            return Err(ImageError::TooLarge { limit: MAX_DOCUMENT_BYTES, what: "bytes in a configuration" });
         }
         let digest = format!("sha256:{}", blob.digest);
         let stream = client.pull_blob_stream(&self.reference, digest.as_str()).await;
         let mut stream = stream.map_err(|error| self.failed(&error))?.stream;
         let mut bytes = Vec::new();
         while let Some(chunk) = stream.next().await {
-            bytes.extend_from_slice(&chunk.map_err(|error| self.broke_off("its configuration", &error))?);
+            bytes.extend_from_slice(&chunk.map_err(|error| self.interrupted("its configuration", &error))?);
             if bytes.len() as u64 > blob.size {
                 return Err(ImageError::Tampered { what: "its configuration".to_owned() });
             }
         }
-        verified("its configuration", bytes, &blob.digest)
+        verify_digest("its configuration", bytes, &blob.digest)
     }
 
     /// Downloads a layer to a folder, resuming an earlier attempt.
@@ -185,39 +190,39 @@ impl Source {
         &self,
         client: &Client,
         folder: &Path,
-        blob: &Blob,
+        blob: &BlobRef,
         step: &str,
         progress: &mut dyn Progress,
     ) -> Result<PathBuf, ImageError> {
         let path = folder.join(blob.digest.to_string());
-        let mut partial = Partial::open(&path, blob)?;
-        let mut attempts = ATTEMPTS;
+        let mut partial = PartialDownload::open(&path, blob)?;
+        let mut attempts = MAX_ATTEMPTS;
         while partial.bytes < blob.size {
             let before = partial.bytes;
-            match self.go_on(client, blob, &mut partial, step, progress).await {
+            match self.resume_download(client, blob, &mut partial, step, progress).await {
                 Ok(()) => {}
                 Err(error @ ImageError::Registry { .. }) if attempts == 0 => return Err(error),
                 // The download was interrupted; the received part is kept.
                 Err(ImageError::Registry { .. }) => {}
                 Err(error) => return Err(error),
             }
-            attempts = if partial.bytes > before { ATTEMPTS } else { attempts.saturating_sub(1) };
+            attempts = if partial.bytes > before { MAX_ATTEMPTS } else { attempts.saturating_sub(1) };
             if partial.bytes < blob.size && attempts == 0 {
                 return Err(self.refused("the download of a layer keeps failing; try again later"));
             }
         }
-        if finished(partial.hasher) != blob.digest {
+        if finish_digest(partial.hasher) != blob.digest {
             let _ = std::fs::remove_file(&path);
             return Err(ImageError::Tampered { what: format!("layer sha256:{}", blob.digest) });
         }
         Ok(path)
     }
 
-    async fn go_on(
+    async fn resume_download(
         &self,
         client: &Client,
-        blob: &Blob,
-        partial: &mut Partial,
+        blob: &BlobRef,
+        partial: &mut PartialDownload,
         step: &str,
         progress: &mut dyn Progress,
     ) -> Result<(), ImageError> {
@@ -232,12 +237,12 @@ impl Source {
             }
         };
         while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|error| self.broke_off("a layer", &error))?;
+            let chunk = chunk.map_err(|error| self.interrupted("a layer", &error))?;
             if partial.bytes + chunk.len() as u64 > blob.size {
                 return Err(ImageError::Tampered { what: format!("layer sha256:{}", blob.digest) });
             }
             partial.add(&chunk)?;
-            progress.at(&format!("{step}: {} of {}", show_bytes(partial.bytes), show_bytes(blob.size)));
+            progress.report(&format!("{step}: {} of {}", show_bytes(partial.bytes), show_bytes(blob.size)));
         }
         Ok(())
     }
@@ -246,12 +251,12 @@ impl Source {
         ImageError::Registry { registry: self.reference.resolve_registry().to_owned(), why: why.to_owned() }
     }
 
-    fn broke_off(&self, what: &str, error: &std::io::Error) -> ImageError {
+    fn interrupted(&self, what: &str, error: &std::io::Error) -> ImageError {
         // The client itself checks digests of complete responses.
         if error.get_ref().is_some_and(|inner| inner.is::<DigestError>()) {
             return ImageError::Tampered { what: what.to_owned() };
         }
-        self.refused(&format!("the download of {what} was interrupted ({})", chain(error)))
+        self.refused(&format!("the download of {what} was interrupted ({})", error_chain(error)))
     }
 
     fn failed(&self, error: &OciDistributionError) -> ImageError {
@@ -266,28 +271,28 @@ impl Source {
             OciDistributionError::ImageManifestNotFoundError(_)
             | OciDistributionError::RegistryError { .. }
             | OciDistributionError::ServerError { code: 404, .. } => {
-                self.refused(&format!("image not found ({})", chain(error)))
+                self.refused(&format!("image not found ({})", error_chain(error)))
             }
             OciDistributionError::RequestError(error) if error.is_connect() || error.is_timeout() => {
                 let instead =
                     "name a mirror in 'images.mirrors' of belljar.toml, or give a 'docker save' archive";
-                self.refused(&format!("cannot be reached ({}); {instead}", chain(error)))
+                self.refused(&format!("cannot be reached ({}); {instead}", error_chain(error)))
             }
-            error => self.refused(&chain(error)),
+            error => self.refused(&error_chain(error)),
         }
     }
 }
 
 /// A layer being downloaded.
-struct Partial {
+struct PartialDownload {
     file: File,
     path: PathBuf,
     hasher: Sha256,
     bytes: u64,
 }
 
-impl Partial {
-    fn open(path: &Path, blob: &Blob) -> Result<Self, ImageError> {
+impl PartialDownload {
+    fn open(path: &Path, blob: &BlobRef) -> Result<Self, ImageError> {
         let failed = |error| ImageError::io("write", path, error);
         let file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
         let mut partial = Self { file, path: path.to_owned(), hasher: Sha256::new(), bytes: 0 };
@@ -322,7 +327,7 @@ impl Partial {
 }
 
 /// Formats an error and its sources on one line.
-fn chain(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {

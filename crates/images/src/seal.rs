@@ -8,21 +8,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use belljar_layers::shelf::{NEW_FILE, OPEN_FOLDER, names, set_time};
+use belljar_layers::store::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names, set_modified};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
-use crate::clone::{FOLDER, MAX_DEPTH};
+use crate::clone::{FOLDER_MODE, MAX_DEPTH};
 use crate::error::ImageError;
-use crate::unpack::Room;
+use crate::unpack::UnpackBudget;
 
-const CHUNK: usize = 256 << 10;
+const CHUNK_BYTES: usize = 256 << 10;
 const OTHERS_READ: RawMode = 0o004;
 const OTHERS_ENTER: RawMode = 0o005;
 
 /// An entry of the sealed image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum SealEntry {
     /// A copy of a folder or file of the host.
     Copy {
         /// Path on the host, without symlinks.
@@ -48,43 +48,50 @@ pub enum Part {
 
 /// Copies all entries below a folder; returns the remaining budget. Leaves out files that are not
 /// world-readable.
-pub(crate) fn copy(root: &OwnedFd, parts: &[Part], room: Room) -> Result<Room, ImageError> {
-    let mut copying = Copying { root, room, most: room, links: HashMap::new(), at: PathBuf::new() };
+pub(crate) fn copy(
+    root: &OwnedFd,
+    parts: &[SealEntry],
+    room: UnpackBudget,
+) -> Result<UnpackBudget, ImageError> {
+    let mut copying =
+        SealCopy { root, budget: room, limits: room, links: HashMap::new(), at: PathBuf::new() };
     for part in parts {
-        copying.part(part)?;
+        copying.copy_entry(part)?;
     }
-    Ok(copying.room)
+    Ok(copying.budget)
 }
 
-struct Copying<'a> {
+struct SealCopy<'a> {
     root: &'a OwnedFd,
-    room: Room,
-    most: Room,
+    budget: UnpackBudget,
+    limits: UnpackBudget,
     /// The first path of each file with several hard links.
     links: HashMap<(i128, u64), PathBuf>,
     /// The current path in the image.
     at: PathBuf,
 }
 
-impl Copying<'_> {
-    fn part(&mut self, part: &Part) -> Result<(), ImageError> {
-        let (Part::Copy { path, .. } | Part::Link { path, .. } | Part::File { path, .. }) = part;
+impl SealCopy<'_> {
+    fn copy_entry(&mut self, part: &SealEntry) -> Result<(), ImageError> {
+        let (SealEntry::Copy { path, .. } | SealEntry::Link { path, .. } | SealEntry::File { path, .. }) =
+            part;
         let failed = |errno: Errno| ImageError::io("copy", path, errno);
         let (above, name) = path.rsplit_once('/').ok_or_else(|| failed(Errno::INVAL))?;
         let folder = self.folder(above).map_err(failed)?;
         self.at = Path::new(path.trim_start_matches('/')).to_owned();
         let name = std::ffi::CString::new(name).map_err(|_| failed(Errno::INVAL))?;
         match part {
-            Part::Link { target, .. } => {
-                rustix::fs::symlinkat(target.as_str(), &folder, &name).or_else(there_is_one).map_err(failed)
-            }
-            Part::File { content, .. } => {
+            SealEntry::Link { target, .. } => rustix::fs::symlinkat(target.as_str(), &folder, &name)
+                .or_else(ignore_existing)
+                .map_err(failed),
+            SealEntry::File { content, .. } => {
                 let mut file = new_file(folder.as_fd(), &name, 0o644).map_err(failed)?;
                 file.write_all(content).map_err(|error| ImageError::io("copy", path, error))
             }
-            Part::Copy { source, .. } => {
+            SealEntry::Copy { source, .. } => {
                 let above = source.parent().unwrap_or(Path::new("/"));
-                let from = rustix::fs::openat(CWD, above, OPEN_FOLDER, Mode::empty()).map_err(failed)?;
+                let from =
+                    rustix::fs::openat(CWD, above, OPEN_FOLDER_FLAGS, Mode::empty()).map_err(failed)?;
                 let own = source.file_name().unwrap_or_default();
                 let own = std::ffi::CString::new(own.as_bytes()).map_err(|_| failed(Errno::INVAL))?;
                 self.entry(from.as_fd(), &own, folder.as_fd(), &name, 0)
@@ -96,12 +103,12 @@ impl Copying<'_> {
     fn folder(&self, path: &str) -> Result<OwnedFd, Errno> {
         let mut folder = rustix::io::dup(self.root)?;
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            match rustix::fs::mkdirat(&folder, name, FOLDER) {
+            match rustix::fs::mkdirat(&folder, name, FOLDER_MODE) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
             }
-            folder = rustix::fs::openat(&folder, name, OPEN_FOLDER, Mode::empty())?;
-            rustix::fs::fchmod(&folder, FOLDER)?;
+            folder = rustix::fs::openat(&folder, name, OPEN_FOLDER_FLAGS, Mode::empty())?;
+            rustix::fs::fchmod(&folder, FOLDER_MODE)?;
         }
         Ok(folder)
     }
@@ -120,9 +127,9 @@ impl Copying<'_> {
             Err(Errno::NOENT) => return Ok(()),
             stat => stat.map_err(failed)?,
         };
-        let taken = self.room.entries.checked_sub(1);
-        self.room.entries =
-            taken.ok_or(ImageError::TooLarge { limit: self.most.entries, what: "entries" })?;
+        let taken = self.budget.entries.checked_sub(1);
+        self.budget.entries =
+            taken.ok_or(ImageError::TooLarge { limit: self.limits.entries, what: "entries" })?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory if stat.st_mode & OTHERS_ENTER == OTHERS_ENTER => {
                 self.below(from, name, to, new, depth)
@@ -148,11 +155,11 @@ impl Copying<'_> {
         if depth > MAX_DEPTH {
             return Err(failed(&self.at, Errno::NAMETOOLONG));
         }
-        let open = |folder, name| rustix::fs::openat(folder, name, OPEN_FOLDER, Mode::empty());
+        let open = |folder, name| rustix::fs::openat(folder, name, OPEN_FOLDER_FLAGS, Mode::empty());
         let inner = open(from, name).map_err(|errno| failed(&self.at, errno))?;
-        let made = rustix::fs::mkdirat(to, new, FOLDER).or_else(there_is_one);
+        let made = rustix::fs::mkdirat(to, new, FOLDER_MODE).or_else(ignore_existing);
         let made = made.and_then(|()| open(to, new)).map_err(|errno| failed(&self.at, errno))?;
-        rustix::fs::fchmod(&made, FOLDER).map_err(|errno| failed(&self.at, errno))?;
+        rustix::fs::fchmod(&made, FOLDER_MODE).map_err(|errno| failed(&self.at, errno))?;
         let names = names(inner.as_fd(), usize::MAX).map_err(|errno| failed(&self.at, errno))?;
         for name in names {
             self.at.push(std::ffi::OsStr::from_bytes(name.to_bytes()));
@@ -183,10 +190,10 @@ impl Copying<'_> {
         };
         let mode = if stat.st_mode & 0o111 == 0 { 0o644 } else { 0o755 };
         let mut copy = new_file(to, new, mode).map_err(failed)?;
-        let left = pour(&mut source, &mut copy, self.room.bytes);
+        let left = copy_bytes(&mut source, &mut copy, self.budget.bytes);
         let left = left.map_err(|error| ImageError::io("copy", &self.at, error))?;
-        self.room.bytes = left.ok_or(ImageError::TooLarge { limit: self.most.bytes, what: "bytes" })?;
-        set_time(&copy, stat.st_mtime).map_err(failed)?;
+        self.budget.bytes = left.ok_or(ImageError::TooLarge { limit: self.limits.bytes, what: "bytes" })?;
+        set_modified(&copy, stat.st_mtime).map_err(failed)?;
         if stat.st_nlink > 1 {
             self.links.insert(inode, self.at.clone());
         }
@@ -196,8 +203,8 @@ impl Copying<'_> {
 
 /// Copies by read and write: copy_file_range or reflinks could share blocks. Returns the remaining budget, or
 /// `None` if the file exceeds it.
-fn pour(from: &mut File, to: &mut File, mut left: u64) -> std::io::Result<Option<u64>> {
-    let mut chunk = vec![0; CHUNK];
+fn copy_bytes(from: &mut File, to: &mut File, mut left: u64) -> std::io::Result<Option<u64>> {
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let read = from.read(&mut chunk)?;
         if read == 0 {
@@ -210,12 +217,12 @@ fn pour(from: &mut File, to: &mut File, mut left: u64) -> std::io::Result<Option
 }
 
 fn new_file(folder: BorrowedFd<'_>, name: &CStr, mode: RawMode) -> Result<File, Errno> {
-    let file = rustix::fs::openat(folder, name, NEW_FILE, Mode::from_raw_mode(mode))?;
+    let file = rustix::fs::openat(folder, name, NEW_FILE_FLAGS, Mode::from_raw_mode(mode))?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
     Ok(File::from(file))
 }
 
 /// Entries may share a folder.
-fn there_is_one(errno: Errno) -> Result<(), Errno> {
+fn ignore_existing(errno: Errno) -> Result<(), Errno> {
     if errno == Errno::EXIST { Ok(()) } else { Err(errno) }
 }

@@ -19,57 +19,58 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belljar_engine::images::{Images, ImagesError, Variables};
-use belljar_engine::plan::Stored;
-use belljar_layers::shelf::{
-    Digest, Folder, How, Lock, NEW_FILE, Nook, OPEN_FOLDER, random_name, remove, sweep,
+use belljar_engine::images::{ImageVariables, ImagesError, StoredImages};
+use belljar_engine::plan::StoredImage;
+use belljar_layers::store::{
+    ContentDigest, FileLock, LockMode, NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, StagingDir, StoreFolder,
+    random_name, remove, sweep,
 };
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::clone::{FOLDER, clone};
-use crate::documents::{Settings, chain, digest_of};
+use crate::clone::{FOLDER_MODE, clone_tree};
+use crate::documents::{ImageConfig, chain_ids, digest_of};
 use crate::error::ImageError;
-use crate::name::Name;
-use crate::unpack::{Room, unpack};
+use crate::name::ImageName;
+use crate::unpack::{UnpackBudget, unpack};
 use crate::{layer, seal};
 
-const MAX_RECORD: u64 = 1 << 20;
-const ROOT: &str = "root";
-const SIZE: &str = "size.json";
-const TURN: &str = "turn";
+const MAX_RECORD_BYTES: u64 = 1 << 20;
+const ROOT_FOLDER: &str = "root";
+const SIZE_FILE: &str = "size.json";
+const LOCK_FILE: &str = "turn";
 /// The resolver of sandboxes with an egress gate; sandboxes without a network cannot resolve names.
-const NAMES: &[u8] = b"nameserver 127.0.0.1\noptions timeout:5 attempts:2\n";
+const RESOLV_CONF: &[u8] = b"nameserver 127.0.0.1\noptions timeout:5 attempts:2\n";
 
 /// Limits for one image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ImageBounds {
     /// Unpacked size in bytes.
-    pub bytes: u64,
+    pub unpacked_bytes: u64,
     /// Number of files, folders and links.
     pub entries: u64,
     /// Download size in bytes.
-    pub fetched: u64,
+    pub download_bytes: u64,
 }
 
-impl Default for Bounds {
+impl Default for ImageBounds {
     fn default() -> Self {
-        Self { bytes: 32 << 30, entries: 2_000_000, fetched: 16 << 30 }
+        Self { unpacked_bytes: 32 << 30, entries: 2_000_000, download_bytes: 16 << 30 }
     }
 }
 
 /// The record of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct ImageRecord {
     /// The full name.
     pub name: String,
     /// Digest of the manifest, or else of the configuration or the only layer. `None` for a sealed image.
-    pub digest: Option<Digest>,
+    pub digest: Option<ContentDigest>,
     /// Folder name of the root.
     root: String,
     /// Chain IDs of the layers.
-    chain: Vec<Digest>,
+    chain: Vec<ContentDigest>,
     /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// The image's `PATH`.
@@ -82,69 +83,69 @@ pub struct Record {
 
 /// The size of a root.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Size {
+struct RootSize {
     bytes: u64,
     entries: u64,
 }
 
 /// A lease on an image: the image is not removed while this exists.
 #[derive(Debug)]
-pub struct Held {
+pub struct ImageLease {
     /// The image's record.
-    pub record: Record,
+    pub record: ImageRecord,
     /// The root folder.
     pub folder: PathBuf,
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 /// The result of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Removed {
+pub struct RemovalResult {
     /// Number of removed roots.
     pub roots: u64,
     /// Number of roots in use; the next removal tries again.
-    pub used: u64,
+    pub in_use: u64,
 }
 
 /// A store of images in one folder. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Store {
-    disk: Arc<Disk>,
+pub struct ImageStore {
+    disk: Arc<ImageDisk>,
 }
 
 #[derive(Debug)]
-struct Disk {
-    top: Arc<Folder>,
-    images: Folder,
-    roots: Folder,
-    locks: Arc<Folder>,
-    blobs: Folder,
-    staging: Arc<Folder>,
-    bounds: Bounds,
+struct ImageDisk {
+    top: Arc<StoreFolder>,
+    images: StoreFolder,
+    roots: StoreFolder,
+    locks: Arc<StoreFolder>,
+    blobs: StoreFolder,
+    staging: Arc<StoreFolder>,
+    bounds: ImageBounds,
 }
 
 /// The exclusive right to add and remove images.
 #[derive(Debug)]
-pub(crate) struct Turn(#[expect(dead_code, reason = "held")] Lock);
+pub(crate) struct ImageStoreLock(#[expect(dead_code, reason = "held")] FileLock);
 
 /// A layer archive to unpack.
-pub(crate) struct Packed {
+pub(crate) struct PackedLayer {
     pub(crate) from: Box<dyn Read + Send>,
     /// Size of the archive in bytes.
     pub(crate) size: u64,
 }
 
-impl Store {
+impl ImageStore {
     /// Opens the store, creates its folder if it is missing, and removes unfinished work of killed processes.
-    pub fn open(folder: &Path, bounds: Bounds) -> Result<Self, ImageError> {
-        let top = Arc::new(Folder::top(folder)?);
-        let staging = Arc::new(top.child("staging")?);
+    pub fn open(folder: &Path, bounds: ImageBounds) -> Result<Self, ImageError> {
+        let top = Arc::new(StoreFolder::open_top(folder)?);
+        let staging = Arc::new(top.open_or_create("staging")?);
         sweep(&staging)?;
-        let disk = Disk {
-            images: top.child("images")?,
-            roots: top.child("roots")?,
-            locks: Arc::new(top.child("locks")?),
-            blobs: top.child("blobs")?,
+        let disk = ImageDisk {
+            images: top.open_or_create("images")?,
+            roots: top.open_or_create("roots")?,
+            locks: Arc::new(top.open_or_create("locks")?),
+            blobs: top.open_or_create("blobs")?,
             staging,
             top,
             bounds,
@@ -153,11 +154,11 @@ impl Store {
     }
 
     /// Waits until no other process adds or removes images.
-    pub(crate) async fn turn(&self) -> Result<Turn, ImageError> {
-        Ok(Turn(Lock::wait(&self.disk.top, TURN, How::Alone).await?))
+    pub(crate) async fn lock(&self) -> Result<ImageStoreLock, ImageError> {
+        Ok(ImageStoreLock(FileLock::acquire_async(&self.disk.top, LOCK_FILE, LockMode::Exclusive).await?))
     }
 
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> ImageBounds {
         self.disk.bounds
     }
 
@@ -166,85 +167,94 @@ impl Store {
     }
 
     /// Finds an image by name.
-    pub fn find(&self, name: &Name) -> Result<Option<Held>, ImageError> {
+    pub fn find(&self, name: &ImageName) -> Result<Option<ImageLease>, ImageError> {
         // The image may be replaced between reading the record and locking the root, but not repeatedly.
         for _ in 0..8 {
-            let Some(record) = self.disk.record(&file_of(name))? else { return Ok(None) };
-            let lock = Lock::take(&self.disk.locks, &record.root, How::Shared)?;
+            let Some(record) = self.disk.record(&record_file(name))? else { return Ok(None) };
+            let lock = FileLock::acquire(&self.disk.locks, &record.root, LockMode::Shared)?;
             if self.disk.roots.stat(&record.root)?.is_some() {
-                let folder = self.disk.roots.path().join(&record.root).join(ROOT);
-                return Ok(Some(Held { record, folder, _lock: lock }));
+                let folder = self.disk.roots.path().join(&record.root).join(ROOT_FOLDER);
+                return Ok(Some(ImageLease { record, folder, _lock: lock }));
             }
         }
         Ok(None)
     }
 
     /// Lists all images by name.
-    pub fn list(&self) -> Result<Vec<Record>, ImageError> {
+    pub fn list(&self) -> Result<Vec<ImageRecord>, ImageError> {
         self.disk.records()
     }
 
     /// Removes a name, and all roots that are no longer needed.
-    pub async fn remove(&self, name: &Name) -> Result<Removed, ImageError> {
-        let turn = self.turn().await?;
-        let (disk, file, shown) = (Arc::clone(&self.disk), file_of(name), name.to_string());
+    pub async fn remove(&self, name: &ImageName) -> Result<RemovalResult, ImageError> {
+        let turn = self.lock().await?;
+        let (disk, file, shown) = (Arc::clone(&self.disk), record_file(name), name.to_string());
         blocking(move || {
             let _turn = turn;
             disk.record(&file)?.ok_or(ImageError::NotFound(shown))?;
             disk.images.unlink(&file)?;
-            disk.collect()
+            disk.remove_unused()
         })
         .await
     }
 
     /// Returns how many of the lowest layers are already unpacked.
-    pub(crate) fn known(&self, settings: &Settings) -> Result<usize, ImageError> {
-        let chain = chain(&settings.layers);
-        let roots = self.disk.chains()?;
+    pub(crate) fn unpacked_layers(&self, settings: &ImageConfig) -> Result<usize, ImageError> {
+        let chain = chain_ids(&settings.layers);
+        let roots = self.disk.roots_by_chain()?;
         Ok(chain.iter().rposition(|id| roots.contains_key(id)).map_or(0, |at| at + 1))
     }
 
     /// Unpacks one more layer over the existing ones.
-    pub(crate) async fn lay(
+    pub(crate) async fn add_layer(
         &self,
-        settings: &Settings,
+        settings: &ImageConfig,
         index: usize,
-        packed: Packed,
+        packed: PackedLayer,
     ) -> Result<(), ImageError> {
         let (disk, layers) = (Arc::clone(&self.disk), settings.layers[..=index].to_vec());
-        blocking(move || disk.lay(&layers, packed)).await
+        blocking(move || disk.add_layer(&layers, packed)).await
     }
 
     /// Records the complete image under a name.
-    pub(crate) async fn name(
+    pub(crate) async fn record_image(
         &self,
-        turn: Turn,
-        name: &Name,
-        digest: Digest,
-        settings: Settings,
-    ) -> Result<Record, ImageError> {
+        turn: ImageStoreLock,
+        name: &ImageName,
+        digest: ContentDigest,
+        settings: ImageConfig,
+    ) -> Result<ImageRecord, ImageError> {
         let (disk, name) = (Arc::clone(&self.disk), name.clone());
         blocking(move || {
             let _turn = turn;
-            let chain = chain(&settings.layers);
-            let roots = disk.chains()?;
+            let chain = chain_ids(&settings.layers);
+            let roots = disk.roots_by_chain()?;
             let root = chain.last().and_then(|top| roots.get(top)).cloned();
             let root = root.ok_or_else(|| ImageError::refused("it has no layers"))?;
             let bytes = disk.size(&root)?.bytes;
-            let Variables { env, path } = settings.variables;
+            let ImageVariables { env, path } = settings.variables;
             let name = name.as_str().to_owned();
-            let record = Record { name, digest: Some(digest), root, chain, env, path, bytes, created: now() };
-            disk.put(&record)?;
+            let record = ImageRecord {
+                name,
+                digest: Some(digest),
+                root,
+                chain,
+                env,
+                path,
+                bytes,
+                created: unix_seconds_now(),
+            };
+            disk.write_record(&record)?;
             // Roots that cannot be removed now are removed later.
-            let _ = disk.collect();
+            let _ = disk.remove_unused();
             Ok(record)
         })
         .await
     }
 
     /// Copies files of the host into an image.
-    pub async fn seal(&self, parts: Vec<seal::Part>) -> Result<Record, ImageError> {
-        let turn = self.turn().await?;
+    pub async fn seal(&self, parts: Vec<seal::SealEntry>) -> Result<ImageRecord, ImageError> {
+        let turn = self.lock().await?;
         let disk = Arc::clone(&self.disk);
         blocking(move || {
             let _turn = turn;
@@ -255,24 +265,24 @@ impl Store {
 }
 
 /// Resolves image names for an engine.
-impl Images for Store {
-    fn find(&self, name: &str) -> Result<Stored, ImagesError> {
+impl StoredImages for ImageStore {
+    fn find(&self, name: &str) -> Result<StoredImage, ImagesError> {
         let unknown = |error: ImageError| match error.fault() {
             belljar_engine::Fault::Host => ImagesError::Host(error.to_string()),
             _ => ImagesError::Unknown(error.to_string()),
         };
-        let name = Name::parse(name).map_err(unknown)?;
+        let name = ImageName::parse(name).map_err(unknown)?;
         let held = Self::find(self, &name).map_err(unknown)?;
         let held = held.ok_or_else(|| unknown(ImageError::NotFound(name.to_string())))?;
-        let Record { env, path, .. } = held.record.clone();
-        let sealed = name.as_str() == Name::SEALED;
-        Ok(Stored { folder: held.folder.clone(), env, path, sealed, held: Arc::new(held) })
+        let ImageRecord { env, path, .. } = held.record.clone();
+        let sealed = name.as_str() == ImageName::SEALED;
+        Ok(StoredImage { folder: held.folder.clone(), env, path, from_host: sealed, lease: Arc::new(held) })
     }
 }
 
-impl Disk {
-    fn record(&self, file: &str) -> Result<Option<Record>, ImageError> {
-        let Some(text) = self.images.read(file, MAX_RECORD)? else { return Ok(None) };
+impl ImageDisk {
+    fn record(&self, file: &str) -> Result<Option<ImageRecord>, ImageError> {
+        let Some(text) = self.images.read(file, MAX_RECORD_BYTES)? else { return Ok(None) };
         let record = serde_json::from_slice(&text);
         record.map(Some).map_err(|error| ImageError::Io {
             doing: "read",
@@ -281,125 +291,131 @@ impl Disk {
         })
     }
 
-    fn records(&self) -> Result<Vec<Record>, ImageError> {
+    fn records(&self) -> Result<Vec<ImageRecord>, ImageError> {
         let files = self.images.names()?;
         let found = files.iter().map(|file| self.record(file)).collect::<Result<Vec<_>, _>>()?;
-        let mut records: Vec<Record> = found.into_iter().flatten().collect();
+        let mut records: Vec<ImageRecord> = found.into_iter().flatten().collect();
         records.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(records)
     }
 
-    fn put(&self, record: &Record) -> Result<(), ImageError> {
-        let nook = Nook::new(&self.staging)?;
+    fn write_record(&self, record: &ImageRecord) -> Result<(), ImageError> {
+        let nook = StagingDir::new(&self.staging)?;
         let text = serde_json::to_vec(record).map_err(|error| ImageError::refused(error.to_string()))?;
         nook.folder().write("record", &text, Mode::RUSR | Mode::WUSR)?;
         let file = format!("{}.json", digest_of(record.name.as_bytes()));
         rustix::fs::renameat(nook.folder(), "record", &self.images, &file)
-            .map_err(|errno| self.images.failed("write", &file, errno).into())
+            .map_err(|errno| self.images.error("write", &file, errno).into())
     }
 
     /// Returns the names of all roots that consist of layers, by chain ID.
-    fn chains(&self) -> Result<BTreeMap<Digest, String>, ImageError> {
+    fn roots_by_chain(&self) -> Result<BTreeMap<ContentDigest, String>, ImageError> {
         let names = self.roots.names()?;
-        Ok(names.into_iter().filter_map(|name| Some((chain_of(&name)?, name))).collect())
+        Ok(names.into_iter().filter_map(|name| Some((chain_in_name(&name)?, name))).collect())
     }
 
-    fn size(&self, root: &str) -> Result<Size, ImageError> {
-        let text = self.roots.open(root)?.read(SIZE, MAX_RECORD)?.unwrap_or_default();
+    fn size(&self, root: &str) -> Result<RootSize, ImageError> {
+        let text = self.roots.open(root)?.read(SIZE_FILE, MAX_RECORD_BYTES)?.unwrap_or_default();
         Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 
-    fn lay(&self, layers: &[Digest], packed: Packed) -> Result<(), ImageError> {
-        let chain = chain(layers);
+    fn add_layer(&self, layers: &[ContentDigest], packed: PackedLayer) -> Result<(), ImageError> {
+        let chain = chain_ids(layers);
         let (Some(id), Some(digest)) = (chain.last(), layers.last()) else { return Ok(()) };
-        let nook = Nook::new(&self.staging)?;
-        let mut size = Size::default();
-        let stage = nook.folder().child("stage")?;
-        let root = stage.child(ROOT)?;
+        let nook = StagingDir::new(&self.staging)?;
+        let mut size = RootSize::default();
+        let stage = nook.folder().open_or_create("stage")?;
+        let root = stage.open_or_create(ROOT_FOLDER)?;
         if let Some(below) = chain.len().checked_sub(2).map(|at| chain[at]) {
             let name = self
-                .chains()?
+                .roots_by_chain()?
                 .remove(&below)
                 .ok_or_else(|| ImageError::refused("a lower layer is missing"))?;
             size = self.size(&name)?;
-            let from = self.roots.open(&name)?.open(ROOT)?;
-            clone(from.as_fd(), root.as_fd()).map_err(|errno| root.failed("unpack into", "", errno))?;
+            let from = self.roots.open(&name)?.open(ROOT_FOLDER)?;
+            clone_tree(from.as_fd(), root.as_fd()).map_err(|errno| root.error("unpack into", "", errno))?;
         }
-        let room = Room {
-            bytes: self.bounds.bytes.saturating_sub(size.bytes),
+        let room = UnpackBudget {
+            bytes: self.bounds.unpacked_bytes.saturating_sub(size.bytes),
             entries: self.bounds.entries.saturating_sub(size.entries),
         };
         let mut archive = unnamed(nook.folder())?;
         layer::expand(packed.from, packed.size, &mut archive, digest, room.bytes)?;
-        layer::look_over(&mut archive, room.entries)?;
-        let top = opened(&root)?;
+        layer::check_headers(&mut archive, room.entries)?;
+        let top = clone_fd(&root)?;
         let left = unpack(&top, &mut archive, room)?;
         drop(archive);
-        set_names(&top).map_err(|errno| root.failed("unpack into", "etc", errno))?;
-        let size = Size {
+        write_resolv_conf(&top).map_err(|errno| root.error("unpack into", "etc", errno))?;
+        let size = RootSize {
             bytes: size.bytes + (room.bytes - left.bytes),
             entries: size.entries + (room.entries - left.entries),
         };
         self.publish(&nook, &stage, size, &id.to_string()).map(drop)
     }
 
-    fn seal(&self, parts: &[seal::Part]) -> Result<Record, ImageError> {
-        let nook = Nook::new(&self.staging)?;
-        let stage = nook.folder().child("stage")?;
-        let top = opened(&stage.child(ROOT)?)?;
-        let room = Room { bytes: self.bounds.bytes, entries: self.bounds.entries };
+    fn seal(&self, parts: &[seal::SealEntry]) -> Result<ImageRecord, ImageError> {
+        let nook = StagingDir::new(&self.staging)?;
+        let stage = nook.folder().open_or_create("stage")?;
+        let top = clone_fd(&stage.open_or_create(ROOT_FOLDER)?)?;
+        let room = UnpackBudget { bytes: self.bounds.unpacked_bytes, entries: self.bounds.entries };
         let left = seal::copy(&top, parts, room)?;
-        set_names(&top).map_err(|errno| stage.failed("copy into", "etc", errno))?;
-        let size = Size { bytes: room.bytes - left.bytes, entries: room.entries - left.entries };
-        let root = self.publish(&nook, &stage, size, Name::SEALED)?;
-        let record = Record {
-            name: Name::SEALED.to_owned(),
+        write_resolv_conf(&top).map_err(|errno| stage.error("copy into", "etc", errno))?;
+        let size = RootSize { bytes: room.bytes - left.bytes, entries: room.entries - left.entries };
+        let root = self.publish(&nook, &stage, size, ImageName::SEALED)?;
+        let record = ImageRecord {
+            name: ImageName::SEALED.to_owned(),
             digest: None,
             root,
             chain: Vec::new(),
             env: BTreeMap::new(),
             path: None,
             bytes: size.bytes,
-            created: now(),
+            created: unix_seconds_now(),
         };
-        self.put(&record)?;
-        let _ = self.collect();
+        self.write_record(&record)?;
+        let _ = self.remove_unused();
         Ok(record)
     }
 
     /// Publishes a stage as a root by rename.
-    fn publish(&self, nook: &Nook, stage: &Folder, size: Size, what: &str) -> Result<String, ImageError> {
+    fn publish(
+        &self,
+        nook: &StagingDir,
+        stage: &StoreFolder,
+        size: RootSize,
+        what: &str,
+    ) -> Result<String, ImageError> {
         let text = serde_json::to_vec(&size).map_err(|error| ImageError::refused(error.to_string()))?;
-        stage.write(SIZE, &text, Mode::RUSR | Mode::WUSR)?;
+        stage.write(SIZE_FILE, &text, Mode::RUSR | Mode::WUSR)?;
         let name = format!("{what}-{}", random_name()?);
-        let failed = |errno| self.roots.failed("store", &name, errno);
-        for folder in [stage, &stage.open(ROOT)?] {
-            rustix::fs::fchmod(folder, FOLDER).map_err(failed)?;
+        let failed = |errno| self.roots.error("store", &name, errno);
+        for folder in [stage, &stage.open(ROOT_FOLDER)?] {
+            rustix::fs::fchmod(folder, FOLDER_MODE).map_err(failed)?;
         }
-        settle(stage).map_err(failed)?;
+        sync_files(stage).map_err(failed)?;
         rustix::fs::renameat(nook.folder(), "stage", &self.roots, &name).map_err(failed)?;
         Ok(name)
     }
 
     /// Removes roots that are neither needed nor in use, and leftover downloads.
-    fn collect(&self) -> Result<Removed, ImageError> {
+    fn remove_unused(&self) -> Result<RemovalResult, ImageError> {
         let records = self.records()?;
         let roots: BTreeSet<&str> = records.iter().map(|record| record.root.as_str()).collect();
-        let chains: BTreeSet<&Digest> = records.iter().flat_map(|record| &record.chain).collect();
-        let mut removed = Removed { roots: 0, used: 0 };
+        let chains: BTreeSet<&ContentDigest> = records.iter().flat_map(|record| &record.chain).collect();
+        let mut removed = RemovalResult { roots: 0, in_use: 0 };
         for name in self.roots.names()? {
-            let needed = chain_of(&name).is_some_and(|chain| chains.contains(&chain));
+            let needed = chain_in_name(&name).is_some_and(|chain| chains.contains(&chain));
             if needed || roots.contains(name.as_str()) {
                 continue;
             }
-            let Some(lock) = Lock::try_take(&self.locks, &name, How::Alone)? else {
-                removed.used += 1;
+            let Some(lock) = FileLock::try_acquire(&self.locks, &name, LockMode::Exclusive)? else {
+                removed.in_use += 1;
                 continue;
             };
-            let nook = Nook::new(&self.staging)?;
+            let nook = StagingDir::new(&self.staging)?;
             rustix::fs::renameat(&self.roots, &name, nook.folder(), "gone")
-                .map_err(|errno| self.roots.failed("remove", &name, errno))?;
-            lock.remove()?;
+                .map_err(|errno| self.roots.error("remove", &name, errno))?;
+            lock.unlink_file()?;
             removed.roots += 1;
         }
         for name in self.blobs.names()? {
@@ -410,53 +426,53 @@ impl Disk {
 }
 
 /// Returns the chain ID in a root's name.
-fn chain_of(name: &str) -> Option<Digest> {
+fn chain_in_name(name: &str) -> Option<ContentDigest> {
     name.split_once('-')?.0.parse().ok()
 }
 
-fn file_of(name: &Name) -> String {
+fn record_file(name: &ImageName) -> String {
     format!("{}.json", digest_of(name.as_str().as_bytes()))
 }
 
-fn opened(folder: &Folder) -> Result<OwnedFd, ImageError> {
+fn clone_fd(folder: &StoreFolder) -> Result<OwnedFd, ImageError> {
     let fd = folder.as_fd().try_clone_to_owned();
     fd.map_err(|error| ImageError::io("open", folder.path(), error))
 }
 
 /// Creates an unlinked temporary file.
-fn unnamed(folder: &Folder) -> Result<File, ImageError> {
-    let fd = rustix::fs::openat(folder, "layer", NEW_FILE, Mode::RUSR | Mode::WUSR);
-    let fd = fd.map_err(|errno| folder.failed("write", "layer", errno))?;
+fn unnamed(folder: &StoreFolder) -> Result<File, ImageError> {
+    let fd = rustix::fs::openat(folder, "layer", NEW_FILE_FLAGS, Mode::RUSR | Mode::WUSR);
+    let fd = fd.map_err(|errno| folder.error("write", "layer", errno))?;
     folder.unlink("layer")?;
     Ok(File::from(fd))
 }
 
 /// Sets the resolver that an egress gate serves. Skips an image whose `etc` is not a folder.
-fn set_names(root: &OwnedFd) -> Result<(), Errno> {
-    let etc = match rustix::fs::openat(root, "etc", OPEN_FOLDER, Mode::empty()) {
+fn write_resolv_conf(root: &OwnedFd) -> Result<(), Errno> {
+    let etc = match rustix::fs::openat(root, "etc", OPEN_FOLDER_FLAGS, Mode::empty()) {
         Ok(etc) => etc,
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
         Err(errno) => return Err(errno),
     };
-    belljar_layers::shelf::remove_at(etc.as_fd(), "resolv.conf")?;
-    let file = rustix::fs::openat(&etc, "resolv.conf", NEW_FILE, Mode::from_raw_mode(0o644))?;
+    belljar_layers::store::remove_at(etc.as_fd(), "resolv.conf")?;
+    let file = rustix::fs::openat(&etc, "resolv.conf", NEW_FILE_FLAGS, Mode::from_raw_mode(0o644))?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
-    rustix::io::write(&file, NAMES).map(drop)
+    rustix::io::write(&file, RESOLV_CONF).map(drop)
 }
 
 /// Syncs all files to disk before they are published.
 #[cfg(target_os = "linux")]
-fn settle(folder: &Folder) -> Result<(), Errno> {
+fn sync_files(folder: &StoreFolder) -> Result<(), Errno> {
     rustix::fs::syncfs(folder)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn settle(_folder: &Folder) -> Result<(), Errno> {
+fn sync_files(_folder: &StoreFolder) -> Result<(), Errno> {
     rustix::fs::sync();
     Ok(())
 }
 
-fn now() -> u64 {
+fn unix_seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

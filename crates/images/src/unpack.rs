@@ -13,66 +13,70 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use belljar_layers::shelf::{NEW_FILE, OPEN_FOLDER, names, remove_at, set_time};
+use belljar_layers::store::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names, remove_at, set_modified};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
-use crate::clone::{FOLDER, MAX_DEPTH};
+use crate::clone::{FOLDER_MODE, MAX_DEPTH};
 use crate::error::ImageError;
 
-const FILE: Mode = Mode::from_raw_mode(0o644);
-const PROGRAM: Mode = Mode::from_raw_mode(0o755);
-const MAX_NAME: usize = 255;
-const MAX_TARGET: usize = 4_095;
-const WHITEOUT: &[u8] = b".wh.";
-const OPAQUE: &[u8] = b".wh..wh..opq";
+const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
+const PROGRAM_MODE: Mode = Mode::from_raw_mode(0o755);
+const MAX_FILE_NAME_BYTES: usize = 255;
+const MAX_LINK_TARGET_BYTES: usize = 4_095;
+const WHITEOUT_PREFIX: &[u8] = b".wh.";
+const OPAQUE_WHITEOUT: &[u8] = b".wh..wh..opq";
 
 /// The remaining budget for unpacking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct UnpackBudget {
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
 }
 
 /// Unpacks a checked archive over a root; returns the remaining budget.
-pub(crate) fn unpack(root: &OwnedFd, archive: &mut File, room: Room) -> Result<Room, ImageError> {
-    let mut unpacking = Unpacking { root, room, most: room, own: BTreeSet::new() };
+pub(crate) fn unpack(
+    root: &OwnedFd,
+    archive: &mut File,
+    room: UnpackBudget,
+) -> Result<UnpackBudget, ImageError> {
+    let mut unpacking = LayerUnpacker { root, budget: room, limits: room, own_paths: BTreeSet::new() };
     let mut archive = Archive::new(archive);
     for entry in archive.entries().map_err(unreadable)? {
         unpacking.entry(entry.map_err(unreadable)?)?;
     }
-    Ok(unpacking.room)
+    Ok(unpacking.budget)
 }
 
 fn unreadable(error: io::Error) -> ImageError {
     ImageError::refused(format!("cannot read a layer ({error})"))
 }
 
-struct Unpacking<'a> {
+struct LayerUnpacker<'a> {
     root: &'a OwnedFd,
-    room: Room,
-    most: Room,
+    budget: UnpackBudget,
+    limits: UnpackBudget,
     /// Paths created by this layer.
-    own: BTreeSet<PathBuf>,
+    own_paths: BTreeSet<PathBuf>,
 }
 
-impl Unpacking<'_> {
+impl LayerUnpacker<'_> {
     fn entry(&mut self, mut entry: Entry<'_, impl Read>) -> Result<(), ImageError> {
         let raw = entry.path_bytes().into_owned();
-        let path = inside(Path::new(OsStr::from_bytes(&raw)))?;
+        let path = normalize_path(Path::new(OsStr::from_bytes(&raw)))?;
         // The entry is the root itself.
         let Some(name) = path.file_name().map(OsStr::to_owned) else { return Ok(()) };
-        let taken = self.room.entries.checked_sub(1);
-        self.room.entries =
-            taken.ok_or(ImageError::TooLarge { limit: self.most.entries, what: "entries" })?;
+        let taken = self.budget.entries.checked_sub(1);
+        self.budget.entries =
+            taken.ok_or(ImageError::TooLarge { limit: self.limits.entries, what: "entries" })?;
         let above = path.parent().unwrap_or(Path::new(""));
         let failed = |errno: Errno| failed(&path, errno);
-        if name.as_bytes() == OPAQUE {
-            return self.hide_all(above).map_err(failed);
+        if name.as_bytes() == OPAQUE_WHITEOUT {
+            return self.remove_all_lower(above).map_err(failed);
         }
-        if let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT) {
-            return self.hide(above, OsStr::from_bytes(hidden)).map_err(failed);
+        if let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT_PREFIX) {
+            return self.remove_lower(above, OsStr::from_bytes(hidden)).map_err(failed);
         }
         let kind = entry.header().entry_type();
         if !matches!(
@@ -92,13 +96,13 @@ impl Unpacking<'_> {
             EntryType::Directory => make_folder(&folder, &name).map_err(failed)?,
             EntryType::Symlink => {
                 let target = target(&entry, &path)?;
-                make_way(&folder, &name).map_err(failed)?;
+                remove_existing(&folder, &name).map_err(failed)?;
                 rustix::fs::symlinkat(&*target, &folder, &*name).map_err(failed)?;
             }
             EntryType::Link => self.link(&target(&entry, &path)?, &folder, &name).map_err(failed)?,
             _ => self.file(&mut entry, &folder, &name, &path)?,
         }
-        self.own.insert(path);
+        self.own_paths.insert(path);
         Ok(())
     }
 
@@ -110,22 +114,22 @@ impl Unpacking<'_> {
         path: &Path,
     ) -> Result<(), ImageError> {
         let failed = |errno: Errno| failed(path, errno);
-        let left = self.room.bytes.checked_sub(entry.size());
-        self.room.bytes = left.ok_or(ImageError::TooLarge { limit: self.most.bytes, what: "bytes" })?;
-        make_way(folder, name).map_err(failed)?;
+        let left = self.budget.bytes.checked_sub(entry.size());
+        self.budget.bytes = left.ok_or(ImageError::TooLarge { limit: self.limits.bytes, what: "bytes" })?;
+        remove_existing(folder, name).map_err(failed)?;
         let runs = entry.header().mode().unwrap_or(0) & 0o111 != 0;
-        let file = rustix::fs::openat(folder, name, NEW_FILE, FILE).map_err(failed)?;
+        let file = rustix::fs::openat(folder, name, NEW_FILE_FLAGS, FILE_MODE).map_err(failed)?;
         let mut file = File::from(file);
         io::copy(entry, &mut file).map_err(|error| ImageError::io("unpack", path, error))?;
         // Explicit, because the umask applies to new files.
-        rustix::fs::fchmod(&file, if runs { PROGRAM } else { FILE }).map_err(failed)?;
+        rustix::fs::fchmod(&file, if runs { PROGRAM_MODE } else { FILE_MODE }).map_err(failed)?;
         let modified = entry.header().mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
-        set_time(&file, modified).map_err(failed)
+        set_modified(&file, modified).map_err(failed)
     }
 
     /// Creates a hard link to an earlier file. The target is resolved like any other path.
     fn link(&self, target: &[u8], folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-        let target = inside(Path::new(OsStr::from_bytes(target))).map_err(|_| Errno::XDEV)?;
+        let target = normalize_path(Path::new(OsStr::from_bytes(target))).map_err(|_| Errno::XDEV)?;
         let (Some(above), Some(file)) = (target.parent(), target.file_name()) else {
             return Err(Errno::ISDIR);
         };
@@ -134,7 +138,7 @@ impl Unpacking<'_> {
         if there.is_some_and(|there| (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino)) {
             return Ok(());
         }
-        make_way(folder, name)?;
+        remove_existing(folder, name)?;
         rustix::fs::linkat(&from, file, folder, name, AtFlags::empty())
     }
 
@@ -147,49 +151,55 @@ impl Unpacking<'_> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::NOENT) };
         let above = self.folder(above)?;
         make_folder(&above, name)?;
-        rustix::fs::openat(&above, name, OPEN_FOLDER, Mode::empty())
+        rustix::fs::openat(&above, name, OPEN_FOLDER_FLAGS, Mode::empty())
     }
 
     /// Removes an entry of lower layers.
-    fn hide(&self, above: &Path, name: &OsStr) -> Result<(), Errno> {
+    fn remove_lower(&self, above: &Path, name: &OsStr) -> Result<(), Errno> {
         if matches!(name.as_bytes(), b"" | b"." | b"..") {
             return Err(Errno::INVAL);
         }
         match open_in(self.root, above) {
-            Ok(folder) => self.sift(folder.as_fd(), above, name, 0),
+            Ok(folder) => self.remove_except_own(folder.as_fd(), above, name, 0),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(errno) => Err(errno),
         }
     }
 
     /// Removes all entries of lower layers from a folder.
-    fn hide_all(&self, path: &Path) -> Result<(), Errno> {
+    fn remove_all_lower(&self, path: &Path) -> Result<(), Errno> {
         match open_in(self.root, path) {
-            Ok(folder) => self.sift_all(folder.as_fd(), path, 0),
+            Ok(folder) => self.remove_all_except_own(folder.as_fd(), path, 0),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(errno) => Err(errno),
         }
     }
 
-    fn sift_all(&self, folder: BorrowedFd<'_>, path: &Path, depth: usize) -> Result<(), Errno> {
+    fn remove_all_except_own(&self, folder: BorrowedFd<'_>, path: &Path, depth: usize) -> Result<(), Errno> {
         for name in names(folder, usize::MAX)? {
-            self.sift(folder, path, OsStr::from_bytes(name.to_bytes()), depth)?;
+            self.remove_except_own(folder, path, OsStr::from_bytes(name.to_bytes()), depth)?;
         }
         Ok(())
     }
 
     /// Removes an entry with everything below it, except for paths created by this layer.
-    fn sift(&self, folder: BorrowedFd<'_>, above: &Path, name: &OsStr, depth: usize) -> Result<(), Errno> {
+    fn remove_except_own(
+        &self,
+        folder: BorrowedFd<'_>,
+        above: &Path,
+        name: &OsStr,
+        depth: usize,
+    ) -> Result<(), Errno> {
         if depth > MAX_DEPTH {
             return Err(Errno::NAMETOOLONG);
         }
         let path = above.join(name);
-        let brought = self.own.range(path.clone()..).next().is_some_and(|next| next.starts_with(&path));
+        let brought = self.own_paths.range(path.clone()..).next().is_some_and(|next| next.starts_with(&path));
         if !brought {
             return remove_at(folder, name);
         }
-        match rustix::fs::openat(folder, name, OPEN_FOLDER, Mode::empty()) {
-            Ok(inner) => self.sift_all(inner.as_fd(), &path, depth + 1),
+        match rustix::fs::openat(folder, name, OPEN_FOLDER_FLAGS, Mode::empty()) {
+            Ok(inner) => self.remove_all_except_own(inner.as_fd(), &path, depth + 1),
             Err(Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -197,7 +207,7 @@ impl Unpacking<'_> {
 }
 
 /// Normalizes a path relative to the root; refuses `..`.
-fn inside(path: &Path) -> Result<PathBuf, ImageError> {
+fn normalize_path(path: &Path) -> Result<PathBuf, ImageError> {
     let bad = |why: &str| {
         let shown: String = path.display().to_string().chars().take(200).collect();
         ImageError::refused(format!("'{}': {why}", shown.escape_debug()))
@@ -205,7 +215,7 @@ fn inside(path: &Path) -> Result<PathBuf, ImageError> {
     let mut clean = PathBuf::new();
     for (depth, component) in path.components().enumerate() {
         match component {
-            Component::Normal(name) if name.len() > MAX_NAME || name.as_bytes().contains(&0) => {
+            Component::Normal(name) if name.len() > MAX_FILE_NAME_BYTES || name.as_bytes().contains(&0) => {
                 return Err(bad("invalid file name"));
             }
             Component::Normal(_) if depth >= MAX_DEPTH => return Err(bad("folders are nested too deeply")),
@@ -219,7 +229,7 @@ fn inside(path: &Path) -> Result<PathBuf, ImageError> {
 
 fn target<R: Read>(entry: &Entry<'_, R>, path: &Path) -> Result<Vec<u8>, ImageError> {
     let target = entry.link_name_bytes().map(|target| target.into_owned()).unwrap_or_default();
-    match target.is_empty() || target.len() > MAX_TARGET || target.contains(&0) {
+    match target.is_empty() || target.len() > MAX_LINK_TARGET_BYTES || target.contains(&0) {
         true => Err(failed(path, Errno::INVAL)),
         false => Ok(target),
     }
@@ -268,13 +278,13 @@ fn make_folder(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
         Some(_) => rustix::fs::unlinkat(folder, name, AtFlags::empty())?,
         None => {}
     }
-    rustix::fs::mkdirat(folder, name, FOLDER)?;
-    let made = rustix::fs::openat(folder, name, OPEN_FOLDER, Mode::empty())?;
-    rustix::fs::fchmod(&made, FOLDER)
+    rustix::fs::mkdirat(folder, name, FOLDER_MODE)?;
+    let made = rustix::fs::openat(folder, name, OPEN_FOLDER_FLAGS, Mode::empty())?;
+    rustix::fs::fchmod(&made, FOLDER_MODE)
 }
 
 /// Removes an existing entry: a file may be shared with other images and must never be written.
-fn make_way(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+fn remove_existing(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     remove_at(folder.as_fd(), name)
 }
 

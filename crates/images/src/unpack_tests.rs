@@ -5,22 +5,22 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use belljar_layers::shelf::OPEN_FOLDER;
+use belljar_layers::store::OPEN_FOLDER_FLAGS;
 use rustix::fs::CWD;
 use tar::{Builder, Header};
 use tempfile::TempDir;
 
 use super::*;
-use crate::layer::look_over;
+use crate::layer::check_headers;
 
-const ROOM: Room = Room { bytes: 1 << 20, entries: 1_000 };
+const ROOM: UnpackBudget = UnpackBudget { bytes: 1 << 20, entries: 1_000 };
 
 /// A folder with a root, next to a folder that must not be touched.
-struct Ground {
+struct RootFixture {
     folder: TempDir,
 }
 
-impl Ground {
+impl RootFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("root")).unwrap();
@@ -37,16 +37,16 @@ impl Ground {
         fs::read_to_string(self.at(path)).unwrap_or_else(|error| format!("({error})"))
     }
 
-    fn lay_in(&self, archive: Vec<u8>, room: Room) -> Result<Room, ImageError> {
+    fn lay_in(&self, archive: Vec<u8>, room: UnpackBudget) -> Result<UnpackBudget, ImageError> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&archive).unwrap();
         file.seek(SeekFrom::Start(0)).unwrap();
-        let root = rustix::fs::openat(CWD, self.at("."), OPEN_FOLDER, Mode::empty()).unwrap();
-        look_over(&mut file, room.entries)?;
+        let root = rustix::fs::openat(CWD, self.at("."), OPEN_FOLDER_FLAGS, Mode::empty()).unwrap();
+        check_headers(&mut file, room.entries)?;
         unpack(&root, &mut file, room)
     }
 
-    fn lay(&self, entries: &[(&str, Kind<'_>)]) -> Result<Room, ImageError> {
+    fn lay(&self, entries: &[(&str, Kind<'_>)]) -> Result<UnpackBudget, ImageError> {
         self.lay_in(archive(entries), ROOM)
     }
 
@@ -165,9 +165,9 @@ const HOSTILE: &[Row<'static>] = &[
 ];
 
 #[test]
-fn nothing_is_ever_written_outside() {
+fn nothing_is_written_outside_the_root() {
     for (name, entries, wanted) in HOSTILE {
-        let ground = Ground::new();
+        let ground = RootFixture::new();
         let laid = ground.lay(entries);
         assert!(ground.is_untouched_outside(), "{name}");
         match wanted {
@@ -182,7 +182,7 @@ fn nothing_is_ever_written_outside() {
 
 #[test]
 fn special_files_and_bits_are_left_out() {
-    let ground = Ground::new();
+    let ground = RootFixture::new();
     ground
         .lay(&[
             ("d", Device),
@@ -198,8 +198,8 @@ fn special_files_and_bits_are_left_out() {
 }
 
 #[test]
-fn whiteouts_hide_what_is_below_and_nothing_of_their_own_layer() {
-    let ground = Ground::new();
+fn whiteouts_remove_lower_entries_only() {
+    let ground = RootFixture::new();
     ground
         .lay(&[("a", Regular("1")), ("d/x", Regular("1")), ("d/y/z", Regular("1")), ("e/x", Regular("1"))])
         .unwrap();
@@ -219,7 +219,7 @@ fn whiteouts_hide_what_is_below_and_nothing_of_their_own_layer() {
 
 #[test]
 fn a_file_of_another_image_is_never_written() {
-    let ground = Ground::new();
+    let ground = RootFixture::new();
     ground.lay(&[("f", Regular("below")), ("g", Hard("f"))]).unwrap();
     let inode = fs::metadata(ground.at("f")).unwrap().ino();
     ground.lay(&[("f", Regular("above"))]).unwrap();
@@ -228,13 +228,13 @@ fn a_file_of_another_image_is_never_written() {
 }
 
 #[test]
-fn everything_has_a_bound() {
-    let ground = Ground::new();
+fn every_limit_is_enforced() {
+    let ground = RootFixture::new();
     let two = archive(&[("a", Regular("123")), ("b", Regular("456"))]);
-    let few = |bytes, entries| ground.lay_in(two.clone(), Room { bytes, entries });
+    let few = |bytes, entries| ground.lay_in(two.clone(), UnpackBudget { bytes, entries });
     assert!(matches!(few(5, 9), Err(ImageError::TooLarge { what: "bytes", .. })));
     assert!(matches!(few(99, 1), Err(ImageError::TooLarge { what: "entries", .. })));
-    assert_eq!(few(6, 2), Ok(Room { bytes: 0, entries: 0 }));
+    assert_eq!(few(6, 2), Ok(UnpackBudget { bytes: 0, entries: 0 }));
 
     let deep = ["d"; 2 * MAX_DEPTH].join("/");
     let mut builder = Builder::new(Vec::new());

@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use crate::spec::Layer;
+use crate::spec::JailLayer;
 use crate::step::Step;
 
 /// Environment variable of a test binary: `fail:STEP` or `without:LAYER,…`, with the names in the code.
@@ -11,7 +11,7 @@ use crate::step::Step;
 pub(crate) const VARIABLE: &str = "BELLJAR_FAULT";
 
 #[cfg(feature = "faults")]
-fn wanted() -> Option<&'static str> {
+fn requested_fault() -> Option<&'static str> {
     static WANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     WANTED.get_or_init(|| std::env::var(VARIABLE).ok()).as_deref()
 }
@@ -19,7 +19,7 @@ fn wanted() -> Option<&'static str> {
 /// Fails if the test asked this step to fail.
 #[cfg(feature = "faults")]
 pub(crate) fn inject(step: Step) -> Result<(), Errno> {
-    match wanted().and_then(|text| text.strip_prefix("fail:")) {
+    match requested_fault().and_then(|text| text.strip_prefix("fail:")) {
         Some(name) if name == format!("{step:?}") => {
             // Gives a program that wrongly did not wait for this step time to reveal itself.
             std::thread::sleep(std::time::Duration::from_millis(100));
@@ -31,8 +31,8 @@ pub(crate) fn inject(step: Step) -> Result<(), Errno> {
 
 /// Returns whether the test asked to leave this layer out.
 #[cfg(feature = "faults")]
-pub(crate) fn without(layer: Layer) -> bool {
-    let layers = wanted().and_then(|text| text.strip_prefix("without:")).unwrap_or_default();
+pub(crate) fn is_left_out(layer: JailLayer) -> bool {
+    let layers = requested_fault().and_then(|text| text.strip_prefix("without:")).unwrap_or_default();
     layers.split(',').any(|name| name == format!("{layer:?}"))
 }
 
@@ -42,6 +42,6 @@ pub(crate) fn inject(_step: Step) -> Result<(), Errno> {
 }
 
 #[cfg(not(feature = "faults"))]
-pub(crate) fn without(_layer: Layer) -> bool {
+pub(crate) fn is_left_out(_layer: JailLayer) -> bool {
     false
 }

@@ -7,18 +7,18 @@
 
 mod bare;
 pub mod cgroup;
+pub mod container_settings;
 mod fault;
-pub mod gate;
+pub mod guest_support;
 mod inside;
 pub mod launcher;
 pub mod payload;
+pub mod proxy_sockets;
+mod root_trees;
 pub mod seccomp;
-pub mod session;
 pub mod spec;
 mod step;
 mod sys;
-pub mod tables;
-mod template;
 pub mod wire;
 
 pub use step::{Step, StepFailed};

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::spec::PayloadFile;
 
 /// Largest payload that is written in a single call.
-const SMALL: usize = 64 << 10;
+const SINGLE_WRITE_BYTES: usize = 64 << 10;
 
 /// Packs files, and a text for the warm interpreter that will run the program.
 ///
@@ -23,14 +23,14 @@ pub fn pack(text: &[u8], files: &[(PayloadFile, &[u8])]) -> std::io::Result<Owne
     };
     words(&mut start, &[files.len() as u32, text.len() as u32]);
     for (entry, content) in files {
-        words(&mut start, &[entry.place as u32, entry.mode]);
+        words(&mut start, &[entry.target as u32, entry.mode]);
         start.extend((content.len() as u64).to_le_bytes());
         words(&mut start, &[entry.path.len() as u32]);
         start.extend(entry.path.as_bytes());
     }
     start.extend(text);
     let total: usize = start.len() + files.iter().map(|(_, content)| content.len()).sum::<usize>();
-    if total <= SMALL {
+    if total <= SINGLE_WRITE_BYTES {
         files.iter().for_each(|(_, content)| start.extend(*content));
         file.write_all(&start)?;
     } else {
@@ -49,22 +49,22 @@ pub fn pack(text: &[u8], files: &[(PayloadFile, &[u8])]) -> std::io::Result<Owne
 mod tests {
     use super::*;
     use crate::bare::payload::Payload;
-    use crate::spec::Place;
+    use crate::spec::PayloadTarget;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
 
     fn entry(path: &str, mode: u32) -> PayloadFile {
-        PayloadFile { place: Place::Workspace, path: path.to_owned(), mode }
+        PayloadFile { target: PayloadTarget::Workspace, path: path.to_owned(), mode }
     }
 
     #[test]
-    fn files_arrive_with_their_modes_and_links_are_not_followed() {
+    fn files_are_unpacked_with_modes_and_links_are_not_followed() {
         let folder = std::env::temp_dir().join(format!("belljar-payload-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let dir = std::fs::File::open(&folder).unwrap();
         let unpack = |packed: OwnedFd| {
             let payload = Payload::map(packed.as_raw_fd()).unwrap();
-            let unpacked = payload.unpack(Place::Workspace as u32, dir.as_raw_fd());
+            let unpacked = payload.unpack(PayloadTarget::Workspace as u32, dir.as_raw_fd());
             unpacked.map(|()| payload.text).map_err(|file| String::from_utf8_lossy(file.path).into_owned())
         };
         let files = [(entry("a/b/run", 0o755), &b"one"[..]), (entry("empty", 0o600), b"")];
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_refused() {
+    fn truncated_payloads_are_rejected() {
         for bytes in [&b""[..], b"\x01\0\0\0", b"\x01\0\0\0\0\0\0\0", b"\0\0\0\0\x09\0\0\0short"] {
             assert!(Payload::parse(bytes).is_none(), "{bytes:?}");
         }

@@ -20,7 +20,7 @@ pub const INBOX: &str = "/run/belljar";
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RootEntry {
     /// An empty directory.
-    Folder {
+    Dir {
         /// Absolute path in the jail.
         path: String,
     },
@@ -76,11 +76,11 @@ pub type RootTree = Vec<RootEntry>;
 
 /// Network of a jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Network {
+pub enum JailNetwork {
     /// Only its own loopback.
     Own,
     /// Its own loopback with proxy sockets: sockets that listen in the jail and are served from outside.
-    Gated,
+    Proxied,
     /// The host's network.
     Host,
 }
@@ -98,7 +98,7 @@ pub struct HostBind {
 
 /// Resource limits of a jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct JailLimits {
     /// Time from the request to the kill; unlimited if `None`.
     pub timeout: Option<Duration>,
     /// Memory of all processes together.
@@ -121,7 +121,7 @@ pub struct Jail {
     /// Whether the jail belongs to a sandbox: PID 1 itself becomes the guest, confined like a program, and
     /// runs what it is told to. Such a jail has no commands, result pipe or artifacts, and survives a process
     /// that runs out of memory.
-    pub living: bool,
+    pub is_sandbox: bool,
     /// Commands, run in order until one fails; the last one is the program.
     pub commands: Vec<Vec<String>>,
     /// The complete environment, as `KEY=VALUE`.
@@ -129,11 +129,11 @@ pub struct Jail {
     /// Working directory of the commands, an absolute path in the jail.
     pub workdir: String,
     /// Resource limits.
-    pub limits: Limits,
+    pub limits: JailLimits,
     /// Network of the jail.
-    pub network: Network,
+    pub network: JailNetwork,
     /// Host directory used as the workspace; a fresh one if `None`.
-    pub playground: Option<String>,
+    pub host_workspace: Option<String>,
     /// Other host directories and files to mount.
     pub binds: Vec<HostBind>,
     /// Whether a result pipe is attached, as descriptor 3 of the program.
@@ -145,12 +145,12 @@ pub struct Jail {
     /// Tenant that owns the jail.
     pub tenant: String,
     /// Warm interpreter that can run this jail's program. The payload then contains a text for it.
-    pub interpreter: Option<Interpreter>,
+    pub interpreter: Option<WarmInterpreter>,
 }
 
 /// A language whose interpreter can be kept warm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Tongue {
+pub enum WarmLanguage {
     /// CPython.
     Python,
     /// Node.js.
@@ -159,9 +159,9 @@ pub enum Tongue {
 
 /// A warm interpreter. Runs with equal interpreters in the same root can share a zygote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Interpreter {
+pub struct WarmInterpreter {
     /// Language of the interpreter.
-    pub tongue: Tongue,
+    pub language: WarmLanguage,
     /// Absolute path of the interpreter in the jail.
     pub program: String,
     /// The complete environment, as `KEY=VALUE`.
@@ -192,7 +192,7 @@ pub struct ArtifactRules {
 /// Destination of a file in the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Place {
+pub enum PayloadTarget {
     /// The workspace; the file is written as the sandbox user.
     Workspace = 0,
     /// The inbox, read-only for the program.
@@ -203,7 +203,7 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PayloadFile {
     /// Destination.
-    pub place: Place,
+    pub target: PayloadTarget,
     /// Relative path; the caller has verified that it contains neither `..` nor NUL.
     pub path: String,
     /// Permission bits.
@@ -212,7 +212,7 @@ pub struct PayloadFile {
 
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ending {
+pub enum JailEnding {
     /// Exited with this status.
     Exited(u8),
     /// Killed by this signal, which the launcher did not send.
@@ -233,7 +233,7 @@ pub enum Ending {
 
 /// Resource usage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Usage {
+pub struct JailUsage {
     /// CPU time of all processes.
     pub cpu: Duration,
     /// Peak memory usage.
@@ -244,7 +244,7 @@ pub struct Usage {
 
 /// A system call that the filter denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedCall {
+pub struct DeniedSyscall {
     /// Name of the system call.
     pub name: String,
     /// Its first three arguments at the first denial.
@@ -255,9 +255,9 @@ pub struct RefusedCall {
 
 /// Denials during a run, whether or not the run ended because of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Kept {
+pub struct JailDenials {
     /// Denied system calls, each name once.
-    pub calls: Vec<RefusedCall>,
+    pub calls: Vec<DeniedSyscall>,
     /// Whether there were more denied calls than were recorded.
     pub more_calls: bool,
     /// Number of refused forks and threads, if a cgroup counts them.
@@ -269,7 +269,7 @@ pub struct Kept {
 /// Current resource usage of a sandbox's jail. Figures that this kernel does not provide are absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "documented at the fields of the same names in the engine")]
-pub struct Stats {
+pub struct JailStats {
     pub cpu: Option<Duration>,
     pub memory_bytes: Option<u64>,
     pub peak_memory_bytes: Option<u64>,
@@ -284,7 +284,7 @@ pub struct Stats {
 
 /// A request to the running jail of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ask {
+pub enum JailRequest {
     /// Lists the layers in force.
     Layers,
     /// Returns its resource usage.
@@ -299,14 +299,14 @@ pub enum Ask {
 
 /// The answer to a request to a sandbox's jail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum JailResponse {
     /// Lists the layers in force.
-    Layers(Vec<Layer>),
+    Layers(Vec<JailLayer>),
     /// Returns its resource usage.
-    Stats(Stats),
+    Stats(JailStats),
     /// Denied system calls with the session of each caller: the process id in the jail of the guest's child
     /// that it descends from, or 0 if unknown.
-    Calls(Vec<(u32, RefusedCall)>),
+    Calls(Vec<(u32, DeniedSyscall)>),
     /// Done.
     Done,
     /// The request failed, with the reason.
@@ -318,7 +318,7 @@ pub enum Answer {
 /// An isolation layer, in force or missing: the layer names of receipts that the jail knows about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "documented in the engine's list of layers")]
-pub enum Layer {
+pub enum JailLayer {
     UserNs,
     PidNs,
     MountNs,
@@ -341,9 +341,9 @@ pub enum Layer {
 
 /// A layer that is not available on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MissingLayer {
+pub struct MissingJailLayer {
     /// The missing layer.
-    pub layer: Layer,
+    pub layer: JailLayer,
     /// The reason.
     pub reason: String,
     /// How to make it available.
@@ -352,7 +352,7 @@ pub struct MissingLayer {
 
 /// Which interpreters are started in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Warming {
+pub enum WarmMode {
     /// Jails with a running interpreter wait for runs.
     Pool,
     /// An interpreter waits, and is forked into a jail for each run.
@@ -364,21 +364,21 @@ pub enum Warming {
 
 /// Settings of a launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Settings {
+pub struct LauncherSettings {
     /// Which interpreters are started in advance.
-    pub warming: Warming,
+    pub warming: WarmMode,
     /// Memory that all waiting jails may use together.
     pub pool_memory_bytes: u64,
     /// Idle time after which no child of an interpreter is kept waiting; after ten times that, the
     /// interpreter exits too.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// Memory that all jails may use together, if less than the machine can spare.
-    pub memory_for_all: Option<u64>,
+    pub total_memory_bytes: Option<u64>,
 }
 
 /// Whether a run found a waiting interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Warmth {
+pub enum JailWarmth {
     /// Ran in a waiting interpreter with its own jail.
     Pool,
     /// Ran in a fork of a waiting interpreter.
@@ -408,7 +408,7 @@ pub struct PoolState {
 
 /// A zygote's child that failed the inspection of its confinement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mismatch {
+pub struct WarmChildMismatch {
     /// Name of its pool: the language, and the modules imported in advance.
     pub pool: String,
     /// Tenant that owns the pool.
@@ -420,7 +420,7 @@ pub struct Mismatch {
 /// The longest iterations of the launcher's event loop that were dominated by one handler. Nothing else is
 /// served during an iteration.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Turns {
+pub struct SlowIteration {
     /// Handler name, from a closed list.
     pub handler: String,
     /// Most CPU time used by one iteration.

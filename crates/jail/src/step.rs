@@ -62,7 +62,7 @@ steps! {
 
 /// A failed setup step. None of the tenant's code ran.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
-#[error("{}: {}", self.what(), self.cause())]
+#[error("{}: {}", self.subject(), self.cause())]
 pub struct StepFailed {
     /// The step.
     pub step: Step,
@@ -79,7 +79,7 @@ impl StepFailed {
     }
 
     /// Returns the step and its object: `mount /data`.
-    pub fn what(&self) -> String {
+    pub fn subject(&self) -> String {
         if self.detail.is_empty() {
             return self.step.name().to_owned();
         }

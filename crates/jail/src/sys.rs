@@ -18,7 +18,7 @@ fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
 
 /// Converts an errno received from another process. That process may be hostile, and rustix panics on numbers
 /// outside the kernel's range.
-pub(crate) fn told_errno(number: i32) -> Errno {
+pub(crate) fn errno_from_peer(number: i32) -> Errno {
     if (1..4096).contains(&number) { Errno::from_raw_os_error(number) } else { Errno::IO }
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn told_errno(number: i32) -> Errno {
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// The result of a clone, in each of the two processes.
-pub(crate) enum Cloned {
+pub(crate) enum CloneResult {
     /// This is the new process.
     Child,
     /// This is the old process, with the new one's pid and, if requested, its pidfd.
@@ -37,7 +37,7 @@ pub(crate) enum Cloned {
 ///
 /// The child continues with a copy of all memory, as after `fork`. The callers are single-threaded, so no
 /// lock is held in that copy.
-pub(crate) fn clone(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+pub(crate) fn clone(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<CloneResult, Errno> {
     clone_with(flags, cgroup, libc::SIGCHLD)
 }
 
@@ -45,7 +45,7 @@ fn clone_with(
     flags: libc::c_int,
     cgroup: Option<BorrowedFd<'_>>,
     exit_signal: libc::c_int,
-) -> Result<Cloned, Errno> {
+) -> Result<CloneResult, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: an all-zero clone_args is valid: no flags, no stack, no pointers.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -60,17 +60,20 @@ fn clone_with(
     // stack the child runs on a copy of this stack, as fork's child does.
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<libc::clone_args>()) };
     match check(result)? {
-        0 => Ok(Cloned::Child),
+        0 => Ok(CloneResult::Child),
         pid => {
             // SAFETY: the kernel just stored a new descriptor there, which has no other owner.
             let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd) });
-            Ok(Cloned::Parent { pid: pid as i32, pidfd })
+            Ok(CloneResult::Parent { pid: pid as i32, pidfd })
         }
     }
 }
 
 /// Clones a sibling of this process, that is, a child of its parent. Otherwise like [`clone`].
-pub(crate) fn clone_sibling(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
+pub(crate) fn clone_sibling(
+    flags: libc::c_int,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> Result<CloneResult, Errno> {
     clone_with(flags | libc::CLONE_PARENT, cgroup, 0)
 }
 
@@ -83,7 +86,7 @@ pub(crate) fn unshare(flags: libc::c_int) -> Result<(), Errno> {
 
 /// Switches the effective user id. Capabilities are kept, and the process stays dumpable, so that its files
 /// in `/proc` remain its own.
-pub(crate) fn act_as(uid: u32) -> Result<(), Errno> {
+pub(crate) fn set_effective_uid(uid: u32) -> Result<(), Errno> {
     let same = libc::uid_t::MAX;
     // SAFETY: takes numbers only. The raw call, because the libc function changes the ids of every thread.
     check(unsafe { libc::syscall(libc::SYS_setresuid, same, uid, same) })?;
@@ -97,7 +100,7 @@ pub(crate) fn die_with_parent() -> Result<(), Errno> {
 }
 
 /// Keeps this process's capabilities across changes of the effective user id.
-pub(crate) fn keep_rights_as_another_user() -> Result<(), Errno> {
+pub(crate) fn keep_capabilities_on_setuid() -> Result<(), Errno> {
     const SECBIT_NO_SETUID_FIXUP: libc::c_ulong = 4;
     // SAFETY: takes numbers only.
     check(unsafe { libc::prctl(libc::PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0) }.into()).map(drop)
@@ -137,11 +140,11 @@ pub(crate) fn mount_setattr(
 }
 
 /// A list of C strings for `execve`.
-pub(crate) struct Words(Vec<std::ffi::CString>);
+pub(crate) struct CStringArray(Vec<std::ffi::CString>);
 
-impl Words {
+impl CStringArray {
     /// Converts strings. Fails with `EINVAL` if one of them contains NUL.
-    pub(crate) fn of(texts: &[String]) -> Result<Self, Errno> {
+    pub(crate) fn new(texts: &[String]) -> Result<Self, Errno> {
         let strings = texts.iter().map(|text| std::ffi::CString::new(text.as_bytes()));
         strings.collect::<Result<_, _>>().map(Self).map_err(|_| Errno::INVAL)
     }
@@ -175,7 +178,7 @@ pub(crate) fn thread_cpu_time() -> Duration {
 }
 
 /// A reaped child.
-pub(crate) struct Reaped {
+pub(crate) struct ReapedChild {
     pub(crate) pid: i32,
     pub(crate) status: i32,
     pub(crate) cpu_micros: u64,
@@ -183,14 +186,14 @@ pub(crate) struct Reaped {
 }
 
 /// Waits for a child and reaps it; `pid` -1 waits for any child.
-pub(crate) fn wait(pid: i32) -> Result<Reaped, Errno> {
+pub(crate) fn wait_child(pid: i32) -> Result<ReapedChild, Errno> {
     let mut status = 0;
     // SAFETY: an all-zero rusage is a valid value of this plain struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to locals that live across the call.
     let pid = check(unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) }.into())? as i32;
     let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-    Ok(Reaped {
+    Ok(ReapedChild {
         pid,
         status,
         cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime),
@@ -199,7 +202,7 @@ pub(crate) fn wait(pid: i32) -> Result<Reaped, Errno> {
 }
 
 /// Waits for a child by its pidfd and reaps it. Returns its status in the encoding of `wait`.
-pub(crate) fn wait_for(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
+pub(crate) fn wait_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
     let options = rustix::process::WaitIdOptions::EXITED;
     let ended = rustix::process::waitid(rustix::process::WaitId::PidFd(pidfd), options)?;
     let ended = ended.ok_or(Errno::CHILD)?;
@@ -209,28 +212,28 @@ pub(crate) fn wait_for(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
 
 /// Kills a process and reaps it; it may have exited already. Returns promptly: a killed child exits, and a
 /// non-child yields ECHILD.
-pub(crate) fn put_an_end_to(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
+pub(crate) fn kill_and_reap(pidfd: BorrowedFd<'_>) -> Result<i32, Errno> {
     // Killing fails only if the process has already exited, which is the desired state.
     let _killed = rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
-    wait_for(pidfd)
+    wait_pidfd(pidfd)
 }
 
 /// Returns the pid of a process in the pid namespace of the given `/proc`.
-pub(crate) fn pid_of(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
-    pids_of(proc, pidfd, "Pid:", |numbers| numbers.first().copied())
+pub(crate) fn pid_in_procfs(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
+    pid_from_fdinfo(proc, pidfd, "Pid:", |numbers| numbers.first().copied())
 }
 
 /// Returns the pid by which this process knows a process in a direct child of its own pid namespace.
-pub(crate) fn pid_here(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
-    pids_of(proc, pidfd, "NSpid:", |numbers| numbers.iter().rev().nth(1).copied())
+pub(crate) fn pid_from_parent_namespace(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
+    pid_from_fdinfo(proc, pidfd, "NSpid:", |numbers| numbers.iter().rev().nth(1).copied())
 }
 
 /// Returns the pid of a process in its own, innermost pid namespace.
-pub(crate) fn pid_inside(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
-    pids_of(proc, pidfd, "NSpid:", |numbers| numbers.last().copied())
+pub(crate) fn innermost_pid(proc: &OwnedFd, pidfd: &OwnedFd) -> Result<i32, Errno> {
+    pid_from_fdinfo(proc, pidfd, "NSpid:", |numbers| numbers.last().copied())
 }
 
-fn pids_of(
+fn pid_from_fdinfo(
     proc: &OwnedFd,
     pidfd: &OwnedFd,
     field: &str,
@@ -249,19 +252,19 @@ fn pids_of(
 }
 
 /// Creates a pair of connected packet sockets, over which descriptors can be sent.
-pub(crate) fn line() -> Result<(OwnedFd, OwnedFd), Errno> {
+pub(crate) fn packet_socketpair() -> Result<(OwnedFd, OwnedFd), Errno> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
 /// Lets the kernel reap children automatically.
-pub(crate) fn ignore_children() {
+pub(crate) fn auto_reap_children() {
     // SAFETY: installs no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
 /// Returns the pid of a zombie child, if there is one, without reaping it.
-pub(crate) fn dead_child() -> Option<i32> {
+pub(crate) fn peek_zombie() -> Option<i32> {
     // SAFETY: an all-zero siginfo is a valid value of this plain struct.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -272,7 +275,7 @@ pub(crate) fn dead_child() -> Option<i32> {
 }
 
 /// A system call reported by a notification listener; its caller is blocked until it is answered.
-pub(crate) struct HeldCall {
+pub(crate) struct SyscallNotification {
     pub(crate) id: u64,
     pub(crate) pid: i32,
     pub(crate) number: i32,
@@ -280,32 +283,32 @@ pub(crate) struct HeldCall {
 }
 
 /// Receives the next notification. Blocks until one arrives.
-pub(crate) fn hear_call(listener: BorrowedFd<'_>) -> Result<HeldCall, Errno> {
+pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> Result<SyscallNotification, Errno> {
     // SAFETY: an all-zero notification is a valid value of this plain struct, and the one that the kernel
     // requires.
     let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one notification to `call`.
     check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) }.into())?;
     let libc::seccomp_data { nr: number, args: arguments, .. } = call.data;
-    Ok(HeldCall { id: call.id, pid: call.pid as i32, number, arguments })
+    Ok(SyscallNotification { id: call.id, pid: call.pid as i32, number, arguments })
 }
 
 /// Returns whether a call is still blocked. If so, information read about its pid in the meantime belongs to
 /// its caller.
-pub(crate) fn is_held(listener: BorrowedFd<'_>, id: u64) -> bool {
+pub(crate) fn is_notification_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the kernel reads one number from `id`.
     unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
 /// Lets a blocked call continue. Only safe for exit calls, to which arguments changed in the meantime make no
 /// difference.
-pub(crate) fn let_pass(listener: BorrowedFd<'_>, id: u64) {
+pub(crate) fn continue_call(listener: BorrowedFd<'_>, id: u64) {
     let flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
     answer_call(listener, &libc::seccomp_notif_resp { id, val: 0, error: 0, flags });
 }
 
 /// Makes a blocked call fail as if the filter had refused it.
-pub(crate) fn refuse(listener: BorrowedFd<'_>, id: u64, errno: Errno) {
+pub(crate) fn fail_call(listener: BorrowedFd<'_>, id: u64, errno: Errno) {
     answer_call(listener, &libc::seccomp_notif_resp { id, val: 0, error: -errno.raw_os_error(), flags: 0 });
 }
 
@@ -323,7 +326,7 @@ const SECCOMP_IOCTL_NOTIF_ID_VALID: libc::c_ulong = 0x8008_2102;
 const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
 
 /// Sets a resource limit, capped at the current hard limit.
-pub(crate) fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Result<(), Errno> {
+pub(crate) fn set_rlimit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> Result<(), Errno> {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `now` lives across the call.
     check(unsafe { libc::getrlimit(resource, &raw mut now) }.into())?;
@@ -376,7 +379,7 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
 
 /// Resets every signal to its default action and unblocks all, except that SIGPIPE is ignored so that a
 /// broken pipe is an error. `execve` preserves ignored and blocked signals, so programs inherit this state.
-pub(crate) fn default_signals() {
+pub(crate) fn reset_signals() {
     for signal in 1..=64 {
         // SAFETY: installs no handler; for signals that cannot be changed the call fails.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -391,14 +394,14 @@ pub(crate) fn default_signals() {
 }
 
 /// Restores the default action of SIGPIPE, which ends the program.
-pub(crate) fn default_pipe_signal() {
+pub(crate) fn reset_sigpipe() {
     // SAFETY: installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 /// Puts `/dev/null`, which the launcher has at 0 to 2, at 3 as well, in place of the launcher's control
 /// socket.
-pub(crate) fn occupy_standard_numbers() -> Result<(), Errno> {
+pub(crate) fn reserve_standard_fds() -> Result<(), Errno> {
     // SAFETY: takes numbers only; the socket's owner is in the launcher, and this copy of the process never
     // drops it.
     check(unsafe { libc::dup2(0, 3) }.into()).map(drop)

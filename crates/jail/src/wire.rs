@@ -14,27 +14,27 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{
-    Answer, Ask, Ending, Jail, Kept, Layer, Mismatch, MissingLayer, PoolState, RootTree, Settings, Turns,
-    Usage, Warmth,
+    Jail, JailDenials, JailEnding, JailLayer, JailRequest, JailResponse, JailUsage, JailWarmth,
+    LauncherSettings, MissingJailLayer, PoolState, RootTree, SlowIteration, WarmChildMismatch,
 };
 use crate::step::StepFailed;
 
 /// Maximum packet size in bytes; many times what a jail with its environment and commands needs.
-pub const MAX_PACKET: usize = 192 << 10;
+pub const MAX_PACKET_BYTES: usize = 192 << 10;
 const MAX_FDS: usize = crate::bare::message::MAX_FDS;
 
 /// A message to the launcher.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum LauncherRequest {
     /// Replaces the settings.
-    Keep(Settings),
+    Configure(LauncherSettings),
     /// Returns the state of the warm pools.
     Pools {
         /// Number of the request.
         run: u64,
     },
     /// Registers a root tree, which jails refer to by its number.
-    Root {
+    RegisterRoot {
         /// Number of the tree, never reused for another.
         number: u64,
         /// The tree.
@@ -55,44 +55,44 @@ pub enum Order {
         run: u64,
     },
     /// Sends a request to a sandbox's jail.
-    Ask {
+    AskJail {
         /// Number of the request.
         run: u64,
         /// Number of the run that is the jail.
-        of: u64,
+        jail: u64,
         /// The request.
-        what: Ask,
+        request: JailRequest,
     },
 }
 
 /// A message from the launcher.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Notice {
+pub enum LauncherEvent {
     /// The launcher is ready.
     Ready {
         /// Layers that are not available on this host.
-        missing: Vec<MissingLayer>,
+        missing: Vec<MissingJailLayer>,
         /// The reason why jails cannot be paused; `None` if they can.
-        no_freezer: Option<String>,
+        freezer_obstacle: Option<String>,
     },
     /// The launcher could not set itself up on this host.
-    Broken(StepFailed),
+    SetupFailed(StepFailed),
     /// A run ended.
     Ended {
         /// Number of the run.
         run: u64,
         /// How it ended.
-        ending: Ending,
+        ending: JailEnding,
         /// Its resource usage.
-        usage: Usage,
+        usage: JailUsage,
         /// Time from the start request to the end.
         duration: Duration,
         /// Layers that were in force.
-        layers: Vec<Layer>,
+        layers: Vec<JailLayer>,
         /// Whether a waiting interpreter was used.
-        warmth: Warmth,
+        warmth: JailWarmth,
         /// Denials during the run.
-        kept: Kept,
+        denials: JailDenials,
     },
     /// State of the warm pools.
     Pools {
@@ -101,17 +101,17 @@ pub enum Notice {
         /// The pools.
         pools: Vec<PoolState>,
         /// The longest iterations of the event loop.
-        turns: Vec<Turns>,
+        turns: Vec<SlowIteration>,
     },
     /// The response of a sandbox's jail.
-    Answered {
+    JailAnswered {
         /// Number of the request.
         run: u64,
         /// The response.
-        answer: Answer,
+        response: JailResponse,
     },
     /// A child of a zygote failed its inspection; it and its zygote were killed.
-    Mismatch(Mismatch),
+    Mismatch(WarmChildMismatch),
     /// The setup of a run failed; none of its code ran.
     Failed {
         /// Number of the run.
@@ -131,21 +131,21 @@ pub fn send<T: Serialize>(socket: BorrowedFd<'_>, message: &T, fds: &[BorrowedFd
 }
 
 /// Sends a message, and blocks while the socket buffer is full.
-pub(crate) fn send_patiently<T: Serialize>(
+pub(crate) fn send_blocking<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
     let bytes = postcard::to_allocvec(message).map_err(|_| Errno::INVAL)?;
-    send_as(socket, &bytes, fds, SendFlags::NOSIGNAL)
+    send_with_flags(socket, &bytes, fds, SendFlags::NOSIGNAL)
 }
 
 /// Receives a message of at most 4 KiB. Fails with `EAGAIN` if none is queued.
-pub(crate) fn receive_now<T: DeserializeOwned>(
+pub(crate) fn try_receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> Result<Option<(T, Vec<OwnedFd>)>, Errno> {
     let mut buffer = [0; 4 << 10];
-    let (len, fds) = receive_bytes_now(socket, &mut buffer)?;
+    let (len, fds) = try_receive_bytes(socket, &mut buffer)?;
     if len == 0 {
         return Ok(None);
     }
@@ -155,16 +155,16 @@ pub(crate) fn receive_now<T: DeserializeOwned>(
 
 /// Sends raw bytes as a packet, without blocking.
 pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    send_as(socket, bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    send_with_flags(socket, bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
-fn send_as(
+fn send_with_flags(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> Result<(), Errno> {
-    if bytes.len() > MAX_PACKET {
+    if bytes.len() > MAX_PACKET_BYTES {
         return Err(Errno::TOOBIG);
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -186,7 +186,7 @@ pub fn receive<T: DeserializeOwned>(
     buffer: &mut Vec<u8>,
 ) -> Result<Option<(T, Vec<OwnedFd>)>, Errno> {
     if buffer.is_empty() {
-        buffer.resize(MAX_PACKET, 0);
+        buffer.resize(MAX_PACKET_BYTES, 0);
     }
     let (len, fds) = receive_bytes(socket, buffer)?;
     if len == 0 {
@@ -213,18 +213,18 @@ pub(crate) fn receive_bytes(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
-    receive_as(socket, buffer, RecvFlags::CMSG_CLOEXEC)
+    receive_with_flags(socket, buffer, RecvFlags::CMSG_CLOEXEC)
 }
 
 /// Receives a raw packet like [`receive_bytes`]. Fails with `EAGAIN` if none is queued.
-pub(crate) fn receive_bytes_now(
+pub(crate) fn try_receive_bytes(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
-    receive_as(socket, buffer, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
+    receive_with_flags(socket, buffer, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
 }
 
-fn receive_as(
+fn receive_with_flags(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
     flags: RecvFlags,

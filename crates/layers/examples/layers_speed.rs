@@ -9,8 +9,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_analysis::imports::{Language, PythonVersion, Registry, Resolver, Settings, Source, detect};
-use belljar_layers::shelf::{Bounds, Key, Package, Recipe, Scope, Shelf};
+use belljar_analysis::imports::{
+    ImportLanguage, PackageRegistry, PythonVersion, Resolver, ResolverSettings, SourceCode, detect,
+};
+use belljar_layers::store::{ExactPackage, LayerBounds, LayerKey, LayerRecipe, LayerScope, LayerStore};
 
 const LINES: usize = 1_000;
 const LAYERS: usize = 1_000;
@@ -39,12 +41,12 @@ fn detection() -> Result<(), Box<dyn Error>> {
         writeln!(code, "    table = {{row[key]: [len(str(value)) for value in row] for row in rows}}")?;
         writeln!(code, "    return sorted(table.items(), key=lambda pair: pair[1])\n")?;
     }
-    let settings = Settings::default();
+    let settings = ResolverSettings::default();
     let (local, python) = (BTreeSet::new(), PythonVersion::default());
     let times = sorted(|| {
-        let source = Source { code: &code, language: Language::Python, python, local: &local };
+        let source = SourceCode { code: &code, language: ImportLanguage::Python, python, local: &local };
         let found = detect(source).unwrap_or_default();
-        std::hint::black_box(Resolver::new(Registry::Pypi, &settings).resolve(&found, &[]));
+        std::hint::black_box(Resolver::new(PackageRegistry::Pypi, &settings).resolve(&found, &[]));
     });
     let (lines, bytes) = (code.lines().count(), code.len());
     println!("detection, {lines} lines, {bytes} bytes: median {:?}, p99 {:?}", median(&times), p99(&times));
@@ -54,9 +56,9 @@ fn detection() -> Result<(), Box<dyn Error>> {
 /// Returns the median lookup times of a layer in use, and of an unused layer that is already verified.
 async fn look_up(layers: usize) -> Result<(Duration, Duration), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    let bounds = Bounds { layers: u64::MAX, ..Bounds::default() };
-    let shelf = Shelf::open(&folder.path().join("shelf"), bounds, Arc::new(|_| {}))?;
-    let mut keys: Vec<Key> = Vec::new();
+    let bounds = LayerBounds { layers: u64::MAX, ..LayerBounds::default() };
+    let shelf = LayerStore::open(&folder.path().join("shelf"), bounds, Arc::new(|_| {}))?;
+    let mut keys: Vec<LayerKey> = Vec::new();
     for number in 0..layers {
         let stage = shelf.stage()?;
         std::fs::write(stage.files().join("module.py"), number.to_string())?;
@@ -77,16 +79,16 @@ async fn look_up(layers: usize) -> Result<(Duration, Duration), Box<dyn Error>> 
     Ok((median(&times[0]), median(&times[1])))
 }
 
-fn recipe(number: usize) -> Recipe {
+fn recipe(number: usize) -> LayerRecipe {
     let package =
-        Package { name: format!("package-{number}"), version: "1.0".to_owned(), hashes: Vec::new() };
-    Recipe {
+        ExactPackage { name: format!("package-{number}"), version: "1.0".to_owned(), hashes: Vec::new() };
+    LayerRecipe {
         registry: "https://pypi.org/simple".to_owned(),
         packages: vec![package],
         interpreter: "cpython-3.12".to_owned(),
         platform: "x86_64-linux-gnu".to_owned(),
         options: Vec::new(),
-        scope: Scope::Shared,
+        scope: LayerScope::Shared,
     }
 }
 

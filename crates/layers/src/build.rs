@@ -9,30 +9,30 @@
 
 use std::path::Path;
 
-use belljar_analysis::imports::{Registry, Requirement};
-use belljar_engine::packages::{PYTHON, PackagesError};
+use belljar_analysis::imports::{PackageRegistry, Requirement};
+use belljar_engine::packages::{PYTHON_LAYER, PackagesError};
 use belljar_engine::plan::Mount;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::explain::end_of;
-use crate::python::{ALONE, Python, answer};
-use crate::shelf::Held;
-use crate::workshop::{Build, Job};
+use crate::installer_sandbox::{BuildStep, InstallStep};
+use crate::python::{ISOLATED_FLAG, Python, step_output};
+use crate::store::LayerLease;
 
 const SOURCES: &str = concat!(include_str!("probes/versions.py"), include_str!("probes/sources.py"));
 const UNPACK: &str = include_str!("probes/unpack.py");
 const BUILD: &str = include_str!("probes/build.py");
 const WHEEL: &str = concat!(include_str!("probes/versions.py"), include_str!("probes/wheel.py"));
 /// Where the folder with a build's output is mounted.
-const LEFT: &str = "/opt/belljar/left";
+const BUILD_OUTPUT_DIR: &str = "/opt/belljar/left";
 /// Maximum number of build requirements.
 const MAX_REQUIRED: usize = 100;
 
 /// A source archive, as the registry describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sources {
+pub(crate) struct SourceArchive {
     pub(crate) name: String,
     pub(crate) version: String,
     url: String,
@@ -41,20 +41,20 @@ pub(crate) struct Sources {
 
 /// The source archives of a package.
 #[derive(Debug)]
-pub(crate) struct Listed {
-    pub(crate) sources: Vec<Sources>,
+pub(crate) struct SourceList {
+    pub(crate) sources: Vec<SourceArchive>,
     /// Whether the package also has wheels.
     pub(crate) has_wheels: bool,
 }
 
 #[derive(Deserialize)]
-struct Listing {
-    sources: Vec<Entry>,
+struct SourceListReply {
+    sources: Vec<SourceReplyEntry>,
     wheels: bool,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct SourceReplyEntry {
     version: String,
     url: String,
     hash: String,
@@ -62,7 +62,7 @@ struct Entry {
 
 /// The `[build-system]` table of a source tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct System {
+pub(crate) struct BuildSystem {
     /// Packages that the build requires.
     pub(crate) requires: Vec<String>,
     backend: String,
@@ -72,53 +72,58 @@ pub(crate) struct System {
 impl Python<'_> {
     /// Lists the source archives of a package. Writes an empty wheel for each version to the folder, so that
     /// an installer can choose among them.
-    pub(crate) async fn sources(&self, name: &str, folder: &Path) -> Result<Listed, PackagesError> {
-        let job =
-            Job { command: self.script(SOURCES, &["list", name]), folder: Some(folder), ..Job::default() };
-        let text = answer(self.workshop.run(self.image, Job { download: true, ..job }).await?)?;
-        let listing: Listing = understood(&text)?;
-        let sources = listing.sources.into_iter().map(|Entry { version, url, hash }| Sources {
-            name: name.to_owned(),
-            version,
-            url,
-            hash,
+    pub(crate) async fn sources(&self, name: &str, folder: &Path) -> Result<SourceList, PackagesError> {
+        let job = InstallStep {
+            command: self.script(SOURCES, &["list", name]),
+            folder: Some(folder),
+            ..InstallStep::default()
+        };
+        let text = step_output(self.workshop.run(self.image, InstallStep { download: true, ..job }).await?)?;
+        let listing: SourceListReply = parse_output(&text)?;
+        let sources = listing.sources.into_iter().map(|SourceReplyEntry { version, url, hash }| {
+            SourceArchive { name: name.to_owned(), version, url, hash }
         });
-        Ok(Listed { sources: sources.collect(), has_wheels: listing.wheels })
+        Ok(SourceList { sources: sources.collect(), has_wheels: listing.wheels })
     }
 
     /// Fetches an archive, checks its hash, unpacks it and reads its build system.
-    pub(crate) async fn unpacked(&self, sources: &Sources, folder: &Path) -> Result<System, PackagesError> {
+    pub(crate) async fn fetch_and_unpack(
+        &self,
+        sources: &SourceArchive,
+        folder: &Path,
+    ) -> Result<BuildSystem, PackagesError> {
         let command = self.script(SOURCES, &["fetch", &sources.url, &sources.hash]);
-        let fetch = Job { command, folder: Some(folder), download: true, ..Job::default() };
-        answer(self.workshop.run(self.image, fetch).await?)?;
-        let unpack = Job { command: self.script(UNPACK, &[]), folder: Some(folder), ..Job::default() };
+        let fetch = InstallStep { command, folder: Some(folder), download: true, ..InstallStep::default() };
+        step_output(self.workshop.run(self.image, fetch).await?)?;
+        let unpack =
+            InstallStep { command: self.script(UNPACK, &[]), folder: Some(folder), ..InstallStep::default() };
         let done = self.workshop.run(self.image, unpack).await?;
         if !done.succeeded {
-            return Err(failed(sources, &end_of(&done.stderr)));
+            return Err(build_failed(sources, &end_of(&done.stderr)));
         }
-        System::read(&understood::<String>(&done.stdout)?).map_err(|why| failed(sources, &why))
+        BuildSystem::read(&parse_output::<String>(&done.stdout)?).map_err(|why| build_failed(sources, &why))
     }
 
     /// Returns the build requirements that the build backend adds. Runs code of the package.
-    pub(crate) async fn required(
+    pub(crate) async fn dynamic_requirements(
         &self,
-        sources: &Sources,
-        system: &System,
-        bench: Option<&Held>,
+        sources: &SourceArchive,
+        system: &BuildSystem,
+        bench: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<Vec<String>, PackagesError> {
         let said = self.hook("requires", sources, system, bench, folder).await?;
         let said: Vec<String> = serde_json::from_str(&said)
-            .map_err(|_| failed(sources, "its build backend does not report its requirements"))?;
-        named(&said).map_err(|why| failed(sources, &why))
+            .map_err(|_| build_failed(sources, "its build backend does not report its requirements"))?;
+        parse_requirements(&said).map_err(|why| build_failed(sources, &why))
     }
 
     /// Builds the wheel. Runs code of the package.
     pub(crate) async fn wheel(
         &self,
-        sources: &Sources,
-        system: &System,
-        bench: Option<&Held>,
+        sources: &SourceArchive,
+        system: &BuildSystem,
+        bench: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<(), PackagesError> {
         self.hook("wheel", sources, system, bench, folder).await.map(drop)
@@ -127,51 +132,55 @@ impl Python<'_> {
     async fn hook(
         &self,
         hook: &str,
-        sources: &Sources,
-        system: &System,
-        bench: Option<&Held>,
+        sources: &SourceArchive,
+        system: &BuildSystem,
+        bench: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<String, PackagesError> {
-        let build = Build {
+        let build = BuildStep {
             what: &format!("{} {}", sources.name, sources.version),
-            command: self.script(BUILD, &[hook, PYTHON]),
+            command: self.script(BUILD, &[hook, PYTHON_LAYER]),
             stdin: json!({"backend": system.backend, "backend_path": system.backend_path}).to_string(),
             folder: Some(folder),
-            mounts: bench.map(|bench| shown(bench.files(), PYTHON)).into_iter().collect(),
-            ..Build::default()
+            mounts: bench.map(|bench| read_only_mount(bench.files(), PYTHON_LAYER)).into_iter().collect(),
+            ..BuildStep::default()
         };
         self.workshop.build(self.image, build).await
     }
 
     /// Copies a build's output to another folder, if it is a wheel of this package.
-    pub(crate) async fn take(
+    pub(crate) async fn copy_wheel(
         &self,
-        sources: &Sources,
+        sources: &SourceArchive,
         left: &Path,
         folder: &Path,
     ) -> Result<(), PackagesError> {
-        let from = format!("{LEFT}/wheel");
+        let from = format!("{BUILD_OUTPUT_DIR}/wheel");
         let command = self.script(WHEEL, &["take", &sources.name, &sources.version, &from]);
-        let mounts = vec![shown(left, LEFT)];
-        let job = Job { command, folder: Some(folder), mounts, ..Job::default() };
+        let mounts = vec![read_only_mount(left, BUILD_OUTPUT_DIR)];
+        let job = InstallStep { command, folder: Some(folder), mounts, ..InstallStep::default() };
         let done = self.workshop.run(self.image, job).await?;
-        if done.succeeded { Ok(()) } else { Err(failed(sources, &end_of(&done.stderr))) }
+        if done.succeeded { Ok(()) } else { Err(build_failed(sources, &end_of(&done.stderr))) }
     }
 
     /// Returns the hash of the one wheel in a folder.
     pub(crate) async fn hash(&self, folder: &Path) -> Result<String, PackagesError> {
-        let command = self.script(WHEEL, &["hash", LEFT]);
-        let job = Job { command, mounts: vec![shown(folder, LEFT)], ..Job::default() };
-        understood(&answer(self.workshop.run(self.image, job).await?)?)
+        let command = self.script(WHEEL, &["hash", BUILD_OUTPUT_DIR]);
+        let job = InstallStep {
+            command,
+            mounts: vec![read_only_mount(folder, BUILD_OUTPUT_DIR)],
+            ..InstallStep::default()
+        };
+        parse_output(&step_output(self.workshop.run(self.image, job).await?)?)
     }
 
     fn script(&self, script: &str, words: &[&str]) -> Vec<String> {
-        let program = [self.interpreter.program.as_str(), ALONE, "-c", script];
+        let program = [self.interpreter.program.as_str(), ISOLATED_FLAG, "-c", script];
         program.iter().chain(words).map(|word| (*word).to_owned()).collect()
     }
 }
 
-impl System {
+impl BuildSystem {
     /// Reads `pyproject.toml`; without a build system, the setuptools default of PEP 517 applies.
     fn read(text: &str) -> Result<Self, String> {
         let usual = |requires: Option<Vec<String>>| Self {
@@ -179,10 +188,10 @@ impl System {
             backend: "setuptools.build_meta:__legacy__".to_owned(),
             backend_path: Vec::new(),
         };
-        let written: Written =
+        let written: PyprojectToml =
             toml::from_str(text).map_err(|error| format!("its pyproject.toml: {}", error.message()))?;
         let Some(system) = written.build_system else { return Ok(usual(None)) };
-        let requires = named(&system.requires)?;
+        let requires = parse_requirements(&system.requires)?;
         Ok(match system.build_backend {
             Some(backend) => Self { requires, backend, backend_path: system.backend_path },
             None => usual(Some(requires)),
@@ -192,13 +201,13 @@ impl System {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Written {
-    build_system: Option<WrittenSystem>,
+struct PyprojectToml {
+    build_system: Option<BuildSystemTable>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct WrittenSystem {
+struct BuildSystemTable {
     requires: Vec<String>,
     build_backend: Option<String>,
     #[serde(default)]
@@ -206,28 +215,28 @@ struct WrittenSystem {
 }
 
 /// Parses package names. Rejects everything else that an installer would accept.
-fn named(texts: &[String]) -> Result<Vec<String>, String> {
+fn parse_requirements(texts: &[String]) -> Result<Vec<String>, String> {
     if texts.len() > MAX_REQUIRED {
         return Err(format!("its build requires more than {MAX_REQUIRED} packages"));
     }
-    let checked = texts.iter().map(|text| match Requirement::parse(Registry::Pypi, text) {
-        Ok(one) if one.direct.is_none() && one.hashes.is_empty() => Ok(one.to_string()),
+    let checked = texts.iter().map(|text| match Requirement::parse(PackageRegistry::Pypi, text) {
+        Ok(one) if one.direct_url.is_none() && one.hashes.is_empty() => Ok(one.to_string()),
         Ok(_) => Err(format!("its build requirement '{}' is a URL or path", text.escape_debug())),
         Err(error) => Err(error.to_string()),
     });
     checked.collect()
 }
 
-fn shown(source: &Path, destination: &str) -> Mount {
+fn read_only_mount(source: &Path, destination: &str) -> Mount {
     Mount { source: source.to_owned(), destination: destination.to_owned(), writable: false }
 }
 
-pub(crate) fn failed(sources: &Sources, why: &str) -> PackagesError {
+pub(crate) fn build_failed(sources: &SourceArchive, why: &str) -> PackagesError {
     PackagesError::BuildFailed(format!("{} {} could not be built: {why}", sources.name, sources.version))
 }
 
 /// Parses the output of a trusted script.
-fn understood<T: DeserializeOwned>(text: &str) -> Result<T, PackagesError> {
+fn parse_output<T: DeserializeOwned>(text: &str) -> Result<T, PackagesError> {
     serde_json::from_str(text)
         .map_err(|error| PackagesError::Host(format!("cannot parse the list of sources: {error}")))
 }
@@ -237,32 +246,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_sources_are_built() {
-        let usual = System::read("").unwrap();
+    fn build_systems_are_parsed() {
+        let usual = BuildSystem::read("").unwrap();
         assert_eq!((usual.requires.len(), &*usual.backend), (1, "setuptools.build_meta:__legacy__"));
-        let written = System::read(
+        let written = BuildSystem::read(
             "[build-system]\nrequires = [\"hatchling >= 1\"]\nbuild-backend = \"x.y\"\nbackend-path = [\".\"]\n[project]\nname = \"x\"\n",
         );
-        let expected = System {
+        let expected = BuildSystem {
             requires: vec!["hatchling>=1".to_owned()],
             backend: "x.y".to_owned(),
             backend_path: vec![".".to_owned()],
         };
         assert_eq!(written.unwrap(), expected);
-        let half = System::read("[build-system]\nrequires = [\"setuptools\"]\n").unwrap();
+        let half = BuildSystem::read("[build-system]\nrequires = [\"setuptools\"]\n").unwrap();
         assert_eq!((half.requires.len(), half.backend), (1, usual.backend));
-        assert!(System::read("[build-system\n").is_err());
+        assert!(BuildSystem::read("[build-system\n").is_err());
     }
 
     /// An installer would interpret each of these as something other than a package.
     #[test]
-    fn a_build_needs_packages_and_nothing_else() {
+    fn build_requirements_must_be_package_names() {
         for text in
             ["-r /opt/belljar/tools/.npmrc", "--index-url=http://x", "x @ file:///etc", "./x", "x\n-e ."]
         {
-            assert!(named(&[text.to_owned()]).is_err(), "{text}");
+            assert!(parse_requirements(&[text.to_owned()]).is_err(), "{text}");
         }
-        assert!(named(&vec!["x".to_owned(); MAX_REQUIRED + 1]).is_err());
-        assert_eq!(named(&["Wheel".to_owned()]).unwrap(), ["wheel"]);
+        assert!(parse_requirements(&vec!["x".to_owned(); MAX_REQUIRED + 1]).is_err());
+        assert_eq!(parse_requirements(&["Wheel".to_owned()]).unwrap(), ["wheel"]);
     }
 }

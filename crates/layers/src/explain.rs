@@ -29,7 +29,7 @@ const NOISE: &[&str] = &[
 
 /// Returns the relevant part of an installer's output.
 pub(crate) fn shortened(output: &str) -> String {
-    let told: Vec<String> = output.lines().filter_map(telling).collect();
+    let told: Vec<String> = output.lines().filter_map(relevant_line).collect();
     let text = told.join(" ");
     let text = without_secrets(text.trim());
     if text.is_empty() {
@@ -54,7 +54,7 @@ pub(crate) fn end_of(output: &str) -> String {
     }
 }
 
-fn telling(line: &str) -> Option<String> {
+fn relevant_line(line: &str) -> Option<String> {
     // Removes the box-drawing characters of uv and the names of the tools.
     let plain: String = line.chars().filter(|c| !c.is_control() && !"×╰─▶│├".contains(*c)).collect();
     let lower = plain.trim_end().to_lowercase();
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_matters_stays() {
+    fn relevant_lines_are_kept() {
         let uv = "  × No solution found when resolving dependencies:\n  ╰─▶ Because nope was not found in the package registry and you\n      require nope, we can conclude that your requirements are unsatisfiable.\n";
         assert_eq!(
             shortened(uv),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_build_the_end_matters() {
+    fn the_end_of_build_output_is_kept() {
         assert_eq!(end_of("running build\n  error: \u{1b}no compiler\n"), "running build error: no compiler");
         let long = end_of(&format!("{} the end", "ä ".repeat(1_000)));
         assert!(long.starts_with('…') && long.ends_with("the end") && long.chars().count() == MAX_CHARS + 1);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn no_password_is_told() {
+    fn passwords_are_removed() {
         for (text, plain) in [
             ("at https://u:p@x.example/simple/ now", "at https://x.example/simple/ now"),
             ("https://x.example/a@b", "https://x.example/a@b"),

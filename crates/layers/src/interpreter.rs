@@ -12,18 +12,18 @@ use belljar_engine::packages::PackagesError;
 use belljar_engine::plan::Image;
 use serde::{Deserialize, Serialize};
 
-use crate::memo::Memo;
-use crate::shelf::Digest;
-use crate::workshop::Workshop;
+use crate::installer_sandbox::InstallerSandbox;
+use crate::store::ContentDigest;
+use crate::ttl_cache::TtlCache;
 
 const PYTHON: &str = include_str!("probes/python.py");
 const NODE: &str = include_str!("probes/node.js");
 /// How long a cached answer is used without checking for changes.
-const MOMENT: Duration = Duration::from_secs(2);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// An interpreter of an image, as it describes itself in a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Interpreter {
+pub(crate) struct ImageInterpreter {
     /// `cpython-3.12`, `node-22-127`.
     pub(crate) name: String,
     /// `3.12.1`.
@@ -44,69 +44,69 @@ pub(crate) struct Interpreter {
 
 /// The cached answer on disk, with the timestamps that validate it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
-    interpreter: Interpreter,
+struct CachedInterpreter {
+    interpreter: ImageInterpreter,
     stamps: BTreeMap<String, (i64, i64)>,
 }
 
 /// A cache of image interpreters.
 #[derive(Debug)]
-pub(crate) struct Interpreters {
+pub(crate) struct InterpreterCache {
     folder: PathBuf,
-    known: Memo<Interpreter>,
+    known: TtlCache<ImageInterpreter>,
 }
 
-impl Interpreters {
+impl InterpreterCache {
     pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder, known: Memo::new(MOMENT) }
+        Self { folder, known: TtlCache::new(RECHECK_INTERVAL) }
     }
 
     /// Returns the interpreter that runs a language in an image.
-    pub(crate) async fn of(
+    pub(crate) async fn get(
         &self,
-        workshop: &Workshop,
+        workshop: &InstallerSandbox,
         language: &'static Language,
         image: &Image,
-    ) -> Result<Arc<Interpreter>, PackagesError> {
-        let identity = workshop.provider.runtime(language, image).await.ok_or_else(|| {
+    ) -> Result<Arc<ImageInterpreter>, PackagesError> {
+        let identity = workshop.provider.runtime_identity(language, image).await.ok_or_else(|| {
             PackagesError::Host(format!("{} is not available here; {}", language.name, language.install))
         })?;
-        let question = Digest::of("belljar interpreter 2", [language.name, identity.as_str()]);
+        let question = ContentDigest::from_parts("belljar interpreter 2", [language.name, identity.as_str()]);
         if let Some(known) = self.known.get(&question) {
             return Ok(known);
         }
         let file = self.folder.join(format!("{question}.json"));
-        if let Some(kept) = read(&file).filter(|kept| kept.holds(image)) {
+        if let Some(kept) = read_cache(&file).filter(|kept| kept.is_current(image)) {
             return Ok(self.known.put(question, kept.interpreter));
         }
-        let interpreter = ask(workshop, language, image).await?;
-        let kept = Kept { stamps: stamps(&interpreter, image), interpreter };
-        keep(&file, &kept);
+        let interpreter = query_interpreter(workshop, language, image).await?;
+        let kept = CachedInterpreter { stamps: stamps(&interpreter, image), interpreter };
+        write_cache(&file, &kept);
         Ok(self.known.put(question, kept.interpreter))
     }
 }
 
-async fn ask(
-    workshop: &Workshop,
+async fn query_interpreter(
+    workshop: &InstallerSandbox,
     language: &'static Language,
     image: &Image,
-) -> Result<Interpreter, PackagesError> {
+) -> Result<ImageInterpreter, PackagesError> {
     let code = if language.name == "python" { PYTHON } else { NODE };
-    let done = workshop.ask(image, language.name, code).await?;
+    let done = workshop.run_script(image, language.name, code).await?;
     serde_json::from_str(&done.stdout).map_err(|_| {
         let why = crate::explain::shortened(&done.stderr);
         PackagesError::Host(format!("cannot query {}: {why}", language.name))
     })
 }
 
-impl Kept {
-    fn holds(&self, image: &Image) -> bool {
+impl CachedInterpreter {
+    fn is_current(&self, image: &Image) -> bool {
         self.stamps == stamps(&self.interpreter, image)
     }
 }
 
 /// Returns when the image's module folders last changed. No tenant can write them.
-fn stamps(interpreter: &Interpreter, image: &Image) -> BTreeMap<String, (i64, i64)> {
+fn stamps(interpreter: &ImageInterpreter, image: &Image) -> BTreeMap<String, (i64, i64)> {
     let root = match image {
         // A changed image has another name and so another cache entry, and its folders are not on this
         // machine.
@@ -120,12 +120,12 @@ fn stamps(interpreter: &Interpreter, image: &Image) -> BTreeMap<String, (i64, i6
     interpreter.paths.iter().filter_map(stamp).collect()
 }
 
-fn read(file: &Path) -> Option<Kept> {
+fn read_cache(file: &Path) -> Option<CachedInterpreter> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 
 /// Writes the cache entry. On failure, the interpreter is asked again next time.
-fn keep(file: &Path, kept: &Kept) {
+fn write_cache(file: &Path, kept: &CachedInterpreter) {
     let temporary = file.with_extension(format!("{}", std::process::id()));
     let written = file
         .parent()

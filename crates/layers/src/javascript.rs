@@ -4,30 +4,30 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use belljar_analysis::imports::{Lock, Requirement};
+use belljar_analysis::imports::{LockFile, Requirement};
 use belljar_engine::packages::PackagesError;
 use belljar_engine::plan::Image;
 use serde_json::{Value, json};
 
-use crate::locked::seed;
-use crate::python::answer;
-use crate::shelf::{Package, Scope};
-use crate::workshop::{Build, Job, Kept, Workshop};
+use crate::installer_sandbox::{BuildStep, CacheMode, InstallStep, InstallerSandbox};
+use crate::python::step_output;
+use crate::request_lock::package_lock_json;
+use crate::store::{ExactPackage, LayerScope};
 
 /// Installs packages for one image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JavaScript<'a> {
-    pub(crate) workshop: &'a Workshop,
+    pub(crate) workshop: &'a InstallerSandbox,
     pub(crate) image: &'a Image,
-    pub(crate) scope: &'a Scope,
+    pub(crate) scope: &'a LayerScope,
     /// The request's own lock file.
-    pub(crate) came_along: Option<&'a Lock>,
+    pub(crate) request_lock: Option<&'a LockFile>,
 }
 
 /// A resolved set: the packages, and the lock file from which exactly these are installed.
 #[derive(Debug)]
-pub(crate) struct Locked {
-    pub(crate) packages: Vec<Package>,
+pub(crate) struct ResolvedLock {
+    pub(crate) packages: Vec<ExactPackage>,
     pub(crate) lock: String,
 }
 
@@ -42,11 +42,11 @@ impl JavaScript<'_> {
         &self,
         requirements: &[String],
         folder: &Path,
-    ) -> Result<Locked, PackagesError> {
+    ) -> Result<ResolvedLock, PackagesError> {
         let manifest = manifest(requirements);
         self.write(folder, "package.json", &manifest.to_string()).await?;
-        if let Some(lock) = self.came_along {
-            self.write(folder, "package-lock.json", &seed(lock, &manifest)).await?;
+        if let Some(lock) = self.request_lock {
+            self.write(folder, "package-lock.json", &package_lock_json(lock, &manifest)).await?;
         }
         let (words, name) = match self.installer() {
             "bun" => (
@@ -58,9 +58,9 @@ impl JavaScript<'_> {
                 "package-lock.json",
             ),
         };
-        self.installing(words, folder).await?;
+        self.run_installer(words, folder).await?;
         let lock = self.read(folder, name).await?;
-        Ok(Locked { packages: locked(name, &lock)?, lock })
+        Ok(ResolvedLock { packages: parse_lock(name, &lock)?, lock })
     }
 
     /// Installs exactly what a lock file lists into a folder.
@@ -87,7 +87,7 @@ impl JavaScript<'_> {
             _ => (&["ci", "--ignore-scripts", "--no-audit", "--no-fund"][..], "package-lock.json"),
         };
         self.write(folder, name, lock).await?;
-        self.installing(words, folder).await
+        self.run_installer(words, folder).await
     }
 
     /// Runs the install scripts of installed packages. They can only affect this folder.
@@ -102,25 +102,25 @@ impl JavaScript<'_> {
         ];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let what = "a package with install scripts";
-        let build = Build { what, command, env, folder: Some(folder), ..Build::default() };
+        let build = BuildStep { what, command, env, folder: Some(folder), ..BuildStep::default() };
         let built = self.workshop.build(self.image, build).await;
         built.map(drop).map_err(|error| {
             let advice = "npm runs install scripts, but is not installed: install it, or use a profile \
                           without build_packages";
-            without_npm(error, advice)
+            explain_missing_npm(error, advice)
         })
     }
 
-    async fn installing(&self, words: &[&str], folder: &Path) -> Result<(), PackagesError> {
+    async fn run_installer(&self, words: &[&str], folder: &Path) -> Result<(), PackagesError> {
         let tool = self.workshop.tools.bun.as_ref();
         let (program, name) = match tool {
-            Some(bun) => (bun.inside(), "bun"),
+            Some(bun) => (bun.sandbox_path(), "bun"),
             None => ("npm".to_owned(), "npm"),
         };
         // bun takes cached packages by name and version, and the request's lock file may have a different
         // hash for them.
-        let fresh = name == "bun" && self.came_along.is_some();
-        let cache = if fresh { "/tmp/bun".to_owned() } else { Workshop::cache(name) };
+        let fresh = name == "bun" && self.request_lock.is_some();
+        let cache = if fresh { "/tmp/bun".to_owned() } else { InstallerSandbox::cache_path(name) };
         let variable = if name == "bun" { "BUN_INSTALL_CACHE_DIR" } else { "NPM_CONFIG_CACHE" };
         let env = BTreeMap::from([
             (variable.to_owned(), cache),
@@ -129,31 +129,36 @@ impl JavaScript<'_> {
         ]);
         let command =
             std::iter::once(program.as_str()).chain(words.iter().copied()).map(str::to_owned).collect();
-        let (folder, cache) = (Some(folder), Some((name, Kept::For(self.scope))));
-        let job = Job { command, env, folder, tool, cache, download: true, ..Job::default() };
+        let (folder, cache) = (Some(folder), Some((name, CacheMode::Shared(self.scope))));
+        let job = InstallStep { command, env, folder, tool, cache, download: true, ..InstallStep::default() };
         let done = self.workshop.run(self.image, job).await;
-        done.and_then(answer).map(drop).map_err(|error| {
+        done.and_then(step_output).map(drop).map_err(|error| {
             let advice = "nothing here can install JavaScript packages: install bun (https://bun.sh) or npm; or run \
                           with --no-deps";
-            without_npm(error, advice)
+            explain_missing_npm(error, advice)
         })
     }
 
     /// Writes a file through a sandbox: the host never touches a folder in which an installer works.
     async fn write(&self, folder: &Path, name: &str, text: &str) -> Result<(), PackagesError> {
         let command = ["tee", name].map(str::to_owned).to_vec();
-        let job = Job { command, stdin: text.to_owned(), folder: Some(folder), ..Job::default() };
-        answer(self.workshop.run(self.image, job).await?).map(drop)
+        let job =
+            InstallStep { command, stdin: text.to_owned(), folder: Some(folder), ..InstallStep::default() };
+        step_output(self.workshop.run(self.image, job).await?).map(drop)
     }
 
     async fn read(&self, folder: &Path, name: &str) -> Result<String, PackagesError> {
         let command = ["cat", name].map(str::to_owned).to_vec();
-        answer(self.workshop.run(self.image, Job { command, folder: Some(folder), ..Job::default() }).await?)
+        step_output(
+            self.workshop
+                .run(self.image, InstallStep { command, folder: Some(folder), ..InstallStep::default() })
+                .await?,
+        )
     }
 }
 
 /// Replaces the error with advice if the image has no npm.
-fn without_npm(error: PackagesError, advice: &str) -> PackagesError {
+fn explain_missing_npm(error: PackagesError, advice: &str) -> PackagesError {
     match error {
         PackagesError::Host(why) if why.contains("execute npm: ENOENT") => {
             PackagesError::Host(advice.to_owned())
@@ -176,26 +181,27 @@ fn manifest(requirements: &[String]) -> Value {
 }
 
 /// Parses the packages of a lock file that an installer wrote.
-fn locked(file: &str, text: &str) -> Result<Vec<Package>, PackagesError> {
-    let lock = Lock::of_file(file, text).ok_or_else(|| unexpected(file))?;
-    let lock = lock.map_err(|error| unexpected(&error.to_string()))?;
-    if lock.roots.iter().any(|root| root.direct.is_some())
+fn parse_lock(file: &str, text: &str) -> Result<Vec<ExactPackage>, PackagesError> {
+    let lock = LockFile::parse_file(file, text).ok_or_else(|| unparsable_lock(file))?;
+    let lock = lock.map_err(|error| unparsable_lock(&error.to_string()))?;
+    if lock.roots.iter().any(|root| root.direct_url.is_some())
         || lock.pins.iter().any(|pin| pin.hashes.is_empty())
     {
         return Err(PackagesError::Unresolvable("the registry provides no hash for a package".to_owned()));
     }
-    let package = |pin: Requirement| Package { name: pin.name, version: pin.version, hashes: pin.hashes };
-    Ok(once(lock.pins.into_iter().map(package).collect()))
+    let package =
+        |pin: Requirement| ExactPackage { name: pin.name, version: pin.version, hashes: pin.hashes };
+    Ok(deduplicated(lock.pins.into_iter().map(package).collect()))
 }
 
 /// Removes duplicates: a package may be installed several times, in folders of other packages.
-fn once(mut packages: Vec<Package>) -> Vec<Package> {
+fn deduplicated(mut packages: Vec<ExactPackage>) -> Vec<ExactPackage> {
     packages.sort();
     packages.dedup();
     packages
 }
 
-fn unexpected(what: &str) -> PackagesError {
+fn unparsable_lock(what: &str) -> PackagesError {
     PackagesError::Host(format!("cannot parse the installer's lock file: {what}"))
 }
 
@@ -212,19 +218,19 @@ mod tests {
     #[test]
     fn lock_files() {
         let bun = r#"{ "lockfileVersion": 1, "workspaces": {}, "packages": { "@a/b": ["@a/b@1.0.0", "", { "x": "a,}" }, "sha512-x=="], "c": ["c@2.0.0", "", {}, "sha512-y"], }, }"#;
-        let packages = locked("bun.lock", bun).unwrap();
+        let packages = parse_lock("bun.lock", bun).unwrap();
         assert_eq!((packages[0].name.as_str(), packages[0].version.as_str()), ("@a/b", "1.0.0"));
         assert_eq!(packages[1].hashes, ["sha512-y"]);
         let npm = r#"{"lockfileVersion": 3, "packages": {"": {"name": "layer"}, "node_modules/c": {"version": "2.0.0", "integrity": "sha512-y"}, "node_modules/d/node_modules/@a/b": {"version": "1.0.0", "integrity": "sha512-x"}}}"#;
-        let packages = locked("package-lock.json", npm).unwrap();
+        let packages = parse_lock("package-lock.json", npm).unwrap();
         assert_eq!(packages.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["@a/b", "c"]);
         assert!(
-            locked(
+            parse_lock(
                 "package-lock.json",
                 r#"{"lockfileVersion": 3, "packages": {"node_modules/c": {"version": "2.0.0"}}}"#
             )
             .is_err()
         );
-        assert!(locked("bun.lock", "[]").is_err());
+        assert!(parse_lock("bun.lock", "[]").is_err());
     }
 }

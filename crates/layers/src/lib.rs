@@ -11,29 +11,29 @@
 //!   same provider as user code. Installer sandboxes have network access but never run code of packages. If a
 //!   profile allows building packages (`build`), their code runs in a sandbox without network access.
 
+mod bootstrap_layer;
 mod build;
 mod explain;
+mod installer_sandbox;
 mod interpreter;
 mod javascript;
+mod layer_request;
 mod library;
-mod locked;
-mod memo;
+mod metrics;
 mod obtain;
-mod order;
-mod popular;
+mod preimport_stats;
 mod profile_lock;
 mod python;
 mod python_layers;
-mod question;
 mod registries;
-pub mod shelf;
-mod site;
+mod request_lock;
+mod requirements;
 mod sources;
-mod tally;
+pub mod store;
 mod tools;
-mod workshop;
+mod ttl_cache;
 
-pub use library::{Equip, Library, Settings};
+pub use library::{FindInstallers, Library, Settings};
 pub use profile_lock::LockChange;
-pub use registries::Registries;
-pub use tools::{Tool, Tools};
+pub use registries::PackageRegistries;
+pub use tools::{InstallerTool, InstallerTools};

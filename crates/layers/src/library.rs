@@ -4,28 +4,33 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use belljar_analysis::imports::{Found, Registry, Requirement, Resolver, Settings as NameSettings};
+use belljar_analysis::imports::{
+    DetectedImports, PackageRegistry, Requirement, Resolver, ResolverSettings as NameSettings,
+};
 use belljar_engine::Fault;
 use belljar_engine::language::Language;
-use belljar_engine::packages::{self, Cache, Needs, Packages, PackagesError, Prepared, Progress, Stock};
+use belljar_engine::packages::{
+    self, CacheResult, PackageNeeds, PackageResolver, PackageStats, PackagesError, Progress, ProvidedPackages,
+};
 use belljar_engine::provider::{BoxFuture, Provider};
 
-use crate::interpreter::{Interpreter, Interpreters};
-use crate::memo::Memo;
-use crate::order::{Order, Resolved};
-use crate::popular::{Habit, Popular};
-use crate::question::{self, Listed};
-use crate::registries::Registries;
-use crate::shelf::{
-    Bounds, Caches, Digest, Flights, Held, Obtained, Scope, SharedCache, Shelf, ShelfError, Tell, Weight,
+use crate::bootstrap_layer;
+use crate::installer_sandbox::InstallerSandbox;
+use crate::interpreter::{ImageInterpreter, InterpreterCache};
+use crate::layer_request::{LayerRequest, ResolvedPackages};
+use crate::metrics::LayerCounters;
+use crate::preimport_stats::{ImportPattern, PreimportStats};
+use crate::registries::PackageRegistries;
+use crate::requirements::{self, PackageList};
+use crate::store::{
+    ContentDigest, InstallerCaches, LayerBounds, LayerLease, LayerScope, LayerStore, LayerStoreError,
+    ObtainedLayer, SharedCache, SingleFlight, StoreUsage, WarningSink,
 };
-use crate::site;
-use crate::tally::Tally;
-use crate::tools::Tools;
-use crate::workshop::Workshop;
+use crate::tools::InstallerTools;
+use crate::ttl_cache::TtlCache;
 
 /// How long an answer is kept in memory. Its layers stay on disk for at least that long.
-const MOMENT: Duration = Duration::from_secs(300);
+const ANSWER_TTL: Duration = Duration::from_secs(300);
 
 /// Package settings of the administrator.
 #[derive(Debug, Clone)]
@@ -39,7 +44,7 @@ pub struct Settings {
     /// Whether tenants share layers.
     pub shared: bool,
     /// Bounds of the layer store.
-    pub bounds: Bounds,
+    pub bounds: LayerBounds,
     /// Maximum size of all installer caches, in bytes.
     pub cache_bytes: u64,
     /// A cache shared between machines.
@@ -47,22 +52,22 @@ pub struct Settings {
 }
 
 /// Finds installers and registries; called before the first installation.
-pub type Equip = Box<dyn Fn() -> (Registries, Tools) + Send + Sync>;
+pub type FindInstallers = Box<dyn Fn() -> (PackageRegistries, InstallerTools) + Send + Sync>;
 
 /// Makes packages available to runs.
 pub struct Library {
     pub(crate) settings: Settings,
     provider: Arc<dyn Provider>,
-    equip: Equip,
-    workshop: OnceLock<Workshop>,
-    tell: Tell,
-    shelf: OnceLock<Result<Shelf, ShelfError>>,
-    interpreters: Interpreters,
-    memo: Memo<Ready>,
-    pub(crate) resolving: Flights<Result<Resolved, PackagesError>>,
-    pub(crate) layers: Flights<Result<Obtained, PackagesError>>,
-    popular: Popular,
-    pub(crate) tally: Tally,
+    find_installers: FindInstallers,
+    installer_sandbox: OnceLock<InstallerSandbox>,
+    warnings: WarningSink,
+    store: OnceLock<Result<LayerStore, LayerStoreError>>,
+    interpreters: InterpreterCache,
+    answers: TtlCache<PreparedPackages>,
+    pub(crate) resolving: SingleFlight<Result<ResolvedPackages, PackagesError>>,
+    pub(crate) layers: SingleFlight<Result<ObtainedLayer, PackagesError>>,
+    preimport_stats: PreimportStats,
+    pub(crate) counters: LayerCounters,
 }
 
 impl std::fmt::Debug for Library {
@@ -73,27 +78,27 @@ impl std::fmt::Debug for Library {
 
 /// The result of preparing packages, and the import pattern that it serves.
 #[derive(Debug, Default)]
-pub(crate) struct Ready {
-    pub(crate) prepared: Prepared,
-    pub(crate) habit: Option<Habit>,
+pub(crate) struct PreparedPackages {
+    pub(crate) prepared: ProvidedPackages,
+    pub(crate) import_pattern: Option<ImportPattern>,
     /// Leases of the layers while they are collected; the result keeps them.
-    pub(crate) held: Vec<Held>,
+    pub(crate) held: Vec<LayerLease>,
     /// Number of package layers.
-    count: usize,
+    layer_count: usize,
 }
 
 /// The packages that a run needs from one registry.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RegistryNeeds {
     /// Imports of the code.
-    pub(crate) found: Found,
+    pub(crate) found: DetectedImports,
     /// Packages named by the request.
-    pub(crate) given: Listed,
+    pub(crate) given: PackageList,
     /// Packages named by the profile, if they go into a layer of their own.
     pub(crate) profile: Vec<Requirement>,
 }
 
-impl Asked {
+impl RegistryNeeds {
     fn is_empty(&self) -> bool {
         self.given.requirements.is_empty()
             && self.profile.is_empty()
@@ -102,16 +107,17 @@ impl Asked {
     }
 }
 
-impl Ready {
+impl PreparedPackages {
     /// Returns the answer for later callers, which find the packages installed.
-    fn known(self) -> Self {
-        let cache = if self.prepared.cache == Cache::None { Cache::None } else { Cache::Hit };
-        Self { prepared: Prepared { cache, install: Duration::ZERO, ..self.prepared }, ..self }
+    fn for_later_callers(self) -> Self {
+        let cache =
+            if self.prepared.cache == CacheResult::None { CacheResult::None } else { CacheResult::Hit };
+        Self { prepared: ProvidedPackages { cache, install_time: Duration::ZERO, ..self.prepared }, ..self }
     }
 }
 
-impl From<ShelfError> for PackagesError {
-    fn from(error: ShelfError) -> Self {
+impl From<LayerStoreError> for PackagesError {
+    fn from(error: LayerStoreError) -> Self {
         match error.fault() {
             Fault::Caller => Self::Unresolvable(error.to_string()),
             Fault::Capacity | Fault::Host => Self::Host(error.to_string()),
@@ -119,61 +125,64 @@ impl From<ShelfError> for PackagesError {
     }
 }
 
-impl Packages for Library {
+impl PackageResolver for Library {
     fn prepare<'a>(
         &'a self,
-        needs: Needs<'a>,
+        needs: PackageNeeds<'a>,
         progress: &'a mut dyn Progress,
-    ) -> BoxFuture<'a, Result<Prepared, PackagesError>> {
-        if question::is_plain(&needs) {
-            return Box::pin(std::future::ready(Ok(Prepared::default())));
+    ) -> BoxFuture<'a, Result<ProvidedPackages, PackagesError>> {
+        if requirements::needs_nothing(&needs) {
+            return Box::pin(std::future::ready(Ok(ProvidedPackages::default())));
         }
         Box::pin(async move {
-            let question = asked(&needs);
-            let (prepared, ready) = match self.memo.get(&question) {
+            let question = needs_digest(&needs);
+            let (prepared, ready) = match self.answers.get(&question) {
                 Some(ready) => {
-                    self.tally.known(ready.count);
+                    self.counters.count_hits(ready.layer_count);
                     (ready.prepared.clone(), ready)
                 }
                 None => {
-                    let ready = self.look(needs, progress).await.inspect_err(|_| self.tally.failed())?;
-                    (ready.prepared.clone(), self.memo.put(question, ready.known()))
+                    let ready = self
+                        .prepare_or_fall_back(needs, progress)
+                        .await
+                        .inspect_err(|_| self.counters.count_failure())?;
+                    (ready.prepared.clone(), self.answers.put(question, ready.for_later_callers()))
                 }
             };
-            let frequent = ready.habit.as_ref().map(|habit| self.popular.used(habit));
-            Ok(Prepared { frequent_imports: frequent.unwrap_or_default(), ..prepared })
+            let frequent = ready.import_pattern.as_ref().map(|habit| self.preimport_stats.count_use(habit));
+            Ok(ProvidedPackages { frequent_imports: frequent.unwrap_or_default(), ..prepared })
         })
     }
 
-    fn stock(&self) -> BoxFuture<'_, Stock> {
+    fn stats(&self) -> BoxFuture<'_, PackageStats> {
         Box::pin(async {
-            let weight = match self.shelf() {
-                Ok(shelf) => shelf.weigh().await.unwrap_or_default(),
-                Err(_) => Weight::default(),
+            let weight = match self.store() {
+                Ok(shelf) => shelf.usage().await.unwrap_or_default(),
+                Err(_) => StoreUsage::default(),
             };
-            self.tally.stock(weight)
+            self.counters.stock(weight)
         })
     }
 }
 
 /// Hashes everything that an answer depends on.
-fn asked(needs: &Needs<'_>) -> Digest {
+fn needs_digest(needs: &PackageNeeds<'_>) -> ContentDigest {
     let image = needs.image.identity();
-    let flags = format!("{} {} {}", needs.detect, needs.playground, needs.build);
-    let counts = format!("{} {} {}", needs.packages.len(), needs.standing.len(), needs.files.len());
+    let flags = format!("{} {} {}", needs.detect, needs.has_host_workspace, needs.allow_build);
+    let counts = format!("{} {} {}", needs.packages.len(), needs.profile_packages.len(), needs.files.len());
     let language = needs.language.map_or("", |language| language.name);
     let mut parts: Vec<&[u8]> =
         [needs.tenant, &*image, language, flags.as_str(), counts.as_str(), needs.code.unwrap_or_default()]
             .map(str::as_bytes)
             .to_vec();
-    parts.extend(needs.packages.iter().chain(needs.standing).map(String::as_bytes));
+    parts.extend(needs.packages.iter().chain(needs.profile_packages).map(String::as_bytes));
     for file in needs.files {
         parts.push(file.path.as_bytes());
         // Other files only matter by name.
-        let lists = Requirement::of_manifest(&file.path, "").is_some();
+        let lists = Requirement::parse_manifest(&file.path, "").is_some();
         parts.push(if lists { &file.content } else { b"" });
     }
-    Digest::of("belljar needs 2", parts)
+    ContentDigest::from_parts("belljar needs 2", parts)
 }
 
 /// Reads code and manifests without blocking other tasks of this thread. A single-threaded runtime only runs
@@ -188,45 +197,56 @@ fn off_the_runtime<T>(work: impl FnOnce() -> T) -> T {
 
 impl Library {
     /// Creates a library over a provider. Nothing is opened before the first request.
-    pub fn new(provider: Arc<dyn Provider>, settings: Settings, equip: Equip, tell: Tell) -> Self {
+    pub fn new(
+        provider: Arc<dyn Provider>,
+        settings: Settings,
+        equip: FindInstallers,
+        tell: WarningSink,
+    ) -> Self {
         Self {
             provider,
-            equip,
-            workshop: OnceLock::new(),
-            tell,
-            shelf: OnceLock::new(),
-            interpreters: Interpreters::new(settings.folder.join("interpreters")),
-            memo: Memo::new(MOMENT),
-            resolving: Flights::default(),
-            layers: Flights::default(),
-            popular: Popular::default(),
-            tally: Tally::default(),
+            find_installers: equip,
+            installer_sandbox: OnceLock::new(),
+            warnings: tell,
+            store: OnceLock::new(),
+            interpreters: InterpreterCache::new(settings.folder.join("interpreters")),
+            answers: TtlCache::new(ANSWER_TTL),
+            resolving: SingleFlight::default(),
+            layers: SingleFlight::default(),
+            preimport_stats: PreimportStats::default(),
+            counters: LayerCounters::default(),
             settings,
         }
     }
 
     /// Waits until pending uploads to the shared cache are done, up to its timeout.
-    pub async fn settle(&self) {
-        if let Some(Ok(shelf)) = self.shelf.get() {
-            shelf.settle().await;
+    pub async fn wait_for_uploads(&self) {
+        if let Some(Ok(shelf)) = self.store.get() {
+            shelf.wait_for_uploads().await;
         }
     }
 
-    pub(crate) fn workshop(&self) -> &Workshop {
-        self.workshop.get_or_init(|| {
-            let (registries, tools) = (self.equip)();
+    pub(crate) fn installer_sandbox(&self) -> &InstallerSandbox {
+        self.installer_sandbox.get_or_init(|| {
+            let (registries, tools) = (self.find_installers)();
             let folder = &self.settings.folder;
-            let caches = Caches::new(folder, self.settings.cache_bytes);
-            Workshop::new(Arc::clone(&self.provider), registries, tools, caches, folder.join("installers"))
+            let caches = InstallerCaches::new(folder, self.settings.cache_bytes);
+            InstallerSandbox::new(
+                Arc::clone(&self.provider),
+                registries,
+                tools,
+                caches,
+                folder.join("installers"),
+            )
         })
     }
 
-    pub(crate) fn shelf(&self) -> Result<&Shelf, PackagesError> {
-        let opened = self.shelf.get_or_init(|| {
+    pub(crate) fn store(&self) -> Result<&LayerStore, PackagesError> {
+        let opened = self.store.get_or_init(|| {
             let Settings { folder, bounds, shared_cache, .. } = &self.settings;
-            let shelf = Shelf::open(folder, *bounds, Arc::clone(&self.tell))?;
+            let shelf = LayerStore::open(folder, *bounds, Arc::clone(&self.warnings))?;
             Ok(match shared_cache {
-                Some(cache) => shelf.sharing(cache.clone()),
+                Some(cache) => shelf.with_shared_cache(cache.clone()),
                 None => shelf,
             })
         });
@@ -235,13 +255,17 @@ impl Library {
 
     /// Falls back to the image without the profile's packages if those are unavailable: code that does not
     /// name them should still run.
-    async fn look(&self, needs: Needs<'_>, progress: &mut dyn Progress) -> Result<Ready, PackagesError> {
-        match self.find(needs, true, progress).await {
-            Err(PackagesError::Host(why)) if !needs.standing.is_empty() => {
-                let mut ready = self.find(needs, false, progress).await?;
+    async fn prepare_or_fall_back(
+        &self,
+        needs: PackageNeeds<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<PreparedPackages, PackagesError> {
+        match self.prepare_layers(needs, true, progress).await {
+            Err(PackagesError::Host(why)) if !needs.profile_packages.is_empty() => {
+                let mut ready = self.prepare_layers(needs, false, progress).await?;
                 ready.prepared.profile_replaced = true;
                 let message = format!("the profile's packages are not available: {why}");
-                ready.prepared.findings.push(question::finding(
+                ready.prepared.findings.push(requirements::finding(
                     message,
                     None,
                     "install them into the image, or fix the cause",
@@ -252,82 +276,93 @@ impl Library {
         }
     }
 
-    async fn find(
+    async fn prepare_layers(
         &self,
-        needs: Needs<'_>,
+        needs: PackageNeeds<'_>,
         standing: bool,
         progress: &mut dyn Progress,
-    ) -> Result<Ready, PackagesError> {
-        let mut ready = Ready::default();
-        let (named, found) = off_the_runtime(|| (question::named(&needs, standing), question::found(&needs)));
+    ) -> Result<PreparedPackages, PackagesError> {
+        let mut ready = PreparedPackages::default();
+        let (named, found) = off_the_runtime(|| {
+            (requirements::parse_named(&needs, standing), requirements::detect_imports(&needs))
+        });
         let named = named?;
         let found = found.unwrap_or_else(|finding| {
             ready.prepared.findings.push(*finding);
-            Found::default()
+            DetectedImports::default()
         });
-        let own = question::registry(&needs);
-        let found_of = |registry| if own == Some(registry) { found.clone() } else { Found::default() };
-        let python = Asked { found: found_of(Registry::Pypi), given: named.python, profile: named.profile };
+        let own = requirements::registry(&needs);
+        let found_of =
+            |registry| if own == Some(registry) { found.clone() } else { DetectedImports::default() };
+        let python = RegistryNeeds {
+            found: found_of(PackageRegistry::Pypi),
+            given: named.python,
+            profile: named.profile,
+        };
         if !python.is_empty() {
             Box::pin(self.python_layers(&needs, python, progress, &mut ready)).await?;
         }
-        let npm = Asked { found: found_of(Registry::Npm), given: named.npm, profile: Vec::new() };
+        let npm =
+            RegistryNeeds { found: found_of(PackageRegistry::Npm), given: named.npm, profile: Vec::new() };
         if !npm.is_empty() {
             Box::pin(self.npm_layer(&needs, npm, progress, &mut ready)).await?;
         }
-        if ready.prepared.layers.iter().any(|layer| layer.destination != packages::NODE) {
-            ready.prepared.layers.push(site::layer(&self.settings.folder)?);
+        if ready.prepared.layers.iter().any(|layer| layer.destination != packages::NODE_MODULES) {
+            ready.prepared.layers.push(bootstrap_layer::layer(&self.settings.folder)?);
         }
         let held = std::mem::take(&mut ready.held);
-        ready.count = held.len();
-        ready.prepared.held = Some(Arc::new(held));
+        ready.layer_count = held.len();
+        ready.prepared.lease = Some(Arc::new(held));
         Ok(ready)
     }
 
     async fn npm_layer(
         &self,
-        needs: &Needs<'_>,
-        asked: Asked,
+        needs: &PackageNeeds<'_>,
+        asked: RegistryNeeds,
         progress: &mut dyn Progress,
-        ready: &mut Ready,
+        ready: &mut PreparedPackages,
     ) -> Result<(), PackagesError> {
-        let interpreter = self.interpreter(needs, Registry::Npm).await?;
-        let resolver = Resolver::new(Registry::Npm, &self.settings.names);
-        let question = question::question(needs, &resolver, asked.found, asked.given, &interpreter)?;
+        let interpreter = self.interpreter(needs, PackageRegistry::Npm).await?;
+        let resolver = Resolver::new(PackageRegistry::Npm, &self.settings.names);
+        let question =
+            requirements::missing_requirements(needs, &resolver, asked.found, asked.given, &interpreter)?;
         ready.prepared.findings.extend(question.findings.iter().cloned());
         if question.requirements.is_empty() {
             return Ok(());
         }
-        let order = Order {
+        let order = LayerRequest {
             needs,
-            registry: Registry::Npm,
+            registry: PackageRegistry::Npm,
             interpreter: &interpreter,
-            question: &question,
+            requirements: &question,
             scope: self.scope(needs.tenant),
             constraints: &[],
         };
         let resolved = self.resolve(&order, progress).await?;
-        self.layer(&order, &resolved, packages::NODE, progress, ready).await
+        self.layer(&order, &resolved, packages::NODE_MODULES, progress, ready).await
     }
 
-    pub(crate) fn scope(&self, tenant: &str) -> Scope {
-        if self.settings.shared { Scope::Shared } else { Scope::Tenant(tenant.to_owned()) }
+    pub(crate) fn scope(&self, tenant: &str) -> LayerScope {
+        if self.settings.shared { LayerScope::Shared } else { LayerScope::Tenant(tenant.to_owned()) }
     }
 
     pub(crate) async fn interpreter(
         &self,
-        needs: &Needs<'_>,
-        registry: Registry,
-    ) -> Result<Arc<Interpreter>, PackagesError> {
+        needs: &PackageNeeds<'_>,
+        registry: PackageRegistry,
+    ) -> Result<Arc<ImageInterpreter>, PackagesError> {
         let language = match (registry, needs.language) {
-            (Registry::Npm, Some(language)) if question::registry(needs) == Some(registry) => language,
-            (Registry::Npm, _) => named("javascript")?,
-            (Registry::Pypi, _) => named("python")?,
+            (PackageRegistry::Npm, Some(language)) if requirements::registry(needs) == Some(registry) => {
+                language
+            }
+            (PackageRegistry::Npm, _) => language_named("javascript")?,
+            (PackageRegistry::Pypi, _) => language_named("python")?,
         };
-        self.interpreters.of(self.workshop(), language, needs.image).await
+        self.interpreters.get(self.installer_sandbox(), language, needs.image).await
     }
 }
 
-fn named(name: &str) -> Result<&'static Language, PackagesError> {
-    Language::named(name).map_err(|error| PackagesError::Host(error.to_string()))
+fn language_named(name: &str) -> Result<&'static Language, PackagesError> {
+    Language::from_name(name).map_err(|error| PackagesError::Host(error.to_string()))
 }

@@ -10,68 +10,68 @@
 
 use std::path::Path;
 
-use belljar_analysis::imports::Registry;
-use belljar_engine::packages::{Needs, PYTHON_PROFILE, PackagesError, Progress};
+use belljar_analysis::imports::PackageRegistry;
+use belljar_engine::packages::{PYTHON_PROFILE_LAYER, PackageNeeds, PackagesError, Progress};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::library::{Library, Ready};
-use crate::order::{Order, Resolved};
-use crate::question;
-use crate::shelf::{Digest, Folder, Package, Scope, ShelfError, random_name};
+use crate::layer_request::{LayerRequest, ResolvedPackages};
+use crate::library::{Library, PreparedPackages};
+use crate::requirements;
+use crate::store::{ContentDigest, ExactPackage, LayerScope, LayerStoreError, StoreFolder, random_name};
 
-const MAX_BYTES: u64 = 4 << 20;
+const MAX_LOCK_BYTES: u64 = 4 << 20;
 
 /// The lock file. All fields but `resolved` are for people.
 #[derive(Debug, Serialize, Deserialize)]
-struct Lock {
+struct ProfileLock {
     requirements: Vec<String>,
     registry: String,
     interpreter: String,
     platform: String,
-    resolved: Resolved,
+    resolved: ResolvedPackages,
 }
 
 /// The result of creating or renewing a lock.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LockChange {
     /// The packages of the previous lock, if there was one.
-    pub before: Vec<Package>,
+    pub before: Vec<ExactPackage>,
     /// The packages of the current lock.
-    pub now: Vec<Package>,
+    pub now: Vec<ExactPackage>,
 }
 
 impl Library {
     /// Returns a profile's locked packages. The first use creates the lock, from the profile's list alone.
-    pub(crate) async fn locked(
+    pub(crate) async fn locked_packages(
         &self,
-        order: &Order<'_>,
+        order: &LayerRequest<'_>,
         progress: &mut dyn Progress,
-    ) -> Result<Resolved, PackagesError> {
+    ) -> Result<ResolvedPackages, PackagesError> {
         let digest = lock_digest(self, order);
         if let Some(lock) = read(&self.settings.folder, &digest)? {
             return Ok(lock);
         }
         let work = async {
-            let _turn = self.shelf()?.turn(&digest).await?;
+            let _turn = self.store()?.lock_work(&digest).await?;
             match read(&self.settings.folder, &digest)? {
                 Some(lock) => Ok(lock),
                 None => self.make_lock(order, &digest, progress).await,
             }
         };
-        self.resolving.once(&digest, work).await
+        self.resolving.run(&digest, work).await
     }
 
     async fn make_lock(
         &self,
-        order: &Order<'_>,
-        digest: &Digest,
+        order: &LayerRequest<'_>,
+        digest: &ContentDigest,
         progress: &mut dyn Progress,
-    ) -> Result<Resolved, PackagesError> {
+    ) -> Result<ResolvedPackages, PackagesError> {
         let resolved = self.ask_registry(order, progress).await?;
-        let lock = Lock {
-            requirements: order.question.requirements.iter().map(|(text, _)| text.clone()).collect(),
-            registry: self.workshop().registries.python().to_owned(),
+        let lock = ProfileLock {
+            requirements: order.requirements.requirements.iter().map(|(text, _)| text.clone()).collect(),
+            registry: self.installer_sandbox().registries.python().to_owned(),
             interpreter: order.interpreter.name.clone(),
             platform: order.interpreter.platform.clone(),
             resolved,
@@ -87,25 +87,25 @@ impl Library {
     /// Returns why the packages cannot be resolved or installed. The previous lock then stays.
     pub async fn lock_profile(
         &self,
-        needs: Needs<'_>,
+        needs: PackageNeeds<'_>,
         upgrade: bool,
         progress: &mut dyn Progress,
     ) -> Result<LockChange, PackagesError> {
-        let named = question::named(&needs, true)?;
+        let named = requirements::parse_named(&needs, true)?;
         if named.profile.is_empty() {
             return Ok(LockChange::default());
         }
-        let interpreter = self.interpreter(&needs, Registry::Pypi).await?;
+        let interpreter = self.interpreter(&needs, PackageRegistry::Pypi).await?;
         let question = self.profile_question(&needs, &named.profile, &interpreter)?;
         if question.requirements.is_empty() {
             return Ok(LockChange::default());
         }
-        let order = Order {
+        let order = LayerRequest {
             needs: &needs,
-            registry: Registry::Pypi,
+            registry: PackageRegistry::Pypi,
             interpreter: &interpreter,
-            question: &question,
-            scope: Scope::Shared,
+            requirements: &question,
+            scope: LayerScope::Shared,
             constraints: &[],
         };
         let digest = lock_digest(self, &order);
@@ -113,38 +113,39 @@ impl Library {
         let resolved = match (&before, upgrade) {
             (Some(lock), false) => lock.clone(),
             _ => {
-                let _turn = self.shelf()?.turn(&digest).await?;
+                let _turn = self.store()?.lock_work(&digest).await?;
                 self.make_lock(&order, &digest, progress).await?
             }
         };
         let before = before.map(|lock| lock.packages).unwrap_or_default();
-        self.layer(&order, &resolved, PYTHON_PROFILE, progress, &mut Ready::default()).await?;
+        self.layer(&order, &resolved, PYTHON_PROFILE_LAYER, progress, &mut PreparedPackages::default())
+            .await?;
         Ok(LockChange { before, now: resolved.packages })
     }
 }
 
-fn lock_digest(library: &Library, order: &Order<'_>) -> Digest {
+fn lock_digest(library: &Library, order: &LayerRequest<'_>) -> ContentDigest {
     let mut parts = vec![
-        library.workshop().registries.python().to_owned(),
+        library.installer_sandbox().registries.python().to_owned(),
         order.interpreter.name.clone(),
         order.interpreter.platform.clone(),
-        order.whereabouts().join("\n"),
+        order.image_ties().join("\n"),
     ];
-    for (requirement, hashes) in &order.question.requirements {
+    for (requirement, hashes) in &order.requirements.requirements {
         parts.extend([requirement.clone(), hashes.join(" ")]);
     }
-    Digest::of("belljar profile lock 1", parts)
+    ContentDigest::from_parts("belljar profile lock 1", parts)
 }
 
-fn folder(layers: &Path) -> Result<Folder, ShelfError> {
-    Folder::top(layers)?.child("locks")
+fn folder(layers: &Path) -> Result<StoreFolder, LayerStoreError> {
+    StoreFolder::open_top(layers)?.open_or_create("locks")
 }
 
 /// Reads a lock. An unreadable lock is an error: creating another one would renew it without the operator.
-fn read(layers: &Path, digest: &Digest) -> Result<Option<Resolved>, PackagesError> {
+fn read(layers: &Path, digest: &ContentDigest) -> Result<Option<ResolvedPackages>, PackagesError> {
     let name = format!("{digest}.json");
-    let Some(text) = folder(layers)?.read(&name, MAX_BYTES)? else { return Ok(None) };
-    let lock: Lock = serde_json::from_slice(&text).map_err(|error| {
+    let Some(text) = folder(layers)?.read(&name, MAX_LOCK_BYTES)? else { return Ok(None) };
+    let lock: ProfileLock = serde_json::from_slice(&text).map_err(|error| {
         PackagesError::Host(format!(
             "the profile's lock {name} cannot be read ({error}); remove it, and run: belljar deps lock"
         ))
@@ -152,10 +153,10 @@ fn read(layers: &Path, digest: &Digest) -> Result<Option<Resolved>, PackagesErro
     Ok(Some(lock.resolved))
 }
 
-fn write(layers: &Path, digest: &Digest, lock: &Lock) -> Result<(), PackagesError> {
+fn write(layers: &Path, digest: &ContentDigest, lock: &ProfileLock) -> Result<(), PackagesError> {
     let text = serde_json::to_vec_pretty(lock).map_err(|error| PackagesError::Host(error.to_string()))?;
     let (folder, half, name) = (folder(layers)?, random_name()?, format!("{digest}.json"));
     folder.write(&half, &text, Mode::RUSR | Mode::WUSR)?;
     let moved = rustix::fs::renameat(&folder, &half, &folder, &name);
-    Ok(moved.map_err(|errno| folder.failed("write", &name, errno))?)
+    Ok(moved.map_err(|errno| folder.error("write", &name, errno))?)
 }

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use belljar_engine::network::{HostRules, Proxy};
+use belljar_engine::network::{HostRules, UpstreamProxy};
 use belljar_engine::packages::PackagesError;
 use belljar_engine::plan::Mount;
 
 use crate::explain::without_secrets;
-use crate::tools::TOOLS;
+use crate::tools::TOOLS_DIR;
 
 const PYPI: &str = "https://pypi.org/simple";
 const NPM: &str = "https://registry.npmjs.org";
@@ -53,7 +53,7 @@ const CERTIFICATES: &[&str] = &[
 
 /// The registry configuration for downloads.
 #[derive(Debug, Clone, Default)]
-pub struct Registries {
+pub struct PackageRegistries {
     /// Environment variables; may contain credentials.
     pub(crate) env: BTreeMap<String, String>,
     /// Files and folders that the variables refer to.
@@ -62,10 +62,10 @@ pub struct Registries {
     npm: String,
     hosts: Vec<String>,
     /// The proxy configured on this machine, or why it cannot be used.
-    proxy: Option<Result<Proxy, String>>,
+    proxy: Option<Result<UpstreamProxy, String>>,
 }
 
-impl Registries {
+impl PackageRegistries {
     /// Reads variables through `get`, and the configuration files of the tools.
     pub fn read(get: impl Fn(&str) -> Option<String>, home: Option<&Path>) -> Self {
         let given = |name: &str| get(name).filter(|value| !value.is_empty());
@@ -76,18 +76,18 @@ impl Registries {
         this.env.extend(PASSED_ON.iter().filter_map(|name| Some(((*name).to_owned(), given(name)?))));
         let no_proxy = given("NO_PROXY").or_else(|| given("no_proxy")).unwrap_or_default();
         let proxy = PROXIES.iter().find_map(|name| Some((name, given(name)?)));
-        this.proxy =
-            proxy.map(|(name, url)| Proxy::parse(&url, &no_proxy).map_err(|why| format!("{name}: {why}")));
-        this.lend_pip_to_uv();
+        this.proxy = proxy
+            .map(|(name, url)| UpstreamProxy::parse(&url, &no_proxy).map_err(|why| format!("{name}: {why}")));
+        this.apply_pip_settings_to_uv();
         let certificates = CERTIFICATES.iter().find_map(|name| given(name)).or(this.env.remove("PIP_CERT"));
-        if let Some(inside) = certificates.and_then(|path| this.show(Path::new(&path), "certificates.pem")) {
+        if let Some(inside) = certificates.and_then(|path| this.mount(Path::new(&path), "certificates.pem")) {
             for name in ["SSL_CERT_FILE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "NPM_CONFIG_CAFILE"] {
                 this.env.insert(name.to_owned(), inside.clone());
             }
         }
         this.add_find_links(&given);
         this.add_files(&given, home);
-        this.name_hosts();
+        this.collect_hosts();
         this
     }
 
@@ -103,12 +103,12 @@ impl Registries {
 
     /// Returns the hosts that downloads may reach, for example `pypi.org:443`, directly or through the
     /// configured proxy.
-    pub(crate) fn reached(&self) -> Result<HostRules, PackagesError> {
+    pub(crate) fn reachable_hosts(&self) -> Result<HostRules, PackagesError> {
         let wrong = |why| PackagesError::Host(format!("a registry configured on this machine: {why}"));
         let hosts = HostRules::parse(&self.hosts).map_err(wrong)?;
         match &self.proxy {
-            None => Ok(hosts.trusting()),
-            Some(Ok(proxy)) => Ok(hosts.through(proxy.clone())),
+            None => Ok(hosts.allowing_private_addresses()),
+            Some(Ok(proxy)) => Ok(hosts.via_proxy(proxy.clone())),
             Some(Err(why)) => Err(PackagesError::Host(why.clone())),
         }
     }
@@ -117,7 +117,7 @@ impl Registries {
     /// or files.
     pub(crate) fn without_credentials(&self) -> (BTreeMap<String, String>, Vec<Mount>) {
         let is_file = |mount: &Mount| {
-            WITH_CREDENTIALS.iter().any(|(file, _)| mount.destination == format!("{TOOLS}/{file}"))
+            WITH_CREDENTIALS.iter().any(|(file, _)| mount.destination == format!("{TOOLS_DIR}/{file}"))
         };
         let mounts = self.mounts.iter().filter(|mount| !is_file(mount)).cloned().collect();
         let told = |name: &str| WITH_CREDENTIALS.iter().all(|(_, variable)| *variable != name);
@@ -130,7 +130,7 @@ impl Registries {
     }
 
     /// Applies pip's configuration to uv: it is meant for all Python packages.
-    fn lend_pip_to_uv(&mut self) {
+    fn apply_pip_settings_to_uv(&mut self) {
         for (pip, uv, others) in [
             ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", &["UV_INDEX_URL"][..]),
             ("PIP_EXTRA_INDEX_URL", "UV_INDEX", &["UV_EXTRA_INDEX_URL"][..]),
@@ -144,9 +144,9 @@ impl Registries {
     }
 
     /// Mounts a file or folder, and returns its path in the sandbox.
-    fn show(&mut self, path: &Path, name: &str) -> Option<String> {
+    fn mount(&mut self, path: &Path, name: &str) -> Option<String> {
         let source = std::fs::canonicalize(path).ok()?;
-        let destination = format!("{TOOLS}/{name}");
+        let destination = format!("{TOOLS_DIR}/{name}");
         self.mounts.push(Mount { source, destination: destination.clone(), writable: false });
         Some(destination)
     }
@@ -161,7 +161,7 @@ impl Registries {
             if local.contains("://") {
                 links.push(place.clone());
             } else if Path::new(local).is_dir() {
-                links.extend(self.show(Path::new(local), &format!("links-{number}")));
+                links.extend(self.mount(Path::new(local), &format!("links-{number}")));
             }
         }
         if !links.is_empty() {
@@ -184,13 +184,13 @@ impl Registries {
             [(uv, "uv.toml", "UV_CONFIG_FILE"), (npm, ".npmrc", "NPM_CONFIG_USERCONFIG")]
         {
             let file = files.into_iter().flatten().find(|path| path.is_file());
-            if let Some(inside) = file.and_then(|path| self.show(&path, name)) {
+            if let Some(inside) = file.and_then(|path| self.mount(&path, name)) {
                 self.env.insert(variable.to_owned(), inside);
             }
         }
     }
 
-    fn name_hosts(&mut self) {
+    fn collect_hosts(&mut self) {
         let npmrc = self.mounts.iter().find(|mount| mount.destination.ends_with("/.npmrc"));
         let npmrc = npmrc.and_then(|mount| std::fs::read_to_string(&mount.source).ok()).unwrap_or_default();
         let pairs = npmrc.lines().filter_map(|line| line.split_once('='));
@@ -292,19 +292,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pip_is_told_uv_is_told() {
+    fn pip_settings_apply_to_uv() {
         let vars = [("PIP_INDEX_URL", "https://ann:pw@pypi.example:8443/simple"), ("PIP_NO_INDEX", "")];
         let get =
             |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let registries = Registries::read(get, None);
+        let registries = PackageRegistries::read(get, None);
         assert_eq!(registries.env["UV_DEFAULT_INDEX"], "https://ann:pw@pypi.example:8443/simple");
         assert_eq!(registries.python(), "https://pypi.example:8443/simple");
-        let hosts = registries.reached().unwrap().hosts();
+        let hosts = registries.reachable_hosts().unwrap().hosts();
         assert_eq!(hosts, ["pypi.example:8443", "registry.npmjs.org:443"]);
     }
 
     #[test]
-    fn an_image_is_told_no_credentials() {
+    fn foreign_images_get_no_credentials() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(
             home.path().join(".npmrc"),
@@ -319,7 +319,7 @@ mod tests {
             "HTTPS_PROXY" => Some("http://ann:secret@proxy.example:1".to_owned()),
             _ => None,
         };
-        let registries = Registries::read(get, Some(home.path()));
+        let registries = PackageRegistries::read(get, Some(home.path()));
         assert!(registries.env.values().any(|value| value.contains("secret")));
         assert!(
             !registries.env.keys().any(|name| name.to_uppercase().ends_with("_PROXY")),
@@ -336,7 +336,7 @@ mod tests {
     fn a_proxy_that_cannot_be_used_is_refused() {
         let get =
             |name: &str| (name == "HTTPS_PROXY").then(|| "socks5://ann:secret@proxy.example".to_owned());
-        let why = Registries::read(get, None).reached().unwrap_err().to_string();
+        let why = PackageRegistries::read(get, None).reachable_hosts().unwrap_err().to_string();
         assert!(
             why.contains("HTTPS_PROXY: proxy scheme 'socks5' is not supported") && !why.contains("secret"),
             "{why}"
@@ -344,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn registries_of_scopes_are_reached_as_well() {
+    fn scoped_registries_are_reachable() {
         let home = tempfile::tempdir().unwrap();
         let text = "; ours\n@team:registry = https://npm.team.example/\n@b:registry=\"http://127.0.0.1:4873\"\n\
                     //npm.team.example/:_authToken=secret\nregistry=https://all.example/\n";
         std::fs::write(home.path().join(".npmrc"), text).unwrap();
-        let registries = Registries::read(|_| None, Some(home.path()));
+        let registries = PackageRegistries::read(|_| None, Some(home.path()));
         assert_eq!(registries.npm(), "https://all.example/");
-        let hosts = registries.reached().unwrap().hosts();
+        let hosts = registries.reachable_hosts().unwrap().hosts();
         for host in ["npm.team.example:443", "127.0.0.1:4873", "all.example:443"] {
             assert!(hosts.iter().any(|known| known == host), "{host} {hosts:?}");
         }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_certificates_are_shown_and_nothing_else() {
+    fn only_link_folders_and_certificates_are_mounted() {
         let folder = tempfile::tempdir().unwrap();
         let (links, pem) = (folder.path().join("links"), folder.path().join("ca.pem"));
         std::fs::create_dir(&links).unwrap();
@@ -378,9 +378,9 @@ mod tests {
             "PIP_CERT" => Some(pem.display().to_string()),
             _ => None,
         };
-        let registries = Registries::read(get, None);
-        assert_eq!(registries.env["UV_FIND_LINKS"], format!("{TOOLS}/links-0,https://wheels.example/"));
-        assert_eq!(registries.env["SSL_CERT_FILE"], format!("{TOOLS}/certificates.pem"));
+        let registries = PackageRegistries::read(get, None);
+        assert_eq!(registries.env["UV_FIND_LINKS"], format!("{TOOLS_DIR}/links-0,https://wheels.example/"));
+        assert_eq!(registries.env["SSL_CERT_FILE"], format!("{TOOLS_DIR}/certificates.pem"));
         let shown: Vec<_> =
             registries.mounts.iter().map(|mount| (&*mount.destination, mount.writable)).collect();
         assert!(

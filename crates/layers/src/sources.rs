@@ -11,41 +11,41 @@
 
 use std::path::PathBuf;
 
-use belljar_engine::packages::{Needs, PackagesError, Progress};
+use belljar_engine::packages::{PackageNeeds, PackagesError, Progress};
 
-use crate::build::{Sources, failed};
+use crate::build::{SourceArchive, build_failed};
+use crate::layer_request::{LayerRequest, ResolvedPackages};
 use crate::library::Library;
-use crate::locked::constraints;
-use crate::order::{Order, Resolved};
-use crate::python::{Answer, Lack, Offer};
-use crate::shelf::{Held, Package, Recipe, Shelf, Stage};
+use crate::python::{LocalWheels, MissingWheel, ResolveOutcome};
+use crate::request_lock::constraints;
+use crate::store::{ExactPackage, LayerLease, LayerRecipe, LayerStore, StagedLayer};
 
 /// Maximum number of packages of one set that are built.
 const MAX_BUILT: usize = 16;
 
 /// A built wheel.
 #[derive(Debug)]
-struct Wheel {
-    sources: Sources,
-    held: Held,
+struct BuiltWheel {
+    sources: SourceArchive,
+    held: LayerLease,
     hash: String,
 }
 
 /// The versions among which the installer chooses.
 #[derive(Debug)]
-struct Choice {
-    sources: Vec<Sources>,
-    stage: Stage,
+struct SourceChoice {
+    sources: Vec<SourceArchive>,
+    stage: StagedLayer,
 }
 
 /// Wheels and placeholder wheels offered in addition to the registry.
 #[derive(Debug, Default)]
-struct Beside {
-    wheels: Vec<Wheel>,
-    choices: Vec<(String, Choice)>,
+struct LocalBuilds {
+    wheels: Vec<BuiltWheel>,
+    choices: Vec<(String, SourceChoice)>,
 }
 
-impl Beside {
+impl LocalBuilds {
     fn knows(&self, name: &str) -> bool {
         self.wheels.iter().any(|wheel| wheel.sources.name == name)
             || self.choices.iter().any(|(known, _)| known == name)
@@ -57,14 +57,14 @@ impl Beside {
     }
 
     /// Returns the placeholders that the installer selected, and removes them from the choices.
-    fn chosen(&mut self, packages: &[Package]) -> Vec<Sources> {
+    fn take_chosen(&mut self, packages: &[ExactPackage]) -> Vec<SourceArchive> {
         let mut chosen = Vec::new();
         for package in packages {
-            let among = |(_, choice): &(String, Choice)| {
+            let among = |(_, choice): &(String, SourceChoice)| {
                 choice
                     .sources
                     .iter()
-                    .find(|one| is(package, &one.name) && one.version == package.version)
+                    .find(|one| has_name(package, &one.name) && one.version == package.version)
                     .cloned()
             };
             let Some(sources) = self.choices.iter().find_map(among) else { continue };
@@ -79,35 +79,35 @@ impl Library {
     /// Resolves exact versions of a set from the registry.
     pub(crate) async fn resolve_python(
         &self,
-        shelf: &Shelf,
-        order: &Order<'_>,
+        shelf: &LayerStore,
+        order: &LayerRequest<'_>,
         progress: &mut dyn Progress,
-    ) -> Result<Resolved, PackagesError> {
-        let (mut beside, mut offer, mut cache) = (Beside::default(), None, None);
+    ) -> Result<ResolvedPackages, PackagesError> {
+        let (mut beside, mut offer, mut cache) = (LocalBuilds::default(), None, None);
         // Each round but the last builds a wheel or adds choices.
         for _ in 0..=2 * MAX_BUILT {
-            let python = order.python(self.workshop(), offer.as_ref());
-            let constraints = constraints(order.question.lock.as_ref(), order.constraints);
-            match python.resolve(&beside.asked(order), &constraints).await? {
-                Answer::Found(packages) => {
-                    let chosen = beside.chosen(&packages);
+            let python = order.python(self.installer_sandbox(), offer.as_ref());
+            let constraints = constraints(order.requirements.lock.as_ref(), order.constraints);
+            match python.resolve(&beside.requirements(order), &constraints).await? {
+                ResolveOutcome::Resolved(packages) => {
+                    let chosen = beside.take_chosen(&packages);
                     if chosen.is_empty() {
                         let resolved = beside.resolved(order, packages)?;
-                        let packages = order.locked(resolved.packages)?;
-                        return Ok(Resolved { packages, ..resolved });
+                        let packages = order.apply_lock(resolved.packages)?;
+                        return Ok(ResolvedPackages { packages, ..resolved });
                     }
                     for sources in chosen {
-                        order.accepts(&sources)?;
+                        order.check_hash(&sources)?;
                         beside.wheels.push(self.wheel(shelf, order, sources, progress).await?);
                     }
                 }
-                Answer::Lacking { names, why } => {
+                ResolveOutcome::MissingWheels { names, why } => {
                     self.offer_choices(shelf, order, &mut beside, names, why).await?;
                 }
             }
             // uv's cache of one round's wheels is wrong for the next round, so each round has its own.
             let stage = cache.insert(shelf.stage()?);
-            offer = Some(Offer { folders: beside.folders(), cache: stage.files().to_owned() });
+            offer = Some(LocalWheels { folders: beside.folders(), cache: stage.files().to_owned() });
         }
         Err(PackagesError::BuildFailed(format!("more than {MAX_BUILT} packages must be built from source")))
     }
@@ -116,29 +116,29 @@ impl Library {
     /// allowed.
     async fn offer_choices(
         &self,
-        shelf: &Shelf,
-        order: &Order<'_>,
-        beside: &mut Beside,
-        names: Vec<Lack>,
+        shelf: &LayerStore,
+        order: &LayerRequest<'_>,
+        beside: &mut LocalBuilds,
+        names: Vec<MissingWheel>,
         why: PackagesError,
     ) -> Result<(), PackagesError> {
         let before = beside.choices.len();
-        for Lack { name, is_said } in names {
+        for MissingWheel { name, is_explicit: is_said } in names {
             if beside.knows(&name) || beside.wheels.len() + beside.choices.len() >= MAX_BUILT {
                 continue;
             }
             let stage = shelf.stage()?;
-            let listed = order.python(self.workshop(), None).sources(&name, stage.files()).await?;
+            let listed = order.python(self.installer_sandbox(), None).sources(&name, stage.files()).await?;
             if listed.sources.is_empty() || (listed.has_wheels && !is_said) {
                 continue;
             }
-            if !order.needs.build {
+            if !order.needs.allow_build {
                 return Err(PackagesError::Unresolvable(format!(
                     "'{name}' has no wheel for this interpreter, only sources, which must be built: name a \
                      version that has a wheel, or use a profile with build_packages = true"
                 )));
             }
-            beside.choices.push((name, Choice { sources: listed.sources, stage }));
+            beside.choices.push((name, SourceChoice { sources: listed.sources, stage }));
         }
         if beside.choices.len() == before { Err(why) } else { Ok(()) }
     }
@@ -146,122 +146,126 @@ impl Library {
     /// Installs a set into a folder. Rebuilds wheels that no longer exist.
     pub(crate) async fn install_python(
         &self,
-        shelf: &Shelf,
-        order: &Order<'_>,
-        resolved: &Resolved,
+        shelf: &LayerStore,
+        order: &LayerRequest<'_>,
+        resolved: &ResolvedPackages,
         folder: &std::path::Path,
         progress: &mut dyn Progress,
     ) -> Result<(), PackagesError> {
         if resolved.built.is_empty() {
-            return order.python(self.workshop(), None).install(&resolved.packages, folder).await;
+            return order.python(self.installer_sandbox(), None).install(&resolved.packages, folder).await;
         }
-        let (mut packages, mut beside) = (resolved.packages.clone(), Beside::default());
+        let (mut packages, mut beside) = (resolved.packages.clone(), LocalBuilds::default());
         for sources in &resolved.built {
             let wheel = self.wheel(shelf, order, sources.clone(), progress).await?;
-            for package in packages.iter_mut().filter(|package| is(package, &sources.name)) {
+            for package in packages.iter_mut().filter(|package| has_name(package, &sources.name)) {
                 package.hashes = vec![wheel.hash.clone()];
             }
             beside.wheels.push(wheel);
         }
         let cache = shelf.stage()?;
-        let offer = Offer { folders: beside.folders(), cache: cache.files().to_owned() };
-        order.python(self.workshop(), Some(&offer)).install(&packages, folder).await
+        let offer = LocalWheels { folders: beside.folders(), cache: cache.files().to_owned() };
+        order.python(self.installer_sandbox(), Some(&offer)).install(&packages, folder).await
     }
 
     /// Returns the wheel of these sources; builds it if it does not exist.
     async fn wheel(
         &self,
-        shelf: &Shelf,
-        order: &Order<'_>,
-        sources: Sources,
+        shelf: &LayerStore,
+        order: &LayerRequest<'_>,
+        sources: SourceArchive,
         progress: &mut dyn Progress,
-    ) -> Result<Wheel, PackagesError> {
-        let mut recipe = order.recipe(self.workshop(), vec![package(&sources)])?;
+    ) -> Result<BuiltWheel, PackagesError> {
+        let mut recipe = order.recipe(self.installer_sandbox(), vec![package(&sources)])?;
         recipe.options.push("wheel".to_owned());
         let build = async {
-            progress.at(&format!("building {} {}", sources.name, sources.version));
+            progress.report(&format!("building {} {}", sources.name, sources.version));
             Box::pin(self.build(shelf, order, &sources, recipe.clone())).await
         };
-        let held = shelf.obtain(&self.layers, &recipe.key(), build).await?.held;
-        let hash = order.python(self.workshop(), None).hash(held.files()).await?;
-        Ok(Wheel { sources, held, hash })
+        let held = shelf.obtain(&self.layers, &recipe.key(), build).await?.layer;
+        let hash = order.python(self.installer_sandbox(), None).hash(held.files()).await?;
+        Ok(BuiltWheel { sources, held, hash })
     }
 
     async fn build(
         &self,
-        shelf: &Shelf,
-        order: &Order<'_>,
-        sources: &Sources,
-        recipe: Recipe,
-    ) -> Result<Held, PackagesError> {
-        let (python, stage) = (order.python(self.workshop(), None), shelf.stage()?);
-        let system = python.unpacked(sources, stage.files()).await?;
-        let mut bench = self.bench(shelf, order, sources, &system.requires).await?;
-        let more = python.required(sources, &system, bench.as_ref(), stage.files()).await?;
+        shelf: &LayerStore,
+        order: &LayerRequest<'_>,
+        sources: &SourceArchive,
+        recipe: LayerRecipe,
+    ) -> Result<LayerLease, PackagesError> {
+        let (python, stage) = (order.python(self.installer_sandbox(), None), shelf.stage()?);
+        let system = python.fetch_and_unpack(sources, stage.files()).await?;
+        let mut bench = self.build_requirements_layer(shelf, order, sources, &system.requires).await?;
+        let more = python.dynamic_requirements(sources, &system, bench.as_ref(), stage.files()).await?;
         if more.iter().any(|one| !system.requires.contains(one)) {
             let all = [&system.requires[..], &more].concat();
-            bench = self.bench(shelf, order, sources, &all).await?;
+            bench = self.build_requirements_layer(shelf, order, sources, &all).await?;
         }
         python.wheel(sources, &system, bench.as_ref(), stage.files()).await?;
         // The build's code could write to its stage until now, so the wheel is copied to a clean one.
         let clean = shelf.stage()?;
-        python.take(sources, stage.files(), clean.files()).await?;
+        python.copy_wheel(sources, stage.files(), clean.files()).await?;
         Ok(shelf.publish(clean, recipe).await?)
     }
 
     /// Returns a layer with the build requirements: an ordinary layer, made from wheels only.
-    async fn bench(
+    async fn build_requirements_layer(
         &self,
-        shelf: &Shelf,
-        order: &Order<'_>,
-        sources: &Sources,
+        shelf: &LayerStore,
+        order: &LayerRequest<'_>,
+        sources: &SourceArchive,
         requires: &[String],
-    ) -> Result<Option<Held>, PackagesError> {
+    ) -> Result<Option<LayerLease>, PackagesError> {
         if requires.is_empty() {
             return Ok(None);
         }
-        let needs = Needs { build: false, ..*order.needs };
-        let order = Order { needs: &needs, scope: order.scope.clone(), constraints: &[], ..*order };
-        let python = order.python(self.workshop(), None);
+        let needs = PackageNeeds { allow_build: false, ..*order.needs };
+        let order = LayerRequest { needs: &needs, scope: order.scope.clone(), constraints: &[], ..*order };
+        let python = order.python(self.installer_sandbox(), None);
         let asked: Vec<_> = requires.iter().map(|one| (one.clone(), Vec::new())).collect();
         let needed = |why: &PackagesError| {
             let why = why.to_string();
             let why = why.strip_prefix("dependencies: ").unwrap_or(&why);
-            failed(sources, &format!("its build requirements cannot be installed: {why}"))
+            build_failed(sources, &format!("its build requirements cannot be installed: {why}"))
         };
         let packages = match python.resolve(&asked, "").await {
-            Ok(Answer::Found(packages)) => packages,
-            Ok(Answer::Lacking { why, .. }) | Err(why @ PackagesError::Unresolvable(_)) => {
+            Ok(ResolveOutcome::Resolved(packages)) => packages,
+            Ok(ResolveOutcome::MissingWheels { why, .. }) | Err(why @ PackagesError::Unresolvable(_)) => {
                 return Err(needed(&why));
             }
             Err(error) => return Err(error),
         };
-        let recipe = order.recipe(self.workshop(), packages.clone())?;
+        let recipe = order.recipe(self.installer_sandbox(), packages.clone())?;
         let install = async {
             let stage = shelf.stage()?;
             python.install(&packages, stage.files()).await?;
             Ok(shelf.publish(stage, recipe.clone()).await?)
         };
-        Ok(Some(shelf.obtain(&self.layers, &recipe.key(), install).await?.held))
+        Ok(Some(shelf.obtain(&self.layers, &recipe.key(), install).await?.layer))
     }
 }
 
-impl Beside {
+impl LocalBuilds {
     /// Returns the requirements. Stated hashes of a built package are those of its sources, which no wheel
     /// has.
-    fn asked(&self, order: &Order<'_>) -> Vec<(String, Vec<String>)> {
-        let asked = order.question.requirements.iter().map(|(text, hashes)| {
-            let known = crate::order::name_of(text).is_some_and(|name| self.knows(&name));
+    fn requirements(&self, order: &LayerRequest<'_>) -> Vec<(String, Vec<String>)> {
+        let asked = order.requirements.requirements.iter().map(|(text, hashes)| {
+            let known = crate::layer_request::python_name(text).is_some_and(|name| self.knows(&name));
             (text.clone(), if known { Vec::new() } else { hashes.clone() })
         });
         asked.collect()
     }
 
     /// Pins built packages by their sources. Drops builds that are not part of the result.
-    fn resolved(self, order: &Order<'_>, mut packages: Vec<Package>) -> Result<Resolved, PackagesError> {
+    fn resolved(
+        self,
+        order: &LayerRequest<'_>,
+        mut packages: Vec<ExactPackage>,
+    ) -> Result<ResolvedPackages, PackagesError> {
         let mut built = Vec::new();
         for found in &mut packages {
-            let own = self.wheels.iter().find(|wheel| is(found, &wheel.sources.name));
+            let own = self.wheels.iter().find(|wheel| has_name(found, &wheel.sources.name));
             match own {
                 Some(wheel) if found.hashes.contains(&wheel.hash) => {
                     *found = package(&wheel.sources);
@@ -269,22 +273,22 @@ impl Beside {
                 }
                 _ => {
                     // Offered packages were requested without their hashes, so the hashes are checked here.
-                    let name = crate::order::name_of(&found.name).filter(|name| self.knows(name));
-                    name.map_or(Ok(()), |name| order.hold(found, &name))?;
+                    let name = crate::layer_request::python_name(&found.name).filter(|name| self.knows(name));
+                    name.map_or(Ok(()), |name| order.restrict_hashes(found, &name))?;
                 }
             }
         }
-        Ok(Resolved { packages, lock: None, built })
+        Ok(ResolvedPackages { packages, lock: None, built })
     }
 }
 
 /// Compares normalized names: pip reports a name as its author wrote it.
-fn is(package: &Package, name: &str) -> bool {
-    crate::order::name_of(&package.name).is_some_and(|own| own == name)
+fn has_name(package: &ExactPackage, name: &str) -> bool {
+    crate::layer_request::python_name(&package.name).is_some_and(|own| own == name)
 }
 
-fn package(sources: &Sources) -> Package {
-    Package {
+fn package(sources: &SourceArchive) -> ExactPackage {
+    ExactPackage {
         name: sources.name.clone(),
         version: sources.version.clone(),
         hashes: vec![sources.hash.clone()],
@@ -295,47 +299,48 @@ fn package(sources: &Sources) -> Package {
 mod tests {
     use std::sync::Arc;
 
-    use belljar_analysis::imports::Registry;
+    use belljar_analysis::imports::PackageRegistry;
     use belljar_engine::plan::Image;
 
     use super::*;
-    use crate::interpreter::Interpreter;
-    use crate::question::Question;
-    use crate::shelf::{Bounds, Scope};
+    use crate::interpreter::ImageInterpreter;
+    use crate::requirements::PackageRequirements;
+    use crate::store::{LayerBounds, LayerScope};
 
     /// The installer could have chosen sources, but chose a wheel from the registry.
     #[test]
-    fn stated_hashes_hold_for_what_is_not_built_after_all() {
+    fn stated_hashes_apply_to_offered_packages_that_are_not_built() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(&folder.path().join("s"), Bounds::default(), Arc::new(|_| {})).unwrap();
-        let needs = Needs {
+        let shelf =
+            LayerStore::open(&folder.path().join("s"), LayerBounds::default(), Arc::new(|_| {})).unwrap();
+        let needs = PackageNeeds {
             tenant: "t",
             image: &Image::Host,
             language: None,
             detect: false,
             code: None,
             files: &[],
-            playground: false,
+            has_host_workspace: false,
             packages: &[],
-            standing: &[],
-            build: true,
+            profile_packages: &[],
+            allow_build: true,
         };
         let requirements = vec![("x==1".to_owned(), vec!["sha256:aa".to_owned()])];
-        let order = Order {
+        let order = LayerRequest {
             needs: &needs,
-            registry: Registry::Pypi,
-            interpreter: &Interpreter::default(),
-            question: &Question { requirements, ..Question::default() },
-            scope: Scope::Shared,
+            registry: PackageRegistry::Pypi,
+            interpreter: &ImageInterpreter::default(),
+            requirements: &PackageRequirements { requirements, ..PackageRequirements::default() },
+            scope: LayerScope::Shared,
             constraints: &[],
         };
         let resolved = |hashes: &[&str]| {
-            let choice = Choice { sources: Vec::new(), stage: shelf.stage().unwrap() };
-            let mut beside = Beside { wheels: Vec::new(), choices: vec![("x".to_owned(), choice)] };
+            let choice = SourceChoice { sources: Vec::new(), stage: shelf.stage().unwrap() };
+            let mut beside = LocalBuilds { wheels: Vec::new(), choices: vec![("x".to_owned(), choice)] };
             let hashes = hashes.iter().map(|hash| (*hash).to_owned()).collect();
-            let found = vec![Package { name: "x".to_owned(), version: "1".to_owned(), hashes }];
-            assert!(beside.chosen(&found).is_empty());
-            assert_eq!(beside.asked(&order), [("x==1".to_owned(), Vec::new())]);
+            let found = vec![ExactPackage { name: "x".to_owned(), version: "1".to_owned(), hashes }];
+            assert!(beside.take_chosen(&found).is_empty());
+            assert_eq!(beside.requirements(&order), [("x==1".to_owned(), Vec::new())]);
             beside.resolved(&order, found)
         };
         assert_eq!(resolved(&["sha256:bb", "sha256:aa"]).unwrap().packages[0].hashes, ["sha256:aa"]);

@@ -5,34 +5,34 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Where installers are mounted in a sandbox.
-pub(crate) const TOOLS: &str = "/opt/belljar/tools";
+pub(crate) const TOOLS_DIR: &str = "/opt/belljar/tools";
 
 /// A program of this machine that is mounted into installer sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tool {
+pub struct InstallerTool {
     /// The program's name.
     pub name: &'static str,
     /// The program's path, with symlinks resolved.
     pub path: PathBuf,
 }
 
-impl Tool {
+impl InstallerTool {
     /// Returns the path in the sandbox.
-    pub(crate) fn inside(&self) -> String {
-        format!("{TOOLS}/{}", self.name)
+    pub(crate) fn sandbox_path(&self) -> String {
+        format!("{TOOLS_DIR}/{}", self.name)
     }
 }
 
 /// The installers found on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tools {
+pub struct InstallerTools {
     /// Installs Python packages; without it, the interpreter's own pip does.
-    pub uv: Option<Tool>,
+    pub uv: Option<InstallerTool>,
     /// Installs JavaScript packages; without it, the image's npm does.
-    pub bun: Option<Tool>,
+    pub bun: Option<InstallerTool>,
 }
 
-impl Tools {
+impl InstallerTools {
     /// Searches `PATH` and the folders in which uv and bun install themselves.
     pub fn find(path: Option<&std::ffi::OsStr>, home: Option<&Path>) -> Self {
         let mut folders: Vec<PathBuf> =
@@ -43,7 +43,7 @@ impl Tools {
             let found = folders.iter().filter(|folder| folder.is_absolute()).find_map(|folder| {
                 std::fs::canonicalize(folder.join(name)).ok().filter(|real| is_program(real))
             });
-            found.map(|path| Tool { name, path })
+            found.map(|path| InstallerTool { name, path })
         };
         Self { uv: find("uv"), bun: find("bun") }
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_that_stand_in_are_passed_over() {
+    fn wrapper_scripts_are_skipped() {
         let folder = tempfile::tempdir().unwrap();
         let (shims, real) = (folder.path().join("shims"), folder.path().join("real"));
         for place in [&shims, &real] {
@@ -72,7 +72,7 @@ mod tests {
         std::fs::write(shims.join("uv"), "#!/bin/sh\n").unwrap();
         std::fs::write(real.join("uv"), b"\x7fELF...").unwrap();
         let path = std::env::join_paths([&shims, &real]).unwrap();
-        let tools = Tools::find(Some(&path), None);
+        let tools = InstallerTools::find(Some(&path), None);
         assert_eq!(tools.uv.unwrap().path, real.join("uv").canonicalize().unwrap());
         assert_eq!(tools.bun, None);
     }

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use belljar_engine::Engine;
 use belljar_engine::limits::Limits;
-use belljar_engine::living::{Attach, Living, StartCommand};
 use belljar_engine::profile::Profiles;
-use belljar_engine::provider::Blind;
+use belljar_engine::provider::DiscardSink;
 use belljar_engine::sandbox::SandboxRequest;
-use belljar_engine::warm::{WarmSettings, Warming};
-use belljar_providers::native::{Launched, Native, run_if_asked};
+use belljar_engine::sandbox_handle::{AttachOptions, SandboxHandle, StartCommand};
+use belljar_engine::warm::{WarmPoolMode, WarmSettings};
+use belljar_providers::native::{Native, SpawnedLauncher, run_if_asked};
 use tokio::io::AsyncReadExt;
 
 type Answer<T> = Result<T, Box<dyn Error>>;
@@ -21,13 +21,13 @@ const FILE: u64 = 10 << 20;
 
 fn main() -> Answer<()> {
     run_if_asked();
-    let launched = Launched::start()?;
+    let launched = SpawnedLauncher::start()?;
     tokio::runtime::Runtime::new()?.block_on(measure(launched))
 }
 
-async fn measure(launched: Launched) -> Answer<()> {
-    let native = Native::connect(launched, WarmSettings::default().with_mode(Warming::Off)).await?;
-    let engine = Engine::new(std::sync::Arc::new(native), Profiles::shipped(), Limits::CEILING);
+async fn measure(launched: SpawnedLauncher) -> Answer<()> {
+    let native = Native::connect(launched, WarmSettings::default().with_mode(WarmPoolMode::Off)).await?;
+    let engine = Engine::new(std::sync::Arc::new(native), Profiles::built_in(), Limits::CEILING);
     let mut times = Vec::new();
     for _ in 0..OPENED {
         let start = Instant::now();
@@ -51,19 +51,19 @@ async fn measure(launched: Launched) -> Answer<()> {
     Ok(())
 }
 
-async fn open(engine: &Engine) -> Answer<Box<dyn Living>> {
+async fn open(engine: &Engine) -> Answer<Box<dyn SandboxHandle>> {
     let admitted = engine.admit_sandbox(SandboxRequest::default(), None)?;
-    Ok(engine.open_sandbox(&admitted, &mut Blind).await?.0)
+    Ok(engine.open_sandbox(&admitted, &mut DiscardSink).await?.0)
 }
 
-async fn command(living: &dyn Living) -> Answer<()> {
+async fn command(living: &dyn SandboxHandle) -> Answer<()> {
     let command = StartCommand::program(["true"]);
-    let (_, mut output) = living.commands().start_attached(command, Attach::default()).await?;
+    let (_, mut output) = living.commands().start_attached(command, AttachOptions::default()).await?;
     while output.next().await?.is_some() {}
     Ok(())
 }
 
-async fn bytes(living: &dyn Living) -> Answer<()> {
+async fn bytes(living: &dyn SandboxHandle) -> Answer<()> {
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for _ in 0..9 {
         let start = Instant::now();

@@ -3,7 +3,7 @@
 #[cfg(target_os = "linux")]
 pub mod docker;
 #[cfg(target_os = "linux")]
-mod inside;
+mod guest;
 #[cfg(target_os = "linux")]
 pub mod native;
 // On other systems only remote providers use it, and only parts of it.

@@ -3,20 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use belljar_engine::language::{Calls, Language, Runtime};
+use belljar_engine::language::{CallingConvention, Language, Runtime};
 use belljar_engine::limits::Limits;
 use belljar_engine::packages::{self, PackageLayer};
-use belljar_engine::plan::{Plan, Program, Source, Task, WORKSPACE};
+use belljar_engine::plan::{CodeSource, Plan, Program, Task, WORKSPACE};
 use serde_json::{Map, Value};
 
 /// Standard folders of programs in images.
 pub(crate) const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/go/bin"];
 /// Size limit of `main`'s return value as JSON.
-pub(crate) const MAX_RESULT: usize = 16 << 20;
+pub(crate) const MAX_RESULT_BYTES: usize = 16 << 20;
 /// Number of artifacts returned.
-pub(crate) const MAX_ARTIFACTS: usize = 10;
+pub(crate) const MAX_ARTIFACT_COUNT: usize = 10;
 /// Size limit of one artifact.
-pub(crate) const MAX_ARTIFACT: u64 = 10 << 20;
+pub(crate) const MAX_ARTIFACT_BYTES: u64 = 10 << 20;
 /// File extensions of artifacts.
 pub(crate) const ARTIFACT_EXTENSIONS: [&str; 15] = [
     "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "csv", "tsv", "json", "html", "md", "txt", "parquet",
@@ -30,7 +30,7 @@ pub(crate) fn image_folders(path: Option<&str>) -> Vec<&str> {
 }
 
 /// Parses the first `major.minor` in a text. A bare number is a major version.
-pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
+pub(crate) fn parse_version(text: &str) -> Option<(u32, u32)> {
     let start = text.find(|c: char| c.is_ascii_digit())?;
     let digits: String = text[start..].chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     let mut parts = digits.split('.');
@@ -39,26 +39,30 @@ pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
 
 /// Where a run's own files go.
 #[derive(Debug)]
-pub(crate) struct Spots {
+pub(crate) struct RunPaths {
     /// Makes the name of the code's file unique in a workspace with the user's files, so that none is
     /// overwritten.
-    pub(crate) hidden: Option<String>,
+    pub(crate) unique_name: Option<String>,
     /// The folder of the runner and its arguments.
     pub(crate) inbox: String,
     /// The output of a compiler.
     pub(crate) compiled: String,
 }
 
-impl Spots {
+impl RunPaths {
     /// Returns the paths in a sandbox created for one run. With a playground, the code gets a unique name.
-    pub(crate) fn fresh(hidden: Option<String>) -> Self {
-        Self { hidden, inbox: "/run/belljar".to_owned(), compiled: "/home/sandbox/program".to_owned() }
+    pub(crate) fn for_new_sandbox(hidden: Option<String>) -> Self {
+        Self {
+            unique_name: hidden,
+            inbox: "/run/belljar".to_owned(),
+            compiled: "/home/sandbox/program".to_owned(),
+        }
     }
 }
 
 /// A runtime that was found.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct FoundRuntime {
     /// How to run the language.
     pub(crate) runtime: &'static Runtime,
     /// The program's path inside the sandbox.
@@ -67,7 +71,7 @@ pub(crate) struct Found {
 
 /// A file written before the program starts.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct ProgramFile {
     /// Whether it goes to the inbox instead of the workspace.
     pub(crate) inbox: bool,
     pub(crate) path: String,
@@ -77,14 +81,14 @@ pub(crate) struct File {
 
 /// A task's commands, environment and files.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedProgram {
     pub(crate) commands: Vec<Vec<String>>,
     pub(crate) env: BTreeMap<String, String>,
-    pub(crate) files: Vec<File>,
+    pub(crate) files: Vec<ProgramFile>,
     /// A file in the workspace that is removed after the run.
     pub(crate) temporary: Option<String>,
     /// Whether the program gets a result pipe.
-    pub(crate) result: bool,
+    pub(crate) has_result_pipe: bool,
     /// The request for a warm interpreter, if one can run the task.
     pub(crate) warm: Option<WarmTask>,
 }
@@ -107,41 +111,40 @@ const THREAD_VARIABLES: &[&str] = &["OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_
 pub(crate) fn prepare(
     task: &Task,
     plan: &Plan,
-    found: Option<&Found>,
+    found: Option<&FoundRuntime>,
     path: &str,
-    spots: &Spots,
-) -> Prepared {
+    spots: &RunPaths,
+) -> PreparedProgram {
     let mut env = base_environment(path);
-    let mut files: Vec<File> = task
+    let mut files: Vec<ProgramFile> = task
         .files
         .iter()
-        .map(|file| File {
+        .map(|file| ProgramFile {
             inbox: false,
             path: file.path.clone(),
             mode: file.mode,
             content: file.content.clone(),
         })
         .collect();
-    let mut prepared = Prepared {
+    let mut prepared = PreparedProgram {
         commands: Vec::new(),
         env: BTreeMap::new(),
         files: Vec::new(),
         temporary: None,
-        result: false,
+        has_result_pipe: false,
         warm: None,
     };
     match (&task.program, found) {
         (Program::Code { language, source, arguments }, Some(found)) => {
             thread_variables(&mut env, language.thread_variables, &plan.limits);
             env.extend(found.runtime.env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-            let source =
-                place_source(source, language, arguments.is_some(), spots, &mut files, &mut prepared);
+            let source = add_source(source, language, arguments.is_some(), spots, &mut files, &mut prepared);
             prepared.commands = commands(found, &source, &spots.compiled, &plan.limits);
             env.extend(plan.env.clone());
             prepared.warm = warm_task(task, plan, language, found, &env, &source)
                 .filter(|_| prepared.temporary.is_none());
             if let Some(arguments) = arguments {
-                let called = Called { language, arguments, source: &source, found, inbox: &spots.inbox };
+                let called = MainCall { language, arguments, source: &source, found, inbox: &spots.inbox };
                 add_arguments(&called, &mut env, &mut files, &mut prepared);
             }
         }
@@ -162,17 +165,19 @@ pub(crate) fn prepare(
 /// Lets Python find the bootstrap that adds package layers to `sys.path`. The layers themselves are never on
 /// `PYTHONPATH`, where they would precede the standard library. Node.js finds its packages by path.
 pub(crate) fn add_packages(env: &mut BTreeMap<String, String>, layers: &[PackageLayer]) {
-    if layers.iter().any(|layer| layer.destination == packages::PYTHON_SITE) {
+    if layers.iter().any(|layer| layer.destination == packages::PYTHON_SITE_FOLDER) {
         let given = env.remove("PYTHONPATH").filter(|path| !path.is_empty());
-        let path =
-            std::iter::once(packages::PYTHON_SITE.to_owned()).chain(given).collect::<Vec<_>>().join(":");
+        let path = std::iter::once(packages::PYTHON_SITE_FOLDER.to_owned())
+            .chain(given)
+            .collect::<Vec<_>>()
+            .join(":");
         env.insert("PYTHONPATH".to_owned(), path);
     }
 }
 
 /// Variables that load code into a starting interpreter. A warm interpreter starts outside full confinement,
 /// so none is started with one of these.
-const LOADS_CODE: &[&str] = &[
+const CODE_LOADING_VARIABLES: &[&str] = &[
     "PYTHONPATH",
     "PYTHONHOME",
     "PYTHONSTARTUP",
@@ -192,14 +197,14 @@ fn warm_task(
     task: &Task,
     plan: &Plan,
     language: &'static Language,
-    found: &Found,
+    found: &FoundRuntime,
     env: &BTreeMap<String, String>,
     source: &str,
 ) -> Option<WarmTask> {
-    if !plan.image.is_operators() || LOADS_CODE.iter().any(|name| env.contains_key(*name)) {
+    if !plan.image.is_trusted() || CODE_LOADING_VARIABLES.iter().any(|name| env.contains_key(*name)) {
         return None;
     }
-    let read_early = language.warm?;
+    let read_early = language.warm_env_prefixes?;
     let is_early = |name: &String| read_early.iter().any(|start| name.starts_with(start));
     let changed = |(name, value): &(&String, &String)| env.get(*name) != Some(*value);
     let given = task.env.iter().filter(changed).map(|(name, _)| name);
@@ -228,19 +233,19 @@ fn thread_variables(env: &mut BTreeMap<String, String>, names: &[&str], limits: 
 }
 
 /// Adds the file of the code and returns its path.
-fn place_source(
-    source: &Source,
+fn add_source(
+    source: &CodeSource,
     language: &Language,
     called: bool,
-    spots: &Spots,
-    files: &mut Vec<File>,
-    prepared: &mut Prepared,
+    spots: &RunPaths,
+    files: &mut Vec<ProgramFile>,
+    prepared: &mut PreparedProgram,
 ) -> String {
     let (name, code) = match source {
-        Source::Existing(path) => return format!("{WORKSPACE}/{path}"),
-        Source::Text { name, code } => (name, code),
+        CodeSource::Existing(path) => return format!("{WORKSPACE}/{path}"),
+        CodeSource::Text { name, code } => (name, code),
     };
-    let name = match &spots.hidden {
+    let name = match &spots.unique_name {
         Some(unique) => {
             let hidden = format!(".{unique}-{name}");
             prepared.temporary = Some(hidden.clone());
@@ -249,14 +254,14 @@ fn place_source(
         None => name.clone(),
     };
     let mut content = code.clone();
-    if let (true, Calls::Main { epilogue, .. }) = (called, language.calls) {
+    if let (true, CallingConvention::Main { epilogue, .. }) = (called, language.calling_convention) {
         content.push_str(epilogue);
     }
-    files.push(File { inbox: false, path: name.clone(), mode: 0o644, content: content.into_bytes() });
+    files.push(ProgramFile { inbox: false, path: name.clone(), mode: 0o644, content: content.into_bytes() });
     format!("{WORKSPACE}/{name}")
 }
 
-fn commands(found: &Found, source: &str, compiled: &str, limits: &Limits) -> Vec<Vec<String>> {
+fn commands(found: &FoundRuntime, source: &str, compiled: &str, limits: &Limits) -> Vec<Vec<String>> {
     let fill = |word: &&str| {
         word.replace("{program}", &found.program)
             .replace("{source}", source)
@@ -268,25 +273,25 @@ fn commands(found: &Found, source: &str, compiled: &str, limits: &Limits) -> Vec
 }
 
 /// Code that is called with arguments.
-struct Called<'a> {
+struct MainCall<'a> {
     language: &'a Language,
     arguments: &'a Map<String, Value>,
     source: &'a str,
-    found: &'a Found,
+    found: &'a FoundRuntime,
     inbox: &'a str,
 }
 
 fn add_arguments(
-    called: &Called<'_>,
+    called: &MainCall<'_>,
     env: &mut BTreeMap<String, String>,
-    files: &mut Vec<File>,
-    prepared: &mut Prepared,
+    files: &mut Vec<ProgramFile>,
+    prepared: &mut PreparedProgram,
 ) {
-    let Called { language, arguments, source, found, inbox: folder } = *called;
-    match language.calls {
-        Calls::Main { runner, file, .. } => {
+    let MainCall { language, arguments, source, found, inbox: folder } = *called;
+    match language.calling_convention {
+        CallingConvention::Main { runner, file, .. } => {
             let text = Value::Object(arguments.clone()).to_string();
-            let inbox = |path: &str, content: &str| File {
+            let inbox = |path: &str, content: &str| ProgramFile {
                 inbox: true,
                 path: path.to_owned(),
                 mode: 0o444,
@@ -303,12 +308,12 @@ fn add_arguments(
                 words.chain([source.to_owned(), format!("{folder}/arguments.json")]).collect()
             });
             prepared.commands = vec![step];
-            prepared.result = true;
+            prepared.has_result_pipe = true;
         }
-        Calls::Environment => env.extend(arguments.iter().map(|(key, value)| {
+        CallingConvention::Environment => env.extend(arguments.iter().map(|(key, value)| {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             (key.clone(), text)
         })),
-        Calls::Nothing => {}
+        CallingConvention::Unsupported => {}
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use belljar_engine::plan::{Plan, Program, Source, Task};
+use belljar_engine::plan::{CodeSource, Plan, Program, Task};
 use belljar_engine::provider::{
     BoxFuture, Capabilities, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink,
     Stream,
@@ -60,7 +60,7 @@ impl Sandbox for Simulated {
         sink: &'a mut dyn Sink,
         _cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        sink.output(Stream::Stdout, format!("simulated: {} was not run\n", described(task)).as_bytes());
+        sink.output(Stream::Stdout, format!("simulated: {} was not run\n", describe(task)).as_bytes());
         let receipt = Receipt {
             provider: NAME,
             kernel: Kernel::Host,
@@ -81,13 +81,15 @@ impl Sandbox for Simulated {
     }
 }
 
-fn described(task: &Task) -> String {
+fn describe(task: &Task) -> String {
     match &task.program {
-        Program::Code { language, source: Source::Text { code, .. }, .. } => {
+        Program::Code { language, source: CodeSource::Text { code, .. }, .. } => {
             let lines = code.lines().count();
             format!("{} of {lines} line{}", language.name, if lines == 1 { "" } else { "s" })
         }
-        Program::Code { language, source: Source::Existing(_), .. } => format!("{} in a file", language.name),
+        Program::Code { language, source: CodeSource::Existing(_), .. } => {
+            format!("{} in a file", language.name)
+        }
         Program::Command(words) => {
             format!("the command '{}'", words.first().map(String::as_str).unwrap_or_default().escape_debug())
         }

@@ -4,21 +4,21 @@
 
 use belljar_store::{Quotas, TenantName};
 
-use crate::accounts::Caller;
-use crate::conduct::Job;
+use crate::app_state::AppState;
+use crate::authentication::Caller;
 use crate::error::Error;
-use crate::gate::{Entry, Need, Turn};
-use crate::world::World;
+use crate::executor::ExecutionJob;
+use crate::run_queue::{ResourceNeed, RunEntry, RunSlot};
 
 /// The progress of one execution through the queues.
 #[derive(Debug)]
 pub(crate) struct Admission {
     /// Slots already taken.
-    have: Vec<Turn>,
+    slots: Vec<RunSlot>,
     /// The queue it waits in.
-    at: Option<Entry>,
+    waiting_in: Option<RunEntry>,
     /// Needs to be requested from the server's queue once the sandbox's queue lets it pass.
-    then: Option<(TenantName, Quotas, Need)>,
+    server_need: Option<(TenantName, Quotas, ResourceNeed)>,
 }
 
 impl Admission {
@@ -26,47 +26,47 @@ impl Admission {
     ///
     /// # Errors
     /// The tenant has too many queued executions.
-    pub(crate) fn enter(world: &World, caller: &Caller, job: &Job) -> Result<Self, Error> {
+    pub(crate) fn enter(world: &AppState, caller: &Caller, job: &ExecutionJob) -> Result<Self, Error> {
         let limits = job.admitted.limits();
-        let Some(sandbox) = &job.inside else {
-            let need = Need::new(limits.memory_bytes, limits.timeout);
+        let Some(sandbox) = &job.sandbox else {
+            let need = ResourceNeed::new(limits.memory_bytes, limits.timeout);
             let at = world.gate.enter(&caller.tenant, &caller.quotas, need)?;
-            return Ok(Self { have: Vec::new(), at: Some(at), then: None });
+            return Ok(Self { slots: Vec::new(), waiting_in: Some(at), server_need: None });
         };
         // The memory of the sandbox is already counted.
-        let need = Need::new(0, limits.timeout);
-        let at = sandbox.gate.enter(&caller.tenant, &Quotas::default(), need)?;
+        let need = ResourceNeed::new(0, limits.timeout);
+        let at = sandbox.run_queue.enter(&caller.tenant, &Quotas::default(), need)?;
         let then = Some((caller.tenant.clone(), caller.quotas, need));
-        Ok(Self { have: Vec::new(), at: Some(at), then }.advanced(world))
+        Ok(Self { slots: Vec::new(), waiting_in: Some(at), server_need: then }.advance(world))
     }
 
     /// Advances as far as possible without waiting.
-    fn advanced(mut self, world: &World) -> Self {
+    fn advance(mut self, world: &AppState) -> Self {
         loop {
-            match self.at.take() {
-                Some(Entry::Now(turn)) => self.have.push(turn),
-                waiting @ Some(Entry::Later(_)) => return Self { at: waiting, ..self },
+            match self.waiting_in.take() {
+                Some(RunEntry::Now(turn)) => self.slots.push(turn),
+                waiting @ Some(RunEntry::Queued(_)) => return Self { waiting_in: waiting, ..self },
                 None => return self,
             }
-            self.at = self
-                .then
+            self.waiting_in = self
+                .server_need
                 .take()
                 .map(|(tenant, quotas, need)| world.gate.enter_from_sandbox(&tenant, &quotas, need));
         }
     }
 
     /// Returns whether the execution can run at once.
-    pub(crate) fn is_now(&self) -> bool {
-        !matches!(self.at, Some(Entry::Later(_)))
+    pub(crate) fn can_run_now(&self) -> bool {
+        !matches!(self.waiting_in, Some(RunEntry::Queued(_)))
     }
 
     /// Waits for all slots.
-    pub(crate) async fn turns(self, world: &World) -> Result<Vec<Turn>, Error> {
-        let mut admission = self.advanced(world);
-        while let Some(Entry::Later(mut waiting)) = admission.at.take() {
-            let turn = waiting.turn().await?;
-            admission = Self { at: Some(Entry::Now(turn)), ..admission }.advanced(world);
+    pub(crate) async fn wait_for_slots(self, world: &AppState) -> Result<Vec<RunSlot>, Error> {
+        let mut admission = self.advance(world);
+        while let Some(RunEntry::Queued(mut waiting)) = admission.waiting_in.take() {
+            let turn = waiting.wait().await?;
+            admission = Self { waiting_in: Some(RunEntry::Now(turn)), ..admission }.advance(world);
         }
-        Ok(admission.have)
+        Ok(admission.slots)
     }
 }

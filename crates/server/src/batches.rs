@@ -22,17 +22,17 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::accounts::{Caller, Runner};
-use crate::body::{BodyHold, check_type, too_large};
-use crate::conduct::{self, Started};
+use crate::app_state::AppState;
+use crate::authentication::{Caller, RunCaller};
+use crate::body::{BodyReservation, check_type, too_large};
 use crate::error::Error;
 use crate::executions::{admit, check_quota};
-use crate::live::{Done, Leash};
+use crate::executor::{self, StartOutcome};
+use crate::live_executions::{CancelOnDrop, ExecutionResult};
 use crate::schema;
-use crate::world::World;
 
 /// Interval at which a line checks again whether its tenant's queue has room.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const QUEUE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs a batch of requests, one per line.
 #[utoipa::path(
@@ -46,31 +46,31 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
     )
 )]
 pub(crate) async fn create(
-    State(world): State<Arc<World>>,
-    Runner(caller): Runner,
+    State(world): State<Arc<AppState>>,
+    RunCaller(caller): RunCaller,
     request: Request,
 ) -> Result<Response, Error> {
     check_type(request.headers(), &["x-ndjson", "jsonl", "json"])?;
     let place = world.streams.open(&caller.tenant)?;
-    let lines = Lines::new(request.into_body(), &world, &caller);
+    let lines = BatchLines::new(request.into_body(), &world, &caller);
     let (sender, results) = mpsc::channel(1);
-    tokio::spawn(Batch { world, caller, lines }.run(sender));
+    tokio::spawn(BatchRun { world, caller, lines }.run(sender));
     let results = stream::unfold(results, |mut results| async {
         let line: Bytes = results.recv().await?;
         Some((Ok::<_, Infallible>(line), results))
     });
     let response =
         ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(results)).into_response();
-    Ok(place.within(response))
+    Ok(place.hold_during(response))
 }
 
-struct Batch {
-    world: Arc<World>,
+struct BatchRun {
+    world: Arc<AppState>,
     caller: Caller,
-    lines: Lines,
+    lines: BatchLines,
 }
 
-impl Batch {
+impl BatchRun {
     async fn run(mut self, results: mpsc::Sender<Bytes>) {
         let mut running: FuturesUnordered<BoxFuture<'static, Bytes>> = FuturesUnordered::new();
         let (mut open, mut index) = (true, 0);
@@ -82,10 +82,10 @@ impl Batch {
                 () = results.closed() => return,
                 Some(line) = running.next(), if !running.is_empty() => line,
                 next = self.lines.next(), if open && room => match next {
-                    None if self.lines.broken => return,
+                    None if self.lines.disconnected => return,
                     None => { open = false; continue }
                     Some(wanted) => {
-                        running.push(Box::pin(one(Arc::clone(&self.world), self.caller.clone(), index, wanted)));
+                        running.push(Box::pin(run_line(Arc::clone(&self.world), self.caller.clone(), index, wanted)));
                         index += 1;
                         continue;
                     }
@@ -102,16 +102,20 @@ impl Batch {
     }
 }
 
-async fn one(
-    world: Arc<World>,
+async fn run_line(
+    world: Arc<AppState>,
     caller: Caller,
     index: u64,
-    wanted: Result<(Vec<u8>, BodyHold), Error>,
+    wanted: Result<(Vec<u8>, BodyReservation), Error>,
 ) -> Bytes {
     as_line(index, attempt(&world, &caller, wanted).await)
 }
 
-async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, BodyHold), Error>) -> Done {
+async fn attempt(
+    world: &Arc<AppState>,
+    caller: &Caller,
+    wanted: Result<(Vec<u8>, BodyReservation), Error>,
+) -> ExecutionResult {
     let (line, hold) = wanted?;
     let mut request = Wanted::parse(&line)?;
     drop(line);
@@ -119,20 +123,20 @@ async fn attempt(world: &Arc<World>, caller: &Caller, wanted: Result<(Vec<u8>, B
     let job = admit(world, caller, None, request, hold).await?;
     check_quota(world, caller).await?;
     while !world.gate.has_room(&caller.tenant) {
-        sleep(LOOK_AGAIN).await;
+        sleep(QUEUE_POLL_INTERVAL).await;
     }
-    match conduct::start(world, caller, job).await? {
-        Started::Running(running, carried) => {
-            let leash = Leash(running);
+    match executor::start(world, caller, job).await? {
+        StartOutcome::Running(running, carried) => {
+            let leash = CancelOnDrop(running);
             carried.await;
             leash.0.done().await
         }
-        Started::Known(_) => Err(Error::Internal),
+        StartOutcome::Known(_) => Err(Error::Internal),
     }
 }
 
 /// Returns the result object, or an error object, with `index` in front.
-fn as_line(index: u64, done: Done) -> Bytes {
+fn as_line(index: u64, done: ExecutionResult) -> Bytes {
     let object = done.unwrap_or_else(|error| {
         json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}})
             .to_string()
@@ -143,7 +147,7 @@ fn as_line(index: u64, done: Done) -> Bytes {
 }
 
 /// The lines of a body, each at most as long as a body may be.
-struct Lines {
+struct BatchLines {
     body: Body,
     ready: VecDeque<u8>,
     /// Offset at which the search for the end of the line continues.
@@ -152,21 +156,21 @@ struct Lines {
     skipping: bool,
     ended: bool,
     /// Whether the body broke off because the client disconnected.
-    broken: bool,
+    disconnected: bool,
     limit: usize,
     /// Memory reserved for `ready`.
-    hold: BodyHold,
+    hold: BodyReservation,
 }
 
-impl Lines {
-    fn new(body: Body, world: &World, caller: &Caller) -> Self {
-        let (limit, hold) = (world.settings.max_body, world.bodies.hold(&caller.tenant));
+impl BatchLines {
+    fn new(body: Body, world: &AppState, caller: &Caller) -> Self {
+        let (limit, hold) = (world.settings.max_body, world.bodies.reserve(&caller.tenant));
         let ready = VecDeque::new();
-        Self { body, ready, searched: 0, skipping: false, ended: false, broken: false, limit, hold }
+        Self { body, ready, searched: 0, skipping: false, ended: false, disconnected: false, limit, hold }
     }
 
     /// Returns the next line that is not blank. Cancel-safe.
-    async fn next(&mut self) -> Option<Result<(Vec<u8>, BodyHold), Error>> {
+    async fn next(&mut self) -> Option<Result<(Vec<u8>, BodyReservation), Error>> {
         loop {
             match self.take_line() {
                 Some(line) if std::mem::take(&mut self.skipping) || line.trim_ascii().is_empty() => {
@@ -192,27 +196,27 @@ impl Lines {
                     return Some(Err(too_large(self.limit)));
                 }
             }
-            if let Err(error) = self.read_on().await {
+            if let Err(error) = self.read_more().await {
                 return Some(Err(error));
             }
         }
     }
 
-    async fn read_on(&mut self) -> Result<(), Error> {
+    async fn read_more(&mut self) -> Result<(), Error> {
         let frame = match self.body.frame().await {
             Some(Ok(frame)) => frame,
             over => {
                 self.ended = true;
-                self.broken = over.is_some();
+                self.disconnected = over.is_some();
                 // An incomplete line is not a request.
-                if self.broken {
+                if self.disconnected {
                     self.ready.clear();
                 }
                 return Ok(());
             }
         };
         self.ready.extend(frame.data_ref().into_iter().flatten());
-        let covered = self.hold.cover(self.ready.len());
+        let covered = self.hold.grow_to(self.ready.len());
         if covered.is_err() {
             self.ended = true;
             self.ready.clear();

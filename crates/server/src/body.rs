@@ -11,45 +11,45 @@ use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use tokio::time::timeout;
 
+use crate::app_state::AppState;
 use crate::error::Error;
 use crate::fair_share::{FairShare, Tenure};
-use crate::pool::{Hold, Pool, Rivals, ShareKind};
-use crate::world::World;
+use crate::share_pool::{OtherTenants, ShareKind, SharePool, ShareReservation};
 
 /// The tenant that sends a request. Inserted into the request's extensions once its key is known.
 #[derive(Debug, Clone)]
-pub(crate) struct Sender(pub(crate) TenantName);
+pub(crate) struct SendingTenant(pub(crate) TenantName);
 
 /// A complete JSON body, with its memory reservation, which is held until the body is parsed.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct JsonBody {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) hold: BodyHold,
+    pub(crate) hold: BodyReservation,
 }
 
-impl FromRequest<Arc<World>> for Whole {
+impl FromRequest<Arc<AppState>> for JsonBody {
     type Rejection = Error;
 
-    async fn from_request(request: Request, world: &Arc<World>) -> Result<Self, Error> {
+    async fn from_request(request: Request, world: &Arc<AppState>) -> Result<Self, Error> {
         check_type(request.headers(), &["json"])?;
         let settings = &world.settings;
         // Handlers extract the caller first, so an unauthenticated body is never read.
-        let Sender(tenant) = request.extensions().get().ok_or(Error::Unauthorized)?;
-        let hold = world.bodies.hold(tenant);
+        let SendingTenant(tenant) = request.extensions().get().ok_or(Error::Unauthorized)?;
+        let hold = world.bodies.reserve(tenant);
         let reading = read(request.into_body(), settings.max_body, hold);
         timeout(settings.body_timeout, reading).await.map_err(|_| Error::SlowBody)?
     }
 }
 
 /// Parses a JSON object and releases the body's memory. An empty body is an empty object.
-pub(crate) fn parse<T: DeserializeOwned>(body: Whole) -> Result<T, Error> {
+pub(crate) fn parse<T: DeserializeOwned>(body: JsonBody) -> Result<T, Error> {
     parse_bytes(&body.bytes)
 }
 
 /// Parses the bytes of a body. Empty bytes are an empty object.
 pub(crate) fn parse_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
-    Ok(belljar_engine::json::object(bytes)?)
+    Ok(belljar_engine::json::parse_object(bytes)?)
 }
 
 /// Refuses other content types. Browsers send cross-site forms without a preflight request, but not JSON.
@@ -63,7 +63,7 @@ pub(crate) fn check_type(headers: &HeaderMap, kinds: &[&str]) -> Result<(), Erro
     if fits && !headers.contains_key(header::CONTENT_ENCODING) { Ok(()) } else { Err(Error::MediaType) }
 }
 
-async fn read(mut body: Body, limit: usize, mut hold: BodyHold) -> Result<Whole, Error> {
+async fn read(mut body: Body, limit: usize, mut hold: BodyReservation) -> Result<JsonBody, Error> {
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large(limit));
     }
@@ -74,10 +74,10 @@ async fn read(mut body: Body, limit: usize, mut hold: BodyHold) -> Result<Whole,
         if bytes.len() + data.len() > limit {
             return Err(too_large(limit));
         }
-        hold.cover(bytes.len() + data.len())?;
+        hold.grow_to(bytes.len() + data.len())?;
         bytes.extend_from_slice(&data);
     }
-    Ok(Whole { bytes, hold })
+    Ok(JsonBody { bytes, hold })
 }
 
 pub(crate) fn too_large(limit: usize) -> Error {
@@ -88,45 +88,45 @@ pub(crate) fn too_large(limit: usize) -> Error {
 /// lives for seconds, but a request for as long as it waits and runs: queued requests must not keep others
 /// from sending.
 #[derive(Debug)]
-pub(crate) struct Bodies {
-    arriving: Pool<TenantName>,
-    requests: Pool<TenantName>,
+pub(crate) struct BodyMemory {
+    arriving: SharePool<TenantName>,
+    requests: SharePool<TenantName>,
 }
 
-impl Bodies {
+impl BodyMemory {
     /// Creates two pools of `total` bytes each, in which a tenant's half holds at least the longest body.
-    pub(crate) fn new(total: usize, max_body: usize, rivals: &Rivals) -> Self {
+    pub(crate) fn new(total: usize, max_body: usize, rivals: &OtherTenants) -> Self {
         let total = total.max(max_body.saturating_mul(3)) as u64;
-        let pool = |kind| Pool::new(kind, FairShare::with_reserve_within(total), rivals);
+        let pool = |kind| SharePool::new(kind, FairShare::with_reserve_within(total), rivals);
         Self { arriving: pool(ShareKind::Bodies), requests: pool(ShareKind::Requests) }
     }
 
     /// Returns an empty reservation for a body of a tenant.
-    pub(crate) fn hold(&self, tenant: &TenantName) -> BodyHold {
-        BodyHold { arriving: self.arriving.empty_hold(tenant), requests: self.requests.clone() }
+    pub(crate) fn reserve(&self, tenant: &TenantName) -> BodyReservation {
+        BodyReservation { arriving: self.arriving.empty_reservation(tenant), requests: self.requests.clone() }
     }
 
-    pub(crate) fn refused(&self) -> [(&'static str, u64); 2] {
-        [self.arriving.refused(), self.requests.refused()]
+    pub(crate) fn share_refusals(&self) -> [(&'static str, u64); 2] {
+        [self.arriving.share_refusals(), self.requests.share_refusals()]
     }
 }
 
 /// The memory reserved for a body while it arrives and is parsed.
 #[derive(Debug)]
-pub(crate) struct BodyHold {
-    arriving: Hold<TenantName>,
-    requests: Pool<TenantName>,
+pub(crate) struct BodyReservation {
+    arriving: ShareReservation<TenantName>,
+    requests: SharePool<TenantName>,
 }
 
 /// The memory reserved for a request while it waits and runs.
 #[derive(Debug)]
-pub(crate) struct RequestHold {
-    _bytes: Hold<TenantName>,
+pub(crate) struct RequestReservation {
+    _bytes: ShareReservation<TenantName>,
 }
 
-impl BodyHold {
+impl BodyReservation {
     /// Grows the reservation to this many bytes.
-    pub(crate) fn cover(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), Error> {
         self.arriving.grow_to(bytes as u64, Tenure::Brief)
     }
 
@@ -136,9 +136,9 @@ impl BodyHold {
     }
 
     /// Moves the reservation from the arriving bodies to the requests.
-    pub(crate) fn parsed(self) -> Result<RequestHold, Error> {
+    pub(crate) fn into_request(self) -> Result<RequestReservation, Error> {
         let (tenant, bytes) = (self.arriving.party(), self.arriving.amount());
         let taken = self.requests.take(tenant, bytes, None, Tenure::Lasting);
-        Ok(RequestHold { _bytes: taken.map_err(|no| self.requests.error(no))? })
+        Ok(RequestReservation { _bytes: taken.map_err(|no| self.requests.error(no))? })
     }
 }

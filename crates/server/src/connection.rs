@@ -20,21 +20,21 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::bearers::Bearer;
-use crate::connections::Place;
+use crate::app_state::AppState;
+use crate::connections::ConnectionSlot;
+use crate::revocation::ConnectionHandle;
 use crate::settings::Settings;
-use crate::world::World;
 
 /// Maximum length of a request head.
-pub(crate) const HEAD_BYTES: usize = 64 << 10;
+pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Maximum number of request headers.
-pub(crate) const HEADERS: usize = 100;
+pub(crate) const MAX_HEADERS: usize = 100;
 
 /// Resources that a connection holds until its stream is closed, also after an upgrade to a WebSocket.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct ConnectionResources {
     /// The connection's slot; `None` once the stream is shut down.
-    pub(crate) place: Option<Arc<Place>>,
+    pub(crate) slot: Option<Arc<ConnectionSlot>>,
     /// Tells the server that this connection is still open.
     pub(crate) _alive: mpsc::Sender<()>,
 }
@@ -42,19 +42,19 @@ pub(crate) struct Taken {
 /// Serves a connection until it ends. On shutdown, answers the request in progress and closes.
 pub(crate) async fn serve(
     stream: TcpStream,
-    taken: Taken,
-    bearer: Arc<Bearer>,
+    taken: ConnectionResources,
+    bearer: Arc<ConnectionHandle>,
     tls: Option<TlsAcceptor>,
     router: Router,
-    world: Arc<World>,
+    world: Arc<AppState>,
     mut ending: watch::Receiver<bool>,
 ) {
     // Send small responses immediately.
     let _ = stream.set_nodelay(true);
     let settings = &world.settings;
-    let stream = Patient::new(stream, taken, Arc::clone(&bearer), settings.body_timeout);
-    let routes = Routes { routes: TowerToHyperService::new(router), bearer };
-    let Some(tls) = tls else { return talk(stream, routes, settings, ending).await };
+    let stream = TimeoutStream::new(stream, taken, Arc::clone(&bearer), settings.body_timeout);
+    let routes = ConnectionService { routes: TowerToHyperService::new(router), bearer };
+    let Some(tls) = tls else { return serve_http(stream, routes, settings, ending).await };
     let handshake = timeout(settings.head_timeout, tls.accept(stream));
     let stream = tokio::select! {
         shaken = handshake => shaken,
@@ -62,21 +62,21 @@ pub(crate) async fn serve(
         _ = ending.wait_for(|ending| *ending) => return,
     };
     if let Ok(Ok(stream)) = stream {
-        talk(stream, routes, settings, ending).await;
+        serve_http(stream, routes, settings, ending).await;
     }
 }
 
-async fn talk(
+async fn serve_http(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    routes: Routes,
+    routes: ConnectionService,
     settings: &Settings,
     mut ending: watch::Receiver<bool>,
 ) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head_timeout)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), routes)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
@@ -90,12 +90,12 @@ async fn talk(
 
 /// The router for one connection. Adds the connection's handle to every request.
 #[derive(Debug)]
-struct Routes {
+struct ConnectionService {
     routes: TowerToHyperService<Router>,
-    bearer: Arc<Bearer>,
+    bearer: Arc<ConnectionHandle>,
 }
 
-impl Service<Request<Incoming>> for Routes {
+impl Service<Request<Incoming>> for ConnectionService {
     type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
     type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
     type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
@@ -108,31 +108,40 @@ impl Service<Request<Incoming>> for Routes {
 
 /// A stream that fails if its peer accepts no data for too long, or once the connection is cut.
 #[derive(Debug)]
-struct Patient {
+struct TimeoutStream {
     stream: TcpStream,
-    patience: Duration,
-    stuck: Option<Pin<Box<Sleep>>>,
-    bearer: Arc<Bearer>,
-    taken: Taken,
+    write_timeout: Duration,
+    deadline: Option<Pin<Box<Sleep>>>,
+    bearer: Arc<ConnectionHandle>,
+    taken: ConnectionResources,
 }
 
-impl Patient {
-    fn new(stream: TcpStream, taken: Taken, bearer: Arc<Bearer>, patience: Duration) -> Self {
-        Self { stream, patience, stuck: None, bearer, taken }
+impl TimeoutStream {
+    fn new(
+        stream: TcpStream,
+        taken: ConnectionResources,
+        bearer: Arc<ConnectionHandle>,
+        patience: Duration,
+    ) -> Self {
+        Self { stream, write_timeout: patience, deadline: None, bearer, taken }
     }
 
-    fn check(&self, cx: &Context<'_>) -> io::Result<()> {
-        if self.bearer.is_cut(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    fn check_not_closed(&self, cx: &Context<'_>) -> io::Result<()> {
+        if self.bearer.poll_closed(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
     /// Measures the time since the first pending write, until a write makes progress.
-    fn watch<T>(&mut self, cx: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn with_write_timeout<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        poll: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if poll.is_ready() {
-            self.stuck = None;
+            self.deadline = None;
             return poll;
         }
-        let patience = self.patience;
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(patience)));
+        let patience = self.write_timeout;
+        let stuck = self.deadline.get_or_insert_with(|| Box::pin(sleep(patience)));
         match stuck.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -140,22 +149,22 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for TimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.check(cx)?;
+        self.check_not_closed(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for TimeoutStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
+        self.check_not_closed(cx)?;
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.watch(cx, poll)
+        self.with_write_timeout(cx, poll)
     }
 
     fn poll_write_vectored(
@@ -163,9 +172,9 @@ impl AsyncWrite for Patient {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check(cx)?;
+        self.check_not_closed(cx)?;
         let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.watch(cx, poll)
+        self.with_write_timeout(cx, poll)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -178,7 +187,7 @@ impl AsyncWrite for Patient {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // A client that sees the end may reconnect at once, and must find the slot free.
-        self.taken.place = None;
+        self.taken.slot = None;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

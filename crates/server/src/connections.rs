@@ -17,56 +17,56 @@ use std::time::Instant;
 
 use belljar_store::TenantName;
 
-use crate::bearers::Bearer;
 use crate::error::Error;
-use crate::fair_share::{FairShare, ShareRefusal, Tenure, Terms};
-use crate::pool::{Rivals, ShareKind};
+use crate::fair_share::{FairShare, ShareRefusal, ShareTerms, Tenure};
+use crate::revocation::ConnectionHandle;
+use crate::share_pool::{OtherTenants, ShareKind};
 
 /// The party that a connection counts for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Holder {
+enum ConnectionHolder {
     Address(IpAddr),
     Tenant(TenantName),
 }
 
 /// All connections of one listener.
 #[derive(Debug, Clone)]
-pub(crate) struct Connections(Arc<Shared>);
+pub(crate) struct Connections(Arc<ConnectionsInner>);
 
 #[derive(Debug)]
-struct Shared {
-    table: Mutex<Table>,
-    rivals: Rivals,
+struct ConnectionsInner {
+    table: Mutex<ConnectionTable>,
+    rivals: OtherTenants,
     refused_tenants: AtomicU64,
     refused_addresses: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Table {
-    shares: FairShare<Holder>,
+struct ConnectionTable {
+    shares: FairShare<ConnectionHolder>,
     /// Connections without a key, by address, oldest first.
-    keyless: HashMap<IpAddr, BTreeMap<u64, Weak<Bearer>>>,
+    keyless: HashMap<IpAddr, BTreeMap<u64, Weak<ConnectionHandle>>>,
     /// The party that each open connection counts for.
-    holders: HashMap<u64, Holder>,
+    holders: HashMap<u64, ConnectionHolder>,
     next_number: u64,
 }
 
 /// The slot of one connection. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct Place {
-    shared: Arc<Shared>,
+pub(crate) struct ConnectionSlot {
+    shared: Arc<ConnectionsInner>,
     number: u64,
 }
 
 impl Connections {
-    pub(crate) fn new(total: usize, rivals: &Rivals) -> Self {
-        let table = Table {
+    pub(crate) fn new(total: usize, rivals: &OtherTenants) -> Self {
+        let table = ConnectionTable {
             shares: FairShare::with_reserve_within(total as u64),
             keyless: HashMap::new(),
             holders: HashMap::new(),
             next_number: 0,
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(ConnectionsInner {
             table: Mutex::new(table),
             rivals: rivals.clone(),
             refused_tenants: AtomicU64::new(0),
@@ -76,24 +76,28 @@ impl Connections {
 
     /// Takes a slot for a new connection from an address, or returns `None` if none is free and none can be
     /// evicted.
-    pub(crate) fn admit(&self, address: IpAddr, bearer: &Arc<Bearer>) -> Option<Arc<Place>> {
-        let (address, now) = (client(address), Instant::now());
-        let (holder, terms) = (Holder::Address(address), self.0.terms(Tenure::Brief));
+    pub(crate) fn admit(
+        &self,
+        address: IpAddr,
+        bearer: &Arc<ConnectionHandle>,
+    ) -> Option<Arc<ConnectionSlot>> {
+        let (address, now) = (client_address(address), Instant::now());
+        let (holder, terms) = (ConnectionHolder::Address(address), self.0.terms(Tenure::Brief));
         let mut table = self.0.lock();
         if let Err(refusal) = table.shares.take(&holder, 1, terms, now) {
             self.0.refused_addresses.fetch_add(1, Ordering::Relaxed);
-            table.close_one(address, refusal);
+            table.evict_oldest_keyless(address, refusal);
             table.shares.take(&holder, 1, terms, now).ok()?;
         }
         let number = table.next_number;
         table.next_number += 1;
         table.holders.insert(number, holder);
         table.keyless.entry(address).or_default().insert(number, Arc::downgrade(bearer));
-        Some(Arc::new(Place { shared: Arc::clone(&self.0), number }))
+        Some(Arc::new(ConnectionSlot { shared: Arc::clone(&self.0), number }))
     }
 
     /// Returns how often a tenant or an address was refused because of its share.
-    pub(crate) fn refused(&self) -> [(&'static str, u64); 2] {
+    pub(crate) fn share_refusals(&self) -> [(&'static str, u64); 2] {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             (ShareKind::Connections.label(), count(&self.0.refused_tenants)),
@@ -102,20 +106,20 @@ impl Connections {
     }
 }
 
-impl Shared {
-    fn terms(&self, tenure: Tenure) -> Terms {
-        Terms { cap: None, tenure, has_rivals: self.rivals.exist() }
+impl ConnectionsInner {
+    fn terms(&self, tenure: Tenure) -> ShareTerms {
+        ShareTerms { cap: None, tenure, has_rivals: self.rivals.exist() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl ConnectionTable {
     /// Closes the oldest connection without a key: of this address if the address is at its share, otherwise
     /// of the address with the most such connections.
-    fn close_one(&mut self, address: IpAddr, refusal: ShareRefusal) {
+    fn evict_oldest_keyless(&mut self, address: IpAddr, refusal: ShareRefusal) {
         let crowded = match refusal {
             ShareRefusal::Share(_) | ShareRefusal::Cap(_) if self.keyless.contains_key(&address) => {
                 Some(address)
@@ -127,7 +131,7 @@ impl Table {
         if let Some((number, bearer)) = oldest {
             self.release(number);
             if let Some(bearer) = bearer {
-                bearer.cut();
+                bearer.close();
             }
         }
     }
@@ -135,12 +139,12 @@ impl Table {
     fn release(&mut self, number: u64) {
         let Some(holder) = self.holders.remove(&number) else { return };
         self.shares.give_back(&holder, 1);
-        self.has_key(&holder, number);
+        self.remove_keyless(&holder, number);
     }
 
     /// Removes a connection from the connections without a key.
-    fn has_key(&mut self, before: &Holder, number: u64) {
-        let Holder::Address(address) = before else { return };
+    fn remove_keyless(&mut self, before: &ConnectionHolder, number: u64) {
+        let ConnectionHolder::Address(address) = before else { return };
         if let Some(theirs) = self.keyless.get_mut(address) {
             theirs.remove(&number);
             if theirs.is_empty() {
@@ -150,19 +154,19 @@ impl Table {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Counts the connection for a tenant from now on.
-    pub(crate) fn belongs_to(&self, tenant: &TenantName) -> Result<(), Error> {
+    pub(crate) fn assign_to_tenant(&self, tenant: &TenantName) -> Result<(), Error> {
         let terms = self.shared.terms(Tenure::Lasting);
         let mut table = self.shared.lock();
-        let holder = Holder::Tenant(tenant.clone());
+        let holder = ConnectionHolder::Tenant(tenant.clone());
         // An evicted connection has no holder any more and is about to end.
         let Some(before) = table.holders.get(&self.number).cloned().filter(|before| *before != holder) else {
             return Ok(());
         };
-        match table.shares.pass_on(&before, &holder, terms, Instant::now()) {
+        match table.shares.transfer(&before, &holder, terms, Instant::now()) {
             Ok(()) => {
-                table.has_key(&before, self.number);
+                table.remove_keyless(&before, self.number);
                 table.holders.insert(self.number, holder);
                 Ok(())
             }
@@ -175,14 +179,14 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.shared.lock().release(self.number);
     }
 }
 
 /// Maps an address to one client: an IPv4 address, or the /64 network of one IPv6 subscriber.
-fn client(address: IpAddr) -> IpAddr {
+fn client_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -197,7 +201,7 @@ mod tests {
     use super::*;
 
     fn connections(total: usize) -> Connections {
-        let rivals = Rivals::default();
+        let rivals = OtherTenants::default();
         rivals.set(true);
         Connections::new(total, &rivals)
     }
@@ -207,10 +211,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_key_makes_room_by_its_own_oldest() {
-        let (all, bearer) = (connections(32), Arc::new(Bearer::default()));
+    fn an_address_at_its_share_evicts_its_oldest_keyless_connection() {
+        let (all, bearer) = (connections(32), Arc::new(ConnectionHandle::default()));
         let other = all.admit(address("192.0.2.2"), &bearer).unwrap();
-        let first = Arc::new(Bearer::default());
+        let first = Arc::new(ConnectionHandle::default());
         let mut places = vec![all.admit(address("192.0.2.1"), &first).unwrap()];
         places.extend((1..12).map(|_| all.admit(address("192.0.2.1"), &bearer).unwrap()));
         assert!(!first.is_closed());
@@ -223,27 +227,27 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_at_its_share_is_refused_and_others_come_in() {
-        let (all, bearer) = (connections(32), Arc::new(Bearer::default()));
+    fn a_tenant_at_its_share_does_not_block_others() {
+        let (all, bearer) = (connections(32), Arc::new(ConnectionHandle::default()));
         let (mallory, bob): (TenantName, TenantName) = ("mallory".parse().unwrap(), "bob".parse().unwrap());
         let admit = || all.admit(address("192.0.2.1"), &bearer).unwrap();
         let mut places = Vec::new();
         for number in 0..32 {
             places.push(admit());
-            let counted = places[number].belongs_to(&mallory);
+            let counted = places[number].assign_to_tenant(&mallory);
             assert_eq!(counted.is_ok(), number < 12, "{number}");
         }
         let bobs = admit();
-        bobs.belongs_to(&bob).unwrap();
-        bobs.belongs_to(&bob).unwrap();
-        assert_eq!(all.refused()[0], ("connections", 20));
+        bobs.assign_to_tenant(&bob).unwrap();
+        bobs.assign_to_tenant(&bob).unwrap();
+        assert_eq!(all.share_refusals()[0], ("connections", 20));
         drop((places, bobs));
         assert_eq!(all.0.lock().shares.used(), 0);
     }
 
     #[test]
-    fn one_subscriber_is_one_address() {
-        assert_eq!(client(address("2001:db8:1:2:3::4")), address("2001:db8:1:2::"));
-        assert_eq!(client(address("::ffff:192.0.2.1")), address("192.0.2.1"));
+    fn an_ipv6_subscriber_counts_as_one_address() {
+        assert_eq!(client_address(address("2001:db8:1:2:3::4")), address("2001:db8:1:2::"));
+        assert_eq!(client_address(address("::ffff:192.0.2.1")), address("192.0.2.1"));
     }
 }

@@ -14,11 +14,11 @@ const TEMPLATE: &str = include_str!("../docs/index.html");
 const STYLE: &str = include_str!("../docs/docs.css");
 const SCRIPT: &str = include_str!("../docs/docs.js");
 const ICON: &str = include_str!("../docs/icon.svg");
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// The first and the last groups of operations. The others keep the order of the document.
-const FIRST: &str = "executions";
-const LAST: [&str; 2] = ["administration", "service"];
+const FIRST_GROUP: &str = "executions";
+const LAST_GROUPS: [&str; 2] = ["administration", "service"];
 
 /// Methods in display order: creating comes before reading, changing and removing.
 const METHODS: [&str; 7] = ["post", "get", "head", "put", "patch", "delete", "options"];
@@ -49,7 +49,7 @@ pub(crate) async fn icon() -> impl IntoResponse {
 fn file(kind: &'static str, text: &'static str) -> ([(HeaderName, &'static str); 4], &'static str) {
     let headers = [
         (header::CONTENT_TYPE, kind),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::REFERRER_POLICY, "no-referrer"),
         // Another version of the server has another page.
         (header::CACHE_CONTROL, "no-cache"),
@@ -77,20 +77,20 @@ fn render(document: &Value) -> String {
         .replace("<!--operations-->", &operations)
 }
 
-struct Operation<'a> {
+struct DocOperation<'a> {
     method: &'a str,
     path: &'a str,
     summary: &'a str,
 }
 
-fn groups(document: &Value) -> Vec<(&str, Vec<Operation<'_>>)> {
-    let mut groups: Vec<(&str, Vec<Operation<'_>>)> = Vec::new();
+fn groups(document: &Value) -> Vec<(&str, Vec<DocOperation<'_>>)> {
+    let mut groups: Vec<(&str, Vec<DocOperation<'_>>)> = Vec::new();
     for (path, methods) in document["paths"].as_object().into_iter().flatten() {
         for (method, operation) in METHODS.iter().filter_map(|method| Some((*method, methods.get(*method)?)))
         {
             let tag = operation["tags"][0].as_str().unwrap_or_default();
             let operation =
-                Operation { method, path, summary: operation["summary"].as_str().unwrap_or_default() };
+                DocOperation { method, path, summary: operation["summary"].as_str().unwrap_or_default() };
             match groups.iter_mut().find(|(name, _)| *name == tag) {
                 Some((_, group)) => group.push(operation),
                 None => groups.push((tag, vec![operation])),
@@ -101,14 +101,14 @@ fn groups(document: &Value) -> Vec<(&str, Vec<Operation<'_>>)> {
         // Paths that start with the group's name come first.
         group.sort_by_key(|operation| !operation.path.starts_with(&format!("/v1/{tag}")));
     }
-    groups.sort_by_key(|(tag, _)| match LAST.iter().position(|last| last == tag) {
+    groups.sort_by_key(|(tag, _)| match LAST_GROUPS.iter().position(|last| last == tag) {
         Some(place) => 2 + place,
-        None => usize::from(*tag != FIRST),
+        None => usize::from(*tag != FIRST_GROUP),
     });
     groups
 }
 
-impl Operation<'_> {
+impl DocOperation<'_> {
     fn id(&self) -> String {
         let plain = |byte: char| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { '-' };
         format!("{}{}", self.method, self.path.chars().map(plain).collect::<String>())
@@ -140,7 +140,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_first_is_first_and_nothing_is_markup() {
+    fn groups_are_ordered_and_text_is_escaped() {
         let operation = |tag: &str| json!({"tags": [tag], "summary": "a <b> & \"c\""});
         let paths = json!({"/a": {"get": operation("service")}, "/b": {"get": operation("sandboxes")},
             "/c": {"get": operation("executions"), "post": operation("administration")}});

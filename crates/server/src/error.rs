@@ -8,15 +8,15 @@ use std::sync::Arc;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::ErrorCode as Engine;
-use belljar_engine::living::{FailureKind, LivingError};
-use belljar_engine::places::PlacesError;
+use belljar_engine::host_storage::HostStorageError;
+use belljar_engine::sandbox_handle::{FailureKind, SandboxError};
 use belljar_store::{Error as Store, Scope};
 use serde::Serialize;
 use serde_json::{Value, json};
 use thiserror::Error as ThisError;
 use utoipa::ToSchema;
 
-use crate::pool::ShareKind;
+use crate::share_pool::ShareKind;
 
 /// The closed list of `code` in `{"error":{"code","message","request_id"}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -115,10 +115,10 @@ pub enum Error {
     Store(Arc<Store>),
     /// An operation in a sandbox failed.
     #[error(transparent)]
-    Living(Arc<LivingError>),
+    Living(Arc<SandboxError>),
     /// A volume or snapshot could not be stored or read.
     #[error(transparent)]
-    Places(Arc<PlacesError>),
+    Places(Arc<HostStorageError>),
     /// A part of the request is not valid.
     #[error("{field}: {message}")]
     Invalid {
@@ -150,7 +150,7 @@ pub enum Error {
     Ended,
     /// The tenant of callers without a key in the database cannot be removed.
     #[error("this is the server's own tenant, which cannot be removed; disable it instead")]
-    OwnTenant,
+    DefaultTenant,
     /// The maximum number of sandboxes is reached.
     #[error("Maximum number of sandboxes ({0}) reached")]
     SandboxesFull(usize),
@@ -164,7 +164,7 @@ pub enum Error {
     },
     /// The tenant's memory quota is used up.
     #[error("this tenant's memory quota is in use; end a sandbox, or ask for less memory")]
-    MemoryTaken,
+    MemoryQuotaUsedUp,
     /// The sandbox has ended.
     #[error("the sandbox has ended; open another")]
     SandboxEnded,
@@ -179,7 +179,7 @@ pub enum Error {
     PortTimeout,
     /// Another snapshot is being created.
     #[error("a snapshot is already being created; try again when it is complete")]
-    SnapshotUnderWay,
+    SnapshotInProgress,
     /// The sandbox did not send its files in time.
     #[error(
         "creating the snapshot took too long; try again when the sandbox is less busy, or with fewer files"
@@ -205,18 +205,18 @@ pub enum Error {
     QueueFull,
     /// Too many requests of this tenant wait for their code to be checked.
     #[error("too many requests of this tenant are queued for a code check; nothing ran, try again later")]
-    ReadersBusy,
+    CheckQueueFull,
     /// Too many code checks of this tenant timed out and are still running.
     #[error(
         "earlier code checks of this tenant still run; nothing ran, try again later or with simpler code"
     )]
-    ReadersStuck,
+    ChecksStuck,
     /// The code check took too long.
     #[error("checking this code took too long; nothing ran, send smaller or simpler code")]
-    ReadingAbandoned,
+    CheckTimedOut,
     /// The tenant's CPU quota for the day is used up.
     #[error("this tenant's CPU time for today is used up; the quota resets at midnight UTC")]
-    QuotaSpent {
+    CpuQuotaUsedUp {
         /// Seconds until the quota resets.
         retry_after: u64,
     },
@@ -246,27 +246,27 @@ impl From<Store> for Error {
     }
 }
 
-impl From<PlacesError> for Error {
-    fn from(error: PlacesError) -> Self {
+impl From<HostStorageError> for Error {
+    fn from(error: HostStorageError) -> Self {
         match error {
             // An error of the sandbox keeps its own code.
-            PlacesError::Source(error) => match error.downcast::<LivingError>() {
+            HostStorageError::Source(error) => match error.downcast::<SandboxError>() {
                 Ok(living) => living.into(),
-                Err(error) => Self::Places(Arc::new(PlacesError::Source(error))),
+                Err(error) => Self::Places(Arc::new(HostStorageError::Source(error))),
             },
             error => Self::Places(Arc::new(error)),
         }
     }
 }
 
-impl From<LivingError> for Error {
-    fn from(error: LivingError) -> Self {
+impl From<SandboxError> for Error {
+    fn from(error: SandboxError) -> Self {
         match error {
             // An error of the provider keeps its own code.
-            LivingError::Provider(error) => belljar_engine::Error::from(error).into(),
+            SandboxError::Provider(error) => belljar_engine::Error::from(error).into(),
             // The reason is recorded with the sandbox's end.
-            LivingError::Gone(_) => Self::SandboxEnded,
-            LivingError::Source(_) => Self::SlowBody,
+            SandboxError::Gone(_) => Self::SandboxEnded,
+            SandboxError::Source(_) => Self::SlowBody,
             error => Self::Living(Arc::new(error)),
         }
     }
@@ -287,10 +287,10 @@ impl Error {
             Self::Misdirected => Code::Misdirected,
             Self::NotFound(_) => Code::NotFound,
             Self::MethodNotAllowed => Code::MethodNotAllowed,
-            Self::Ended | Self::OwnTenant | Self::SnapshotUnderWay => Code::Conflict,
+            Self::Ended | Self::DefaultTenant | Self::SnapshotInProgress => Code::Conflict,
             Self::SnapshotTooSlow => Code::RequestTimeout,
             Self::SandboxesFull(_) => Code::TooManySandboxes,
-            Self::MemoryTaken => Code::QuotaExceeded,
+            Self::MemoryQuotaUsedUp => Code::QuotaExceeded,
             Self::SandboxEnded => Code::SandboxEnded,
             Self::Range(_) => Code::RangeNotSatisfiable,
             Self::PortFailed(_) => Code::PortFailed,
@@ -299,11 +299,11 @@ impl Error {
             Self::TooLarge(_) => Code::TooLarge,
             Self::MediaType => Code::UnsupportedMediaType,
             Self::SlowBody => Code::RequestTimeout,
-            Self::QueueFull | Self::ReadersBusy | Self::ReadersStuck => Code::TooManyRequests,
-            Self::QuotaSpent { .. } | Self::TooManySessions(_) => Code::QuotaExceeded,
+            Self::QueueFull | Self::CheckQueueFull | Self::ChecksStuck => Code::TooManyRequests,
+            Self::CpuQuotaUsedUp { .. } | Self::TooManySessions(_) => Code::QuotaExceeded,
             Self::ShareTaken { kind: ShareKind::Sandboxes, .. } => Code::TooManySandboxes,
             Self::ShareTaken { .. } => Code::TooManyRequests,
-            Self::Overloaded | Self::ReadingAbandoned => Code::Overloaded,
+            Self::Overloaded | Self::CheckTimedOut => Code::Overloaded,
             Self::ShuttingDown => Code::ShuttingDown,
             Self::Internal => Code::Internal,
         }
@@ -312,7 +312,7 @@ impl Error {
     /// Returns the message for the caller.
     pub(crate) fn message(&self) -> String {
         match self.code() {
-            Code::SetupFailed if self.is_about_packages() => {
+            Code::SetupFailed if self.is_package_error() => {
                 "dependencies: cannot be installed now; try again later, or run without them".to_owned()
             }
             Code::SetupFailed => "the sandbox could not be set up; nothing ran".to_owned(),
@@ -324,7 +324,7 @@ impl Error {
     }
 
     /// Returns the JSON body of this error.
-    pub(crate) fn object(&self, request_id: Option<&str>) -> Value {
+    pub(crate) fn to_json(&self, request_id: Option<&str>) -> Value {
         let mut error = json!({"code": self.code(), "message": self.message(), "request_id": request_id});
         if let Self::Engine(engine) = self
             && let belljar_engine::Error::Refused { findings, .. } = &**engine
@@ -334,13 +334,13 @@ impl Error {
         json!({"error": error})
     }
 
-    fn is_about_packages(&self) -> bool {
+    fn is_package_error(&self) -> bool {
         matches!(self, Self::Engine(error) if matches!(**error, belljar_engine::Error::Packages(_)))
     }
 
     fn retry_after(&self) -> Option<u64> {
         match self {
-            Self::QuotaSpent { retry_after } => Some(*retry_after),
+            Self::CpuQuotaUsedUp { retry_after } => Some(*retry_after),
             _ => match self.code() {
                 Code::TooManyRequests | Code::Overloaded => Some(1),
                 Code::TooManySandboxes | Code::QuotaExceeded => Some(10),
@@ -371,27 +371,27 @@ fn engine_code(code: Engine) -> Code {
     }
 }
 
-fn living_code(error: &LivingError) -> Code {
+fn living_code(error: &SandboxError) -> Code {
     match error {
-        LivingError::Failed(failure) => failure_code(failure.kind),
-        LivingError::Paused => Code::SandboxPaused,
-        LivingError::Halted(_) => Code::DiskFull,
-        LivingError::Gone(_) => Code::SandboxEnded,
-        LivingError::Provider(_) => Code::SetupFailed,
-        LivingError::Source(_) => Code::RequestTimeout,
+        SandboxError::Failed(failure) => failure_code(failure.kind),
+        SandboxError::Paused => Code::SandboxPaused,
+        SandboxError::Halted(_) => Code::DiskFull,
+        SandboxError::Gone(_) => Code::SandboxEnded,
+        SandboxError::Provider(_) => Code::SetupFailed,
+        SandboxError::Source(_) => Code::RequestTimeout,
     }
 }
 
-fn places_code(error: &PlacesError) -> Code {
+fn places_code(error: &HostStorageError) -> Code {
     match error {
-        PlacesError::TooLarge(_) => Code::QuotaExceeded,
-        PlacesError::NoSpace => Code::StorageFull,
-        PlacesError::Missing
-        | PlacesError::Exists
-        | PlacesError::Name(_)
-        | PlacesError::Source(_)
-        | PlacesError::Changed(_)
-        | PlacesError::Io { .. } => Code::StorageUnavailable,
+        HostStorageError::TooLarge(_) => Code::QuotaExceeded,
+        HostStorageError::NoSpace => Code::StorageFull,
+        HostStorageError::Missing
+        | HostStorageError::Exists
+        | HostStorageError::Name(_)
+        | HostStorageError::Source(_)
+        | HostStorageError::Changed(_)
+        | HostStorageError::Io { .. } => Code::StorageUnavailable,
     }
 }
 
@@ -422,8 +422,8 @@ fn store_code(error: &Store) -> Code {
         Store::NotFound(_) => Code::NotFound,
         Store::Exists(_) | Store::InUse(_) => Code::Conflict,
         Store::Quota { .. } => Code::QuotaExceeded,
-        Store::Invalid { .. } | Store::TooLarge { .. } | Store::OtherKey => Code::InvalidRequest,
-        Store::QueueFull | Store::TooSlow | Store::Busy | Store::BackingUp => Code::Overloaded,
+        Store::Invalid { .. } | Store::TooLarge { .. } | Store::WrongSealingKey => Code::InvalidRequest,
+        Store::QueueFull | Store::TooSlow | Store::Busy | Store::BackupRunning => Code::Overloaded,
         Store::NoSpace => Code::StorageFull,
         Store::Closed => Code::ShuttingDown,
         Store::Locked { .. }
@@ -484,7 +484,7 @@ impl Code {
     }
 
     /// Returns the code as it appears in JSON.
-    pub fn word(self) -> String {
+    pub fn as_word(self) -> String {
         serde_json::to_value(self).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
     }
 }

@@ -28,25 +28,25 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::error::Error;
-use crate::live::{Done, Leash, Place, Running};
+use crate::live_executions::{CancelOnDrop, ExecutionResult, LiveExecution, ReadPosition};
 
 /// Interval of comments on an idle stream, so that proxies do not close it.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Returns whether a client accepts server-sent events.
-pub(crate) fn wanted(headers: &HeaderMap) -> bool {
+pub(crate) fn accepts_events(headers: &HeaderMap) -> bool {
     let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     accepts.split(',').any(|kind| kind.split(';').next().unwrap_or_default().trim() == "text/event-stream")
 }
 
 /// A source of server-sent events.
-pub(crate) trait Teller: Send + 'static {
+pub(crate) trait EventProducer: Send + 'static {
     /// Returns the next event, or `None` after the last. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
 /// Streams all events of a source, at the client's pace.
-pub(crate) fn told_by(teller: impl Teller) -> Response {
+pub(crate) fn event_stream(teller: impl EventProducer) -> Response {
     let events = stream::unfold(teller, |mut teller| async {
         let event = tokio::select! {
             biased;
@@ -60,15 +60,15 @@ pub(crate) fn told_by(teller: impl Teller) -> Response {
 
 /// Streams the events of an execution. With a [`Leash`], the execution is canceled when the client
 /// disconnects.
-pub(crate) fn response(running: Arc<Running>, leash: Option<Leash>) -> Response {
-    let (place, texts) = (Place::default(), Default::default());
+pub(crate) fn execution_stream(running: Arc<LiveExecution>, leash: Option<CancelOnDrop>) -> Response {
+    let (place, texts) = (ReadPosition::default(), Default::default());
     let mut progress = running.progress.subscribe();
     progress.mark_changed();
-    told_by(Viewer { running, _leash: leash, place, texts, progress, last: None, over: false })
+    event_stream(ExecutionEvents { running, _leash: leash, place, texts, progress, last: None, over: false })
 }
 
 /// Returns the result of an ended execution as a single event.
-pub(crate) fn only_result(json: &Bytes) -> Response {
+pub(crate) fn result_stream(json: &Bytes) -> Response {
     as_events(Body::from(event("result", json)))
 }
 
@@ -82,17 +82,17 @@ pub(crate) fn as_events(body: Body) -> Response {
     (head, body).into_response()
 }
 
-struct Viewer {
-    running: Arc<Running>,
-    _leash: Option<Leash>,
-    place: Place,
-    texts: [Text; 2],
+struct ExecutionEvents {
+    running: Arc<LiveExecution>,
+    _leash: Option<CancelOnDrop>,
+    place: ReadPosition,
+    texts: [Utf8Decoder; 2],
     progress: watch::Receiver<String>,
-    last: Option<Done>,
+    last: Option<ExecutionResult>,
     over: bool,
 }
 
-impl Teller for Viewer {
+impl EventProducer for ExecutionEvents {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.over {
@@ -110,7 +110,7 @@ impl Teller for Viewer {
             }
             tokio::select! {
                 biased;
-                () = transcript.goes_beyond(&self.place) => {}
+                () = transcript.wait_beyond(&self.place) => {}
                 Ok(()) = self.progress.changed() => {
                     let message = self.progress.borrow_and_update().clone();
                     if !message.is_empty() {
@@ -124,28 +124,28 @@ impl Teller for Viewer {
     }
 }
 
-impl Viewer {
+impl ExecutionEvents {
     fn show(&mut self, stream: Stream, bytes: &[u8]) -> Option<Bytes> {
         let (text, name) = match stream {
             Stream::Stdout => (&mut self.texts[0], "stdout"),
             Stream::Stderr => (&mut self.texts[1], "stderr"),
         };
-        let text = text.take(bytes);
+        let text = text.decode(bytes);
         let object = json!({"stream": name, "text": text}).to_string();
         (!text.is_empty()).then(|| event("output", object.as_bytes()))
     }
 
-    fn end(&mut self, done: Done) -> Bytes {
+    fn end(&mut self, done: ExecutionResult) -> Bytes {
         self.over = true;
         match done {
             Ok(json) => event("result", &json),
-            Err(error) => event("error", problem(&error).as_bytes()),
+            Err(error) => event("error", error_json(&error).as_bytes()),
         }
     }
 }
 
 /// Returns the error object for a response that has already started.
-pub(crate) fn problem(error: &Error) -> String {
+pub(crate) fn error_json(error: &Error) -> String {
     json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}}).to_string()
 }
 
@@ -156,12 +156,12 @@ pub(crate) fn event(name: &str, json: &[u8]) -> Bytes {
 
 /// Decodes UTF-8 incrementally. A character split between two chunks is held back until it is complete.
 #[derive(Debug, Default)]
-struct Text(Vec<u8>);
+struct Utf8Decoder(Vec<u8>);
 
-impl Text {
-    fn take(&mut self, bytes: &[u8]) -> String {
+impl Utf8Decoder {
+    fn decode(&mut self, bytes: &[u8]) -> String {
         self.0.extend_from_slice(bytes);
-        let whole = self.0.len() - cut_short(&self.0);
+        let whole = self.0.len() - incomplete_suffix_len(&self.0);
         let rest = self.0.split_off(whole);
         let text = String::from_utf8_lossy(&self.0).into_owned();
         self.0 = rest;
@@ -170,7 +170,7 @@ impl Text {
 }
 
 /// Returns the number of bytes at the end that are an incomplete character.
-pub(crate) fn cut_short(bytes: &[u8]) -> usize {
+pub(crate) fn incomplete_suffix_len(bytes: &[u8]) -> usize {
     let tail = &bytes[bytes.len().saturating_sub(3)..];
     (1..=tail.len())
         .rev()
@@ -186,24 +186,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_stay_whole() {
+    fn split_characters_stay_whole() {
         let all = "aé€😀z".as_bytes();
         for cut in 0..=all.len() {
-            let mut text = Text::default();
-            assert_eq!(text.take(&all[..cut]) + &text.take(&all[cut..]), "aé€😀z", "{cut}");
+            let mut text = Utf8Decoder::default();
+            assert_eq!(text.decode(&all[..cut]) + &text.decode(&all[cut..]), "aé€😀z", "{cut}");
         }
-        let mut text = Text::default();
-        assert_eq!(text.take(b"\xff\xffa"), "\u{fffd}\u{fffd}a");
-        assert_eq!(text.take(b"\xe2\x82"), "");
-        assert_eq!(text.take(b"x"), "\u{fffd}x");
+        let mut text = Utf8Decoder::default();
+        assert_eq!(text.decode(b"\xff\xffa"), "\u{fffd}\u{fffd}a");
+        assert_eq!(text.decode(b"\xe2\x82"), "");
+        assert_eq!(text.decode(b"x"), "\u{fffd}x");
     }
 
     #[test]
-    fn events_are_asked_for_by_name() {
+    fn only_the_event_stream_type_requests_events() {
         let ask = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, text.parse().unwrap());
-            wanted(&headers)
+            accepts_events(&headers)
         };
         assert!(ask("text/event-stream") && ask("application/json, text/event-stream;q=0.9"));
         assert!(!ask("*/*") && !ask("application/json"));

@@ -10,22 +10,24 @@ use axum::response::{IntoResponse, Response};
 use belljar_engine::language::Language;
 use belljar_engine::policy::Verdict;
 use belljar_engine::request::{HostPaths, Request};
-use belljar_store::executions::{Execution, Filter, Idempotency, Page, Status};
+use belljar_store::executions::{
+    ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStatus, Idempotency,
+};
 use belljar_store::{Digest, ExecutionId, Timestamp};
 use serde_json::{Value, json};
 
-use crate::accounts::{Caller, Runner};
-use crate::body::{BodyHold, Whole};
-use crate::conduct::{self, Job, Started};
+use crate::app_state::AppState;
+use crate::authentication::{Caller, RunCaller};
+use crate::body::{BodyReservation, JsonBody};
 use crate::error::Error;
-use crate::live::Leash;
+use crate::executor::{self, ExecutionJob, StartOutcome};
+use crate::live_executions::CancelOnDrop;
 use crate::query::Query;
-use crate::sandboxes::Used;
-use crate::streams::StreamPlace;
-use crate::world::World;
-use crate::{events, object, schema};
+use crate::sandboxes::SandboxInUse;
+use crate::streams::StreamSlot;
+use crate::{events, result_json, schema};
 
-const PAGE: u32 = 50;
+const DEFAULT_PAGE_SIZE: u32 = 50;
 
 /// Runs code or a command in a fresh sandbox.
 #[utoipa::path(
@@ -40,26 +42,26 @@ const PAGE: u32 = 50;
     )
 )]
 pub(crate) async fn create(
-    State(world): State<Arc<World>>,
-    Runner(caller): Runner,
+    State(world): State<Arc<AppState>>,
+    RunCaller(caller): RunCaller,
     headers: HeaderMap,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<Response, Error> {
     run(&world, &caller, None, &headers, body).await
 }
 
 /// Runs the request of a body, in a fresh sandbox or inside an existing one.
 pub(crate) async fn run(
-    world: &Arc<World>,
+    world: &Arc<AppState>,
     caller: &Caller,
-    inside: Option<Used>,
+    inside: Option<SandboxInUse>,
     headers: &HeaderMap,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<Response, Error> {
-    let wants_events = events::wanted(headers);
+    let wants_events = events::accepts_events(headers);
     // Checked before anything runs, so that a missing stream slot does not cancel a running execution.
     let place = if wants_events { Some(world.streams.open(&caller.tenant)?) } else { None };
-    let Whole { bytes, hold } = body;
+    let JsonBody { bytes, hold } = body;
     let idempotency = idempotency(headers, inside.as_ref(), &bytes)?;
     let mut request = Request::parse(&bytes)?;
     drop(bytes);
@@ -67,62 +69,71 @@ pub(crate) async fn run(
     // With an idempotency key, the client can ask again for the result; without one, it cannot.
     let holds_leash = idempotency.is_none();
     let mut job = admit(world, caller, inside, request, hold).await?;
-    (job.idempotency, job.detached, job.watched) = (idempotency, detached, detached || wants_events);
+    (job.idempotency, job.detached, job.keeps_transcript) = (idempotency, detached, detached || wants_events);
     check_quota(world, caller).await?;
-    let (running, carried) = match conduct::start(world, caller, job).await? {
-        Started::Running(running, carried) => (running, carried),
-        Started::Known(id) => {
-            let known = again(world, caller, &id, detached, wants_events).await?;
-            return Ok(streamed(known, place));
+    let (running, carried) = match executor::start(world, caller, job).await? {
+        StartOutcome::Running(running, carried) => (running, carried),
+        StartOutcome::Known(id) => {
+            let known = answer_repeated(world, caller, &id, detached, wants_events).await?;
+            return Ok(with_stream_slot(known, place));
         }
     };
     if detached {
         return Ok(accepted(&running.id));
     }
-    let leash = holds_leash.then(|| Leash(Arc::clone(&running)));
+    let leash = holds_leash.then(|| CancelOnDrop(Arc::clone(&running)));
     if wants_events {
         drop(carried);
-        return Ok(streamed(events::response(running, leash), place));
+        return Ok(with_stream_slot(events::execution_stream(running, leash), place));
     }
     carried.await;
     running.done().await.map(result)
 }
 
 /// Keeps the stream slot, if any, until the response has been sent.
-fn streamed(response: Response, place: Option<StreamPlace>) -> Response {
+fn with_stream_slot(response: Response, place: Option<StreamSlot>) -> Response {
     match place {
-        Some(place) => place.within(response),
+        Some(place) => place.hold_during(response),
         None => response,
     }
 }
 
 /// Admits a request on behalf of the caller's tenant.
 pub(crate) async fn admit(
-    world: &Arc<World>,
+    world: &Arc<AppState>,
     caller: &Caller,
-    inside: Option<Used>,
+    inside: Option<SandboxInUse>,
     request: Request,
-    hold: BodyHold,
-) -> Result<Job, Error> {
-    let hold = hold.parsed()?;
+    hold: BodyReservation,
+) -> Result<ExecutionJob, Error> {
+    let hold = hold.into_request()?;
     let language = match &request.language {
-        Some(name) => Language::named(name)?.name,
+        Some(name) => Language::from_name(name)?.name,
         None => "command",
     };
     let metadata = request.metadata.clone();
     let (there, owner) = (Arc::clone(world), caller.clone());
-    let reading = world.readers.read(&caller.tenant, move || {
+    let reading = world.readers.run_check(&caller.tenant, move || {
         let (engine, tenancy) = (&there.engine, owner.tenancy());
         let admitted = match &inside {
-            None => engine.admit_under(request, HostPaths::default(), tenancy)?,
-            Some(sandbox) => engine.admit_inside(&sandbox.admitted, request, tenancy.policy)?,
+            None => engine.admit_for_tenant(request, HostPaths::default(), tenancy)?,
+            Some(sandbox) => engine.admit_in_sandbox(&sandbox.admitted, request, tenancy.policy)?,
         };
         Ok::<_, Error>((admitted, inside))
     });
     let (admitted, inside) = reading.await??;
     // An execution inside a sandbox already belongs to the sandbox's tenant.
-    let admitted = if inside.is_none() { admitted.for_tenant(caller.tenant.as_str()) } else { admitted };
-    Ok(Job { admitted, inside, language, metadata, idempotency: None, detached: false, watched: false, hold })
+    let admitted = if inside.is_none() { admitted.with_tenant(caller.tenant.as_str()) } else { admitted };
+    Ok(ExecutionJob {
+        admitted,
+        sandbox: inside,
+        language,
+        metadata,
+        idempotency: None,
+        detached: false,
+        keeps_transcript: false,
+        reservation: hold,
+    })
 }
 
 /// Checks a request against its policy, as an execution would, without running it.
@@ -131,11 +142,11 @@ pub(crate) async fn admit(
     responses((status = 200, description = "Findings of the policy", body = schema::Checked),
         (status = 422, description = "Invalid request", body = schema::Problem)))]
 pub(crate) async fn check(
-    State(world): State<Arc<World>>,
-    Runner(caller): Runner,
-    body: Whole,
+    State(world): State<Arc<AppState>>,
+    RunCaller(caller): RunCaller,
+    body: JsonBody,
 ) -> Result<Json<Value>, Error> {
-    let Whole { bytes, hold } = body;
+    let JsonBody { bytes, hold } = body;
     let mut request = Request::parse(&bytes)?;
     drop(bytes);
     request.wait = None;
@@ -146,7 +157,7 @@ pub(crate) async fn check(
 }
 
 /// Refuses a tenant that has used up its CPU quota for the day.
-pub(crate) async fn check_quota(world: &World, caller: &Caller) -> Result<(), Error> {
+pub(crate) async fn check_quota(world: &AppState, caller: &Caller) -> Result<(), Error> {
     let Some(seconds) = caller.quotas.cpu_seconds_per_day else { return Ok(()) };
     let now = Timestamp::now();
     let used = world.store.usage(&caller.tenant, now.day()).await?;
@@ -154,28 +165,28 @@ pub(crate) async fn check_quota(world: &World, caller: &Caller) -> Result<(), Er
         return Ok(());
     }
     let left = now.day().next().start().millis() - now.millis();
-    Err(Error::QuotaSpent { retry_after: left.unsigned_abs().div_ceil(1_000) })
+    Err(Error::CpuQuotaUsedUp { retry_after: left.unsigned_abs().div_ceil(1_000) })
 }
 
 /// Returns the idempotency key and a digest of the request. The same body in another sandbox is another
 /// request.
 fn idempotency(
     headers: &HeaderMap,
-    inside: Option<&Used>,
+    inside: Option<&SandboxInUse>,
     body: &[u8],
 ) -> Result<Option<Idempotency>, Error> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().unwrap_or_default().parse()?;
     let request = match inside {
-        None => Digest::of(body),
-        Some(sandbox) => Digest::of(&[sandbox.id.as_str().as_bytes(), body].concat()),
+        None => Digest::compute(body),
+        Some(sandbox) => Digest::compute(&[sandbox.id.as_str().as_bytes(), body].concat()),
     };
     Ok(Some(Idempotency { key, request }))
 }
 
 /// Answers a repeated request from the execution of the first one.
-async fn again(
-    world: &Arc<World>,
+async fn answer_repeated(
+    world: &Arc<AppState>,
     caller: &Caller,
     id: &ExecutionId,
     detached: bool,
@@ -183,7 +194,7 @@ async fn again(
 ) -> Result<Response, Error> {
     let mut response = match world.live.find(&caller.tenant, id) {
         _ if detached => accepted(id),
-        Some(running) if wants_events => events::response(running, None),
+        Some(running) if wants_events => events::execution_stream(running, None),
         Some(running) => running.done().await.map(result)?,
         None => stored(world, caller, id, wants_events).await?,
     };
@@ -203,18 +214,18 @@ async fn again(
     )
 )]
 pub(crate) async fn show(
-    State(world): State<Arc<World>>,
-    Runner(caller): Runner,
+    State(world): State<Arc<AppState>>,
+    RunCaller(caller): RunCaller,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let id = known_id(&id)?;
+    let id = parse_id(&id)?;
     match world.live.find(&caller.tenant, &id) {
-        Some(running) if events::wanted(&headers) => {
+        Some(running) if events::accepts_events(&headers) => {
             let place = world.streams.open(&caller.tenant)?;
-            Ok(place.within(events::response(running, None)))
+            Ok(place.hold_during(events::execution_stream(running, None)))
         }
-        _ => stored(&world, &caller, &id, events::wanted(&headers)).await,
+        _ => stored(&world, &caller, &id, events::accepts_events(&headers)).await,
     }
 }
 
@@ -229,11 +240,11 @@ pub(crate) async fn show(
     )
 )]
 pub(crate) async fn cancel(
-    State(world): State<Arc<World>>,
-    Runner(caller): Runner,
+    State(world): State<Arc<AppState>>,
+    RunCaller(caller): RunCaller,
     Path(id): Path<String>,
 ) -> Result<Response, Error> {
-    let id = known_id(&id)?;
+    let id = parse_id(&id)?;
     let Some(running) = world.live.find(&caller.tenant, &id) else {
         world.store.execution(&caller.tenant, &id).await?.ok_or(Error::NotFound("execution"))?;
         return Err(Error::Ended);
@@ -259,40 +270,40 @@ pub(crate) async fn cancel(
     )
 )]
 pub(crate) async fn list(
-    State(world): State<Arc<World>>,
-    Runner(caller): Runner,
+    State(world): State<Arc<AppState>>,
+    RunCaller(caller): RunCaller,
     query: RawQuery,
-) -> Result<Json<Page>, Error> {
+) -> Result<Json<ExecutionPage>, Error> {
     let query = Query::parse(query, &["status", "language", "metadata.", "limit", "cursor"])?;
-    let filter = Filter {
-        status: query.parsed::<Status>("status")?,
-        language: query.get("language").map(canonical),
-        metadata: query.below("metadata."),
+    let filter = ExecutionFilter {
+        status: query.parsed::<ExecutionStatus>("status")?,
+        language: query.get("language").map(canonical_language),
+        metadata: query.with_prefix("metadata."),
     };
     let cursor = query.parsed::<ExecutionId>("cursor")?;
-    let limit = query.parsed("limit")?.unwrap_or(PAGE);
+    let limit = query.parsed("limit")?.unwrap_or(DEFAULT_PAGE_SIZE);
     Ok(Json(world.store.executions(&caller.tenant, filter, cursor, limit).await?))
 }
 
 /// Maps a language alias to its canonical name.
-fn canonical(language: &str) -> String {
-    Language::named(language).map_or(language, |language| language.name).to_owned()
+fn canonical_language(language: &str) -> String {
+    Language::from_name(language).map_or(language, |language| language.name).to_owned()
 }
 
 /// Parses an execution id. A malformed id is reported as an unknown one.
-fn known_id(text: &str) -> Result<ExecutionId, Error> {
+fn parse_id(text: &str) -> Result<ExecutionId, Error> {
     text.parse().map_err(|_| Error::NotFound("execution"))
 }
 
 async fn stored(
-    world: &World,
+    world: &AppState,
     caller: &Caller,
     id: &ExecutionId,
     wants_events: bool,
 ) -> Result<Response, Error> {
-    let found: Option<Execution> = world.store.execution(&caller.tenant, id).await?;
-    let json = Bytes::from(object::of(found.ok_or(Error::NotFound("execution"))?));
-    Ok(if wants_events { events::only_result(&json) } else { result(json) })
+    let found: Option<ExecutionRecord> = world.store.execution(&caller.tenant, id).await?;
+    let json = Bytes::from(result_json::stored_result(found.ok_or(Error::NotFound("execution"))?));
+    Ok(if wants_events { events::result_stream(&json) } else { result(json) })
 }
 
 fn result(json: Bytes) -> Response {

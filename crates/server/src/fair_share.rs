@@ -19,7 +19,7 @@ use std::hash::Hash;
 use std::time::{Duration, Instant};
 
 /// How long after its last request a party counts as having demand.
-pub(crate) const RECENT: Duration = Duration::from_secs(5);
+pub(crate) const DEMAND_WINDOW: Duration = Duration::from_secs(5);
 /// Interval at which parties without units or demand are removed.
 const PURGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -34,7 +34,7 @@ pub(crate) enum Tenure {
 
 /// The terms on which a party takes units.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct ShareTerms {
     /// The party's maximum, if an administrator set one.
     pub(crate) cap: Option<u64>,
     pub(crate) tenure: Tenure,
@@ -56,7 +56,7 @@ pub(crate) enum ShareRefusal {
 #[derive(Debug)]
 struct Party {
     held: u64,
-    wanted: Instant,
+    last_demand: Instant,
 }
 
 /// The units of one resource and the parties that hold them.
@@ -101,11 +101,11 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
     }
 
     /// Records that a party asked for units.
-    pub(crate) fn want(&mut self, party: &P, now: Instant) {
+    pub(crate) fn record_demand(&mut self, party: &P, now: Instant) {
         self.purge(now);
         match self.parties.get_mut(party) {
-            Some(known) => known.wanted = now,
-            None => drop(self.parties.insert(party.clone(), Party { held: 0, wanted: now })),
+            Some(known) => known.last_demand = now,
+            None => drop(self.parties.insert(party.clone(), Party { held: 0, last_demand: now })),
         }
     }
 
@@ -114,10 +114,10 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         &mut self,
         party: &P,
         amount: u64,
-        terms: Terms,
+        terms: ShareTerms,
         now: Instant,
     ) -> Result<(), ShareRefusal> {
-        self.want(party, now);
+        self.record_demand(party, now);
         self.check(party, amount, terms)?;
         self.used += amount;
         if let Some(party) = self.parties.get_mut(party) {
@@ -127,7 +127,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
     }
 
     /// Returns whether a party could take `amount` units now.
-    pub(crate) fn check(&self, party: &P, amount: u64, terms: Terms) -> Result<(), ShareRefusal> {
+    pub(crate) fn check(&self, party: &P, amount: u64, terms: ShareTerms) -> Result<(), ShareRefusal> {
         let wanted = self.held(party).saturating_add(amount);
         let limit = self.limit(party, terms);
         if wanted > limit {
@@ -148,7 +148,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
     }
 
     /// Returns the most that a party may hold, however much is free.
-    fn limit(&self, party: &P, terms: Terms) -> u64 {
+    fn limit(&self, party: &P, terms: ShareTerms) -> u64 {
         if let Some(cap) = terms.cap {
             return cap.min(self.ordinary);
         }
@@ -179,18 +179,18 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
     }
 
     /// Transfers one unit from one party to another. On refusal, nothing changes.
-    pub(crate) fn pass_on(
+    pub(crate) fn transfer(
         &mut self,
         from: &P,
         to: &P,
-        terms: Terms,
+        terms: ShareTerms,
         now: Instant,
     ) -> Result<(), ShareRefusal> {
         let held = self.held(from).min(1);
         self.give_back(from, held);
         let taken = self.take(to, 1, terms, now);
         if taken.is_err() && held > 0 {
-            let kept = self.parties.entry(from.clone()).or_insert(Party { held: 0, wanted: now });
+            let kept = self.parties.entry(from.clone()).or_insert(Party { held: 0, last_demand: now });
             kept.held += held;
             self.used += held;
         }
@@ -202,8 +202,9 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         if self.next_purge.is_some_and(|next| now < next) {
             return;
         }
-        self.parties
-            .retain(|_, party| party.held > 0 || now.saturating_duration_since(party.wanted) < RECENT);
+        self.parties.retain(|_, party| {
+            party.held > 0 || now.saturating_duration_since(party.last_demand) < DEMAND_WINDOW
+        });
         self.next_purge = Some(now + PURGE_INTERVAL);
     }
 }

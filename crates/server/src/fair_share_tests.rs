@@ -4,19 +4,19 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::{FairShare, RECENT, ShareRefusal, Tenure, Terms};
+use super::{DEMAND_WINDOW, FairShare, ShareRefusal, ShareTerms, Tenure};
 
-const BRIEF: Terms = Terms { cap: None, tenure: Tenure::Brief, has_rivals: true };
-const LASTING: Terms = Terms { cap: None, tenure: Tenure::Lasting, has_rivals: true };
-const ALONE: Terms = Terms { cap: None, tenure: Tenure::Lasting, has_rivals: false };
+const BRIEF: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Brief, has_rivals: true };
+const LASTING: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Lasting, has_rivals: true };
+const ALONE: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Lasting, has_rivals: false };
 
-fn take_all(pool: &mut FairShare<u8>, party: u8, terms: Terms, now: Instant) -> u64 {
+fn take_all(pool: &mut FairShare<u8>, party: u8, terms: ShareTerms, now: Instant) -> u64 {
     while pool.take(&party, 1, terms, now).is_ok() {}
     pool.held(&party)
 }
 
 #[test]
-fn a_party_alone_uses_all_but_the_reserve_and_another_is_served_at_once() {
+fn the_reserve_serves_a_second_party_at_once() {
     let (mut pool, now) = (FairShare::with_reserve_on_top(8), Instant::now());
     assert_eq!(take_all(&mut pool, 1, BRIEF, now), 8);
     assert_eq!(pool.take(&2, 1, BRIEF, now), Ok(()));
@@ -29,27 +29,27 @@ fn a_party_alone_uses_all_but_the_reserve_and_another_is_served_at_once() {
 }
 
 #[test]
-fn borrowing_ends_with_the_last_recent_wish_of_another() {
+fn borrowing_requires_no_recent_demand_of_others() {
     let (mut pool, now) = (FairShare::with_reserve_on_top(8), Instant::now());
-    pool.want(&2, now);
+    pool.record_demand(&2, now);
     assert_eq!(take_all(&mut pool, 1, BRIEF, now), 4);
-    let later = now + RECENT + Duration::from_secs(2);
+    let later = now + DEMAND_WINDOW + Duration::from_secs(2);
     assert_eq!(take_all(&mut pool, 1, BRIEF, later), 8);
 }
 
 #[test]
-fn what_is_kept_for_long_is_not_borrowed_where_there_are_other_tenants() {
+fn lasting_units_are_not_borrowed_if_other_tenants_exist() {
     let now = Instant::now();
     assert_eq!(take_all(&mut FairShare::with_reserve_on_top(100), 1, LASTING, now), 50);
     assert_eq!(take_all(&mut FairShare::with_reserve_on_top(100), 1, ALONE, now), 100);
     assert_eq!(take_all(&mut FairShare::with_reserve_within(32), 1, LASTING, now), 12);
     assert_eq!(take_all(&mut FairShare::with_reserve_within(32), 1, ALONE, now), 24);
-    let raised = Terms { cap: Some(80), ..LASTING };
+    let raised = ShareTerms { cap: Some(80), ..LASTING };
     assert_eq!(take_all(&mut FairShare::with_reserve_on_top(100), 1, raised, now), 80);
 }
 
 #[test]
-fn two_at_half_leave_the_reserve_to_a_third() {
+fn two_parties_at_half_leave_the_reserve_to_a_third() {
     let (mut pool, now) = (FairShare::with_reserve_on_top(100), Instant::now());
     assert_eq!(take_all(&mut pool, 1, LASTING, now), 50);
     assert_eq!(take_all(&mut pool, 2, LASTING, now), 50);
@@ -58,17 +58,17 @@ fn two_at_half_leave_the_reserve_to_a_third() {
 }
 
 #[test]
-fn one_unit_is_still_one_for_each_of_two() {
+fn one_unit_and_its_reserve_serve_two_parties() {
     let (mut pool, now) = (FairShare::with_reserve_on_top(1), Instant::now());
     assert_eq!((take_all(&mut pool, 1, BRIEF, now), take_all(&mut pool, 2, BRIEF, now)), (1, 1));
     assert_eq!(pool.take(&1, 1, BRIEF, now), Err(ShareRefusal::Share(1)));
 }
 
 #[test]
-fn parties_that_want_nothing_are_forgotten() {
+fn parties_without_demand_are_removed() {
     let (mut pool, now) = (FairShare::with_reserve_on_top(4), Instant::now());
-    (0..100).for_each(|party| pool.want(&party, now));
-    pool.want(&200, now + RECENT + Duration::from_secs(2));
+    (0..100).for_each(|party| pool.record_demand(&party, now));
+    pool.record_demand(&200, now + DEMAND_WINDOW + Duration::from_secs(2));
     assert_eq!(pool.parties.len(), 1);
 }
 
@@ -90,7 +90,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn no_sequence_breaks_the_rule(
+    fn no_sequence_violates_the_rule(
         size in 1..200u64, on_top: bool, steps in prop::collection::vec(step(), 0..200),
     ) {
         let mut pool = if on_top {
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn a_newcomer_gets_some_however_many_one_party_took(size in 1..1_000u64, lasting: bool) {
+    fn a_newcomer_always_gets_units(size in 1..1_000u64, lasting: bool) {
         let (mut pool, now) = (FairShare::with_reserve_on_top(size), Instant::now());
         let terms = if lasting { LASTING } else { BRIEF };
         take_all(&mut pool, 1, terms, now);

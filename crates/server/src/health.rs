@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
-use belljar_engine::provider::Blind;
+use belljar_engine::provider::DiscardSink;
 use belljar_engine::report::Status;
 use belljar_engine::request::{HostPaths, Request};
 use belljar_store::Timestamp;
@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use crate::app_state::AppState;
 use crate::error::Error;
 use crate::query::Query;
 use crate::schema;
-use crate::world::World;
 
 /// How long the result of a probe is reused.
-const COUNTS: Duration = Duration::from_secs(5);
+const PROBE_RESULT_TTL: Duration = Duration::from_secs(5);
 /// Timeout of a probe.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of the last probe and its time.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Error>)>>);
         (status = 503, description = "The server cannot run code now", body = schema::Problem),
     )
 )]
-pub(crate) async fn show(State(world): State<Arc<World>>, query: RawQuery) -> Result<Json<Value>, Error> {
+pub(crate) async fn show(State(world): State<Arc<AppState>>, query: RawQuery) -> Result<Json<Value>, Error> {
     if Query::parse(query, &["ready"])?.has("ready") {
         return ready(State(world)).await;
     }
@@ -53,16 +53,17 @@ pub(crate) async fn show(State(world): State<Arc<World>>, query: RawQuery) -> Re
         (status = 503, description = "The server cannot run code now", body = schema::Problem),
     )
 )]
-pub(crate) async fn ready(State(world): State<Arc<World>>) -> Result<Json<Value>, Error> {
+pub(crate) async fn ready(State(world): State<Arc<AppState>>) -> Result<Json<Value>, Error> {
     if world.live.is_closed() {
         return Err(Error::ShuttingDown);
     }
     let mut last = world.readiness.0.lock().await;
-    let known = last.as_ref().filter(|(since, _)| since.elapsed() < COUNTS).map(|(_, found)| found.clone());
+    let known =
+        last.as_ref().filter(|(since, _)| since.elapsed() < PROBE_RESULT_TTL).map(|(_, found)| found.clone());
     let found = match known {
         Some(found) => found,
         None => {
-            let found = timeout(PATIENCE, probe(&world)).await.unwrap_or(Err(Error::Overloaded));
+            let found = timeout(PROBE_TIMEOUT, probe(&world)).await.unwrap_or(Err(Error::Overloaded));
             *last = Some((Instant::now(), found.clone()));
             found
         }
@@ -71,11 +72,11 @@ pub(crate) async fn ready(State(world): State<Arc<World>>) -> Result<Json<Value>
 }
 
 /// Runs a minimal program and writes to the database.
-async fn probe(world: &World) -> Result<(), Error> {
+async fn probe(world: &AppState) -> Result<(), Error> {
     let request = Request { command: Some(vec!["true".to_owned()]), ..Request::default() };
     let admitted = world.engine.admit(request, HostPaths::default())?;
     let never = Box::pin(std::future::pending());
-    let report = world.engine.execute("probe".to_owned(), admitted, &mut Blind, never).await?;
+    let report = world.engine.execute("probe".to_owned(), admitted, &mut DiscardSink, never).await?;
     world.store.probe(Timestamp::now()).await?;
     if report.status == Status::Succeeded { Ok(()) } else { Err(Error::Internal) }
 }

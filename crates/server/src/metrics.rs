@@ -7,29 +7,29 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::IntoResponse;
-use belljar_engine::living::State as Life;
 use belljar_engine::outcome::Warmth;
-use belljar_engine::packages::Stock;
-use belljar_engine::provider::{LoopTurns, PoolMetrics};
+use belljar_engine::packages::PackageStats;
+use belljar_engine::provider::{LongestTurns, PoolMetrics};
 use belljar_engine::report::Report;
+use belljar_engine::sandbox_handle::SandboxPhase as Life;
 use belljar_store::SandboxEnd;
-use belljar_store::executions::Status;
+use belljar_store::executions::ExecutionStatus;
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
-use crate::accounts::Admin;
+use crate::app_state::AppState;
+use crate::authentication::AdminCaller;
 use crate::error::Code;
-use crate::world::World;
 
 /// Histogram buckets in seconds, from a warm run to a long one.
-const SECONDS: &[f64] =
+const DURATION_BUCKETS: &[f64] =
     &[0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0];
 const METADATA: Metadata<'static> = Metadata::new("belljar", Level::INFO, None);
 
 /// Runtimes with warm pools.
 const RUNTIMES: &[&str] = &["python", "node"];
 /// Help texts of the metrics.
-const MEANINGS: &[(&str, &str)] = &[
+const HELP: &[(&str, &str)] = &[
     ("belljar_executions_total", "Executions that ran, by status and language"),
     ("belljar_execution_seconds", "Duration of executions, by sandbox start: pool, fork or cold"),
     ("belljar_executions_waiting", "Queued executions"),
@@ -64,20 +64,20 @@ const MEANINGS: &[(&str, &str)] = &[
 ];
 
 /// Metrics of this server. They are not global, so that two servers in one process stay separate.
-pub(crate) struct Meters(PrometheusRecorder);
+pub(crate) struct Metrics(PrometheusRecorder);
 
-impl fmt::Debug for Meters {
+impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Meters")
     }
 }
 
-impl Meters {
+impl Metrics {
     pub(crate) fn new() -> Self {
         // `set_buckets` fails only for an empty list.
         let builder = PrometheusBuilder::new();
-        let recorder = builder.set_buckets(SECONDS).unwrap_or_default().build_recorder();
-        for (name, meaning) in MEANINGS {
+        let recorder = builder.set_buckets(DURATION_BUCKETS).unwrap_or_default().build_recorder();
+        for (name, meaning) in HELP {
             // `describe_gauge` only sets the help text; the exporter knows the type from the metric's use.
             recorder.describe_gauge((*name).into(), None, (*meaning).into());
         }
@@ -85,7 +85,7 @@ impl Meters {
     }
 
     pub(crate) fn ran(&self, report: &Report, language: &'static str) {
-        let status = Status::from(report.status).as_str();
+        let status = ExecutionStatus::from(report.status).as_str();
         self.count(
             "belljar_executions_total",
             vec![Label::new("status", status), Label::new("language", language)],
@@ -104,7 +104,7 @@ impl Meters {
     }
 
     pub(crate) fn refused(&self, code: Code) {
-        self.count("belljar_rejections_total", vec![Label::new("code", code.word())]);
+        self.count("belljar_rejections_total", vec![Label::new("code", code.as_word())]);
     }
 
     pub(crate) fn answered(&self, method: &Method, route: &str, status: StatusCode) {
@@ -128,50 +128,50 @@ impl Meters {
 
     /// Sets the pool metrics, summed per runtime: the name of a single pool could reveal its tenant's
     /// packages.
-    fn pools(&self, pools: &[PoolMetrics]) {
+    fn set_pool_metrics(&self, pools: &[PoolMetrics]) {
         for runtime in RUNTIMES {
             let of = || pools.iter().filter(|pool| pool.name.split('+').next() == Some(runtime));
             let labels = || vec![Label::new("runtime", *runtime)];
             let sum = |what: fn(&PoolMetrics) -> f64| of().map(what).fold(0.0, |sum, each| sum + each);
-            self.level("belljar_pools", labels(), of().count() as f64);
-            self.level("belljar_pool_sandboxes", labels(), sum(|pool| pool.size as f64));
-            self.level("belljar_pool_sandboxes_wanted", labels(), sum(|pool| pool.wanted as f64));
-            self.level("belljar_pool_memory_bytes", labels(), sum(|pool| pool.memory_bytes as f64));
-            self.level("belljar_pool_hits", labels(), sum(|pool| pool.hits as f64));
-            self.level("belljar_pool_forks", labels(), sum(|pool| pool.forks as f64));
-            self.level("belljar_pool_misses", labels(), sum(|pool| pool.misses as f64));
-            self.level("belljar_pool_interpreters", labels(), sum(|pool| pool.zygotes as f64));
-            self.level("belljar_pool_mismatches", labels(), sum(|pool| pool.mismatches as f64));
+            self.set_gauge("belljar_pools", labels(), of().count() as f64);
+            self.set_gauge("belljar_pool_sandboxes", labels(), sum(|pool| pool.size as f64));
+            self.set_gauge("belljar_pool_sandboxes_wanted", labels(), sum(|pool| pool.wanted as f64));
+            self.set_gauge("belljar_pool_memory_bytes", labels(), sum(|pool| pool.memory_bytes as f64));
+            self.set_gauge("belljar_pool_hits", labels(), sum(|pool| pool.hits as f64));
+            self.set_gauge("belljar_pool_forks", labels(), sum(|pool| pool.forks as f64));
+            self.set_gauge("belljar_pool_misses", labels(), sum(|pool| pool.misses as f64));
+            self.set_gauge("belljar_pool_interpreters", labels(), sum(|pool| pool.zygotes as f64));
+            self.set_gauge("belljar_pool_mismatches", labels(), sum(|pool| pool.mismatches as f64));
             let slowest = of().map(|pool| pool.refill_ms / 1_000.0).fold(0.0, f64::max);
-            self.level("belljar_pool_refill_seconds", labels(), slowest);
+            self.set_gauge("belljar_pool_refill_seconds", labels(), slowest);
         }
     }
 
     /// Sets the longest iterations of the launchers' event loops.
-    fn turns(&self, turns: &[LoopTurns]) {
+    fn set_loop_turns(&self, turns: &[LongestTurns]) {
         for turn in turns {
             let labels = || vec![Label::new("handler", turn.handler.clone())];
-            let seconds = |name, longest: Duration| self.level(name, labels(), longest.as_secs_f64());
+            let seconds = |name, longest: Duration| self.set_gauge(name, labels(), longest.as_secs_f64());
             seconds("belljar_launcher_longest_turn_cpu_seconds", turn.longest_cpu);
             seconds("belljar_launcher_longest_turn_wall_seconds", turn.longest_wall);
         }
     }
 
     /// Sets the layer metrics. The values are totals counted by the layer store.
-    fn stock(&self, stock: &Stock) {
-        let Stock { hits, fetched, built, failed, install, layers, bytes } = *stock;
+    fn set_layer_metrics(&self, stock: &PackageStats) {
+        let PackageStats { hits, fetched, built, failed, install_time: install, layers, bytes } = *stock;
         for (from, count) in
             [("shelf", hits), ("shared_cache", fetched), ("installed", built), ("nowhere", failed)]
         {
             let key = Key::from_parts("belljar_layers_total", vec![Label::new("from", from)]);
             self.0.register_counter(&key, &METADATA).absolute(count);
         }
-        self.level("belljar_layers_install_seconds", vec![], install.as_secs_f64());
-        self.level("belljar_layers", vec![], layers as f64);
-        self.level("belljar_layers_bytes", vec![], bytes as f64);
+        self.set_gauge("belljar_layers_install_seconds", vec![], install.as_secs_f64());
+        self.set_gauge("belljar_layers", vec![], layers as f64);
+        self.set_gauge("belljar_layers_bytes", vec![], bytes as f64);
     }
 
-    fn level(&self, name: &'static str, labels: Vec<Label>, value: f64) {
+    fn set_gauge(&self, name: &'static str, labels: Vec<Label>, value: f64) {
         self.0.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);
     }
 }
@@ -193,19 +193,19 @@ pub(crate) fn warmth(warm: Warmth) -> &'static str {
         (status = 403, description = "The key lacks the scope `admin`", body = crate::schema::Problem),
     )
 )]
-pub(crate) async fn show(State(world): State<Arc<World>>, _admin: Admin) -> impl IntoResponse {
-    text(&world).await
+pub(crate) async fn show(State(world): State<Arc<AppState>>, _admin: AdminCaller) -> impl IntoResponse {
+    render(&world).await
 }
 
 /// Returns all metrics without a key, on the metrics listener.
-pub(crate) async fn unlocked(State(world): State<Arc<World>>) -> impl IntoResponse {
-    text(&world).await
+pub(crate) async fn show_without_key(State(world): State<Arc<AppState>>) -> impl IntoResponse {
+    render(&world).await
 }
 
-async fn text(world: &World) -> ([(HeaderName, &'static str); 1], String) {
+async fn render(world: &AppState) -> ([(HeaderName, &'static str); 1], String) {
     let meters = &world.meters;
-    meters.level("belljar_executions_waiting", vec![], world.gate.waiting() as f64);
-    meters.level("belljar_executions_under_way", vec![], world.live.count() as f64);
+    meters.set_gauge("belljar_executions_waiting", vec![], world.gate.queued_count() as f64);
+    meters.set_gauge("belljar_executions_under_way", vec![], world.live.count() as f64);
     let (abandoned, refused) = world.readers.failures();
     for (why, count) in [("abandoned", abandoned), ("refused", refused)] {
         let key = Key::from_parts("belljar_readings_failed_total", vec![Label::new("why", why)]);
@@ -214,16 +214,16 @@ async fn text(world: &World) -> ([(HeaderName, &'static str); 1], String) {
     let sandboxes = world.sandboxes.all();
     let paused = sandboxes.iter().filter(|open| open.living.state() == Life::Paused).count();
     for (state, count) in [("running", sandboxes.len() - paused), ("paused", paused)] {
-        meters.level("belljar_sandboxes", vec![Label::new("state", state)], count as f64);
+        meters.set_gauge("belljar_sandboxes", vec![Label::new("state", state)], count as f64);
     }
     for (kind, count) in world.share_refusals() {
         let key = Key::from_parts("belljar_share_refusals_total", vec![Label::new("kind", kind)]);
         meters.0.register_counter(&key, &METADATA).absolute(count);
     }
-    meters.pools(&world.engine.pools().await);
-    meters.turns(&world.engine.turns().await);
-    if let Some(stock) = world.engine.stock().await {
-        meters.stock(&stock);
+    meters.set_pool_metrics(&world.engine.pools().await);
+    meters.set_loop_turns(&world.engine.longest_turns().await);
+    if let Some(stock) = world.engine.package_stats().await {
+        meters.set_layer_metrics(&stock);
     }
     if let Some(tracer) = &world.tracer {
         let key = Key::from_static_name("belljar_spans_dropped_total");

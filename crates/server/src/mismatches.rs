@@ -4,44 +4,44 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_engine::provider::Mismatch;
+use belljar_engine::provider::ConfinementMismatch;
 use belljar_store::{AuditEntry, AuditOutcome, Store, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
+use crate::app_state::AppState;
 use crate::error::Error;
-use crate::world::World;
 
 /// Interval at which the engine is polled. Providers buffer mismatches until then.
-const ROUND: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of entries that wait while the database cannot write.
-const MOST_UNWRITTEN: usize = 256;
+const MAX_PENDING: usize = 256;
 /// Actor of the audit entries: the server itself, because no key was involved.
 const ACTOR: &str = "server";
 const ACTION: &str = "isolation.mismatch";
 /// Maximum length of a name and of a reason in characters, below the limits of the audit log.
-const MOST_TARGET: usize = 64;
-const MOST_DETAIL: usize = 200;
+const MAX_TARGET_CHARS: usize = 64;
+const MAX_DETAIL_CHARS: usize = 200;
 
 /// Audit entries that are not yet written.
 #[derive(Debug, Default)]
-pub(crate) struct Unwritten(Mutex<VecDeque<AuditEntry>>);
+pub(crate) struct PendingMismatches(Mutex<VecDeque<AuditEntry>>);
 
 /// Writes audit entries as mismatches occur. Runs forever.
-pub(crate) async fn watch(world: Arc<World>) {
+pub(crate) async fn watch(world: Arc<AppState>) {
     loop {
-        sleep(ROUND).await;
-        enter(&world).await;
+        sleep(POLL_INTERVAL).await;
+        write_pending(&world).await;
     }
 }
 
 /// Writes all pending entries, each once. Entries that cannot be written now are retried on the next call.
-pub(crate) async fn enter(world: &World) {
+pub(crate) async fn write_pending(world: &AppState) {
     let mut unwritten = world.mismatches.0.lock().await;
     for mismatch in world.engine.take_mismatches() {
-        let Mismatch { pool, tenant, what } = &mismatch;
+        let ConfinementMismatch { pool, tenant, what } = &mismatch;
         tracing::error!(%pool, %tenant, %what, "a warm child was not confined as its interpreter claimed");
-        if unwritten.len() < MOST_UNWRITTEN {
+        if unwritten.len() < MAX_PENDING {
             unwritten.push_back(entry(mismatch));
         }
     }
@@ -58,17 +58,17 @@ async fn write(store: &Store, entry: AuditEntry) -> Result<(), Error> {
     Ok(store.audit(entry).await?)
 }
 
-fn entry(mismatch: Mismatch) -> AuditEntry {
-    let Mismatch { pool, tenant, what } = mismatch;
+fn entry(mismatch: ConfinementMismatch) -> AuditEntry {
+    let ConfinementMismatch { pool, tenant, what } = mismatch;
     let detail = format!("a warm child was not confined as claimed: {what}; both processes were killed");
     AuditEntry {
         at: Timestamp::now(),
         actor: ACTOR.to_owned(),
-        tenant: Some(tenant.chars().take(MOST_TARGET).collect()),
+        tenant: Some(tenant.chars().take(MAX_TARGET_CHARS).collect()),
         action: ACTION.to_owned(),
-        target: Some(pool.chars().take(MOST_TARGET).collect()),
+        target: Some(pool.chars().take(MAX_TARGET_CHARS).collect()),
         outcome: AuditOutcome::Failed,
         request_id: None,
-        detail: Some(detail.chars().take(MOST_DETAIL).collect()),
+        detail: Some(detail.chars().take(MAX_DETAIL_CHARS).collect()),
     }
 }

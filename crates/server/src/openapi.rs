@@ -21,7 +21,7 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Belljar", description = "Runs untrusted code under glass.", license(name = "Apache-2.0")),
-    modifiers(&Keys, &Examples, &Refusals),
+    modifiers(&KeySecurity, &SchemaExamples, &ErrorResponses),
     security(("key" = [])),
     paths(
         executions::create, executions::list, executions::show, executions::cancel, batches::create, tools::call,
@@ -42,23 +42,23 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
     ),
     components(schemas(crate::schema::Change))
 )]
-struct Document;
+struct ApiDocument;
 
 /// The document as of this build.
 pub(crate) const CHECKED_IN: &str = include_str!("../openapi.json");
 
-struct Keys;
+struct KeySecurity;
 
-impl Modify for Keys {
+impl Modify for KeySecurity {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let scheme = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
         document.components.get_or_insert_default().add_security_scheme("key", scheme);
     }
 }
 
-struct Examples;
+struct SchemaExamples;
 
-impl Modify for Examples {
+impl Modify for SchemaExamples {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         // Embedded and covered by tests, so parsing cannot fail.
         let examples: Map<String, Value> = serde_json::from_str(EXAMPLES).unwrap_or_default();
@@ -72,9 +72,9 @@ impl Modify for Examples {
 }
 
 /// Adds the two generic error responses to every operation.
-struct Refusals;
+struct ErrorResponses;
 
-impl Modify for Refusals {
+impl Modify for ErrorResponses {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let places = document.paths.paths.values_mut();
         for operation in places.flat_map(operations) {
@@ -99,7 +99,7 @@ fn operations(place: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
 
 /// Returns the OpenAPI document as JSON.
 pub fn document() -> String {
-    let mut text = Document::openapi().to_pretty_json().unwrap_or_default();
+    let mut text = ApiDocument::openapi().to_pretty_json().unwrap_or_default();
     text.push('\n');
     text
 }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_that_is_checked_in_is_current() {
+    fn the_checked_in_document_is_current() {
         if std::env::var_os("BELLJAR_WRITE_OPENAPI").is_some() {
             std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json"), document()).unwrap();
         }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_are_of_schemas_and_have_what_these_demand() {
+    fn examples_match_their_schemas() {
         let document: Value = serde_json::from_str(&document()).unwrap();
         let schemas = &document["components"]["schemas"];
         for (name, example) in serde_json::from_str::<Map<String, Value>>(EXAMPLES).unwrap() {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_the_names_that_are_really_read() {
+    fn the_request_schema_matches_the_parsed_fields() {
         let request = belljar_engine::request::Request::parse(br#"{"?":1}"#).unwrap_err().to_string();
         let command = serde_json::from_str::<belljar_engine::sandbox::CommandRequest>(r#"{"?":1}"#);
         let file = belljar_engine::request::Request::parse(br#"{"files":[{"?":1}]}"#);
@@ -168,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn a_command_has_the_names_that_are_really_written() {
-        let info = belljar_engine::living::ProcessInfo {
-            id: belljar_engine::living::ProcessId(1),
+    fn the_command_schema_matches_the_serialized_fields() {
+        let info = belljar_engine::sandbox_handle::ProcessInfo {
+            id: belljar_engine::sandbox_handle::ProcessId(1),
             pid: 2,
             command: String::new(),
             terminal: false,
@@ -186,11 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn a_result_has_the_names_that_are_really_written() {
+    fn the_result_schema_matches_the_serialized_fields() {
         let id = belljar_store::ExecutionId::generate().unwrap();
-        let blank = crate::object::blank(
+        let blank = crate::result_json::blank_result(
             &id,
-            belljar_store::executions::Status::Queued,
+            belljar_store::executions::ExecutionStatus::Queued,
             None,
             &serde_json::Map::new(),
         );

@@ -5,7 +5,7 @@ use axum::extract::RawQuery;
 use crate::error::Error;
 
 /// Maximum length: fits the longest possible path with every byte written as `%41`.
-const LONGEST: usize = 16 << 10;
+const MAX_QUERY_BYTES: usize = 16 << 10;
 
 /// Decoded names and values.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ impl Query {
     /// Parses a query string that may contain only `known` names. A name that ends in a dot is a prefix.
     pub(crate) fn parse(RawQuery(raw): RawQuery, known: &[&str]) -> Result<Self, Error> {
         let raw = raw.unwrap_or_default();
-        if raw.len() > LONGEST {
+        if raw.len() > MAX_QUERY_BYTES {
             return Err(invalid("is too long".to_owned()));
         }
         let mut pairs: Vec<(String, String)> = Vec::new();
@@ -57,7 +57,7 @@ impl Query {
     }
 
     /// Returns all names that start with a prefix, without that prefix, and their values.
-    pub(crate) fn below(&self, prefix: &str) -> Vec<(String, String)> {
+    pub(crate) fn with_prefix(&self, prefix: &str) -> Vec<(String, String)> {
         let own =
             |(name, value): &(String, String)| Some((name.strip_prefix(prefix)?.to_owned(), value.clone()));
         self.0.iter().filter_map(own).collect()
@@ -98,11 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn names_are_known_and_values_decoded() {
+    fn names_are_checked_and_values_decoded() {
         let query = parse("limit=5&metadata.a%20b=x+y&metadata.z=%C3%A9").unwrap();
         assert_eq!(query.parsed::<u32>("limit").unwrap(), Some(5));
         let metadata = [("a b", "x y"), ("z", "é")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        assert_eq!(query.below("metadata."), metadata);
+        assert_eq!(query.with_prefix("metadata."), metadata);
         assert!(parse("limt=5").unwrap_err().to_string().contains("unknown parameter 'limt'"));
         for wrong in ["limit=1&limit=2", "limit=%", "limit=%4", "limit=%zz", "metadata.a=%ff"] {
             assert!(parse(wrong).is_err(), "{wrong}");

@@ -8,14 +8,14 @@ use axum::{Extension, Router, extract::DefaultBodyLimit};
 use tower::util::option_layer;
 
 use crate::admin::{audit, keys, profiles, providers, tenants};
-use crate::edge::{edge, welcome};
+use crate::app_state::AppState;
 use crate::error::Error;
+use crate::middleware::{cors_layer, handle_request};
 use crate::places::{snapshots, volumes};
 use crate::sandboxes::{archives, files, network, ports, watch};
-use crate::world::World;
 use crate::{batches, docs, executions, health, mcp, metrics, openapi, sandboxes, tools};
 
-pub(crate) fn router(world: Arc<World>) -> Router {
+pub(crate) fn router(world: Arc<AppState>) -> Router {
     Router::new()
         .route("/v1/executions", get(executions::list).post(executions::create))
         .route("/v1/executions/{id}", get(executions::show).delete(executions::cancel))
@@ -80,28 +80,31 @@ pub(crate) fn router(world: Arc<World>) -> Router {
         .route("/docs/docs.css", get(docs::style))
         .route("/docs/docs.js", get(docs::script))
         .route("/docs/icon.svg", get(docs::icon))
-        .within(world)
+        .with_shared_layers(world)
 }
 
 /// Returns the router of the metrics listener.
-pub(crate) fn metrics(world: Arc<World>) -> Router {
-    Router::new().route("/metrics", get(metrics::unlocked)).route("/healthz", get(health::show)).within(world)
+pub(crate) fn metrics(world: Arc<AppState>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics::show_without_key))
+        .route("/healthz", get(health::show))
+        .with_shared_layers(world)
 }
 
-trait Within {
-    fn within(self, world: Arc<World>) -> Router;
+trait SharedLayers {
+    fn with_shared_layers(self, world: Arc<AppState>) -> Router;
 }
 
 /// Adds the layers that all routes share.
-impl Within for Router<Arc<World>> {
-    fn within(self, world: Arc<World>) -> Router {
+impl SharedLayers for Router<Arc<AppState>> {
+    fn with_shared_layers(self, world: Arc<AppState>) -> Router {
         self.fallback(async || Error::NotFound("place"))
             .method_not_allowed_fallback(async || Error::MethodNotAllowed)
             // `body` enforces its own limits.
             .layer(DefaultBodyLimit::disable())
-            .layer(from_fn_with_state(Arc::clone(&world), edge))
+            .layer(from_fn_with_state(Arc::clone(&world), handle_request))
             // Outermost: a CORS preflight request carries no key.
-            .layer(option_layer(welcome(&world.settings.origins)))
+            .layer(option_layer(cors_layer(&world.settings.origins)))
             .with_state(world)
     }
 }

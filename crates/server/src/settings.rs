@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use belljar_engine::living::ArchiveLimits;
+use belljar_engine::sandbox_handle::ArchiveLimits;
 use belljar_store::Retention;
 
-use crate::trace::Collector;
+use crate::trace::TraceCollector;
 
 /// Settings of the service.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ pub struct Settings {
     /// always may.
     pub origins: Vec<String>,
     /// Trace collector, if traces are exported.
-    pub collector: Option<Collector>,
+    pub collector: Option<TraceCollector>,
     /// Retention of results and of the audit log.
     pub retention: Retention,
 }

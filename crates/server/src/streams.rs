@@ -11,54 +11,54 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::error::Error;
 use crate::fair_share::{FairShare, Tenure};
-use crate::pool::{Hold, Pool, Rivals, ShareKind};
 use crate::settings::Settings;
+use crate::share_pool::{OtherTenants, ShareKind, SharePool, ShareReservation};
 
 /// Slots for streams.
 #[derive(Debug)]
 pub(crate) struct Streams {
-    places: Pool<TenantName>,
-    most_of_one: u64,
+    slots: SharePool<TenantName>,
+    max_per_tenant: u64,
 }
 
 /// The slot of one stream. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct StreamPlace {
-    _hold: Hold<TenantName>,
+pub(crate) struct StreamSlot {
+    _hold: ShareReservation<TenantName>,
 }
 
 impl Streams {
-    pub(crate) fn new(settings: &Settings, rivals: &Rivals) -> Self {
+    pub(crate) fn new(settings: &Settings, rivals: &OtherTenants) -> Self {
         let total = settings.streams.min(settings.connections / 2).max(2) as u64;
-        let places = Pool::new(ShareKind::Streams, FairShare::with_reserve_within(total), rivals);
-        Self { places, most_of_one: settings.tenant_streams as u64 }
+        let places = SharePool::new(ShareKind::Streams, FairShare::with_reserve_within(total), rivals);
+        Self { slots: places, max_per_tenant: settings.tenant_streams as u64 }
     }
 
     /// Takes a stream slot for a tenant.
-    pub(crate) fn open(&self, tenant: &TenantName) -> Result<StreamPlace, Error> {
-        let taken = self.places.take_at_most(tenant, self.most_of_one, Tenure::Lasting);
-        taken.map(|hold| StreamPlace { _hold: hold }).map_err(|refusal| self.places.error(refusal))
+    pub(crate) fn open(&self, tenant: &TenantName) -> Result<StreamSlot, Error> {
+        let taken = self.slots.take_at_most(tenant, self.max_per_tenant, Tenure::Lasting);
+        taken.map(|hold| StreamSlot { _hold: hold }).map_err(|refusal| self.slots.error(refusal))
     }
 
-    pub(crate) fn refused(&self) -> (&'static str, u64) {
-        self.places.refused()
+    pub(crate) fn share_refusals(&self) -> (&'static str, u64) {
+        self.slots.share_refusals()
     }
 }
 
-impl StreamPlace {
+impl StreamSlot {
     /// Keeps the slot until the response has been sent.
-    pub(crate) fn within(self, response: Response) -> Response {
-        response.map(|body| Body::new(Placed { body, _place: self }))
+    pub(crate) fn hold_during(self, response: Response) -> Response {
+        response.map(|body| Body::new(BodyWithSlot { body, _place: self }))
     }
 }
 
 /// A response body that holds its stream slot.
-struct Placed {
+struct BodyWithSlot {
     body: Body,
-    _place: StreamPlace,
+    _place: StreamSlot,
 }
 
-impl HttpBody for Placed {
+impl HttpBody for BodyWithSlot {
     type Data = Bytes;
     type Error = axum::Error;
 

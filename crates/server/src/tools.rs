@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use belljar_engine::provider::Blind;
-use belljar_tools::{Answer, Call, Tool};
+use belljar_engine::provider::DiscardSink;
+use belljar_tools::{ModelCall, Tool, ToolAnswer};
 use serde_json::{Map, Value};
 
-use crate::accounts::Runner;
-use crate::body::Whole;
+use crate::app_state::AppState;
+use crate::authentication::RunCaller;
+use crate::body::JsonBody;
 use crate::error::Error;
-use crate::mcp::Behalf;
+use crate::mcp::TenantBackend;
 use crate::schema;
-use crate::world::World;
 
 /// Runs a model's tool call: an unchanged OpenAI or Anthropic call, or only the tool's input.
 #[utoipa::path(
@@ -28,27 +28,27 @@ use crate::world::World;
     )
 )]
 pub(crate) async fn call(
-    State(world): State<Arc<World>>,
-    Runner(caller): Runner,
+    State(world): State<Arc<AppState>>,
+    RunCaller(caller): RunCaller,
     Path(name): Path<String>,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<Json<Value>, Error> {
-    let tool = Tool::named(&name).map_err(|_| Error::NotFound("tool"))?;
-    let Whole { bytes, hold } = body;
-    let Call { name: named, input, reply } =
-        Call::parse(belljar_engine::json::object::<Map<_, _>>(&bytes)?).map_err(wrong)?;
+    let tool = Tool::find(&name).map_err(|_| Error::NotFound("tool"))?;
+    let JsonBody { bytes, hold } = body;
+    let ModelCall { name: named, input, reply } =
+        ModelCall::parse(belljar_engine::json::parse_object::<Map<_, _>>(&bytes)?).map_err(wrong)?;
     drop(bytes);
-    let _request_hold = hold.parsed()?;
+    let _request_hold = hold.into_request()?;
     if let Some(named) = &named
-        && Tool::named(named).map_err(wrong)?.name != tool.name
+        && Tool::find(named).map_err(wrong)?.name != tool.name
     {
         return Err(wrong(format!("this is a call of {named}, but the path names {name}")));
     }
-    let hands = Behalf::new(&world, caller, None);
+    let hands = TenantBackend::new(&world, caller, None);
     // If the client disconnects, this future is dropped and the run ends.
     let never = Box::pin(std::future::pending());
-    let answer = tool.call(&hands, input, &mut Blind, never).await;
-    Ok(Json(reply.with(answer.unwrap_or_else(|error| Answer::failure(&error)))))
+    let answer = tool.call(&hands, input, &mut DiscardSink, never).await;
+    Ok(Json(reply.render(answer.unwrap_or_else(|error| ToolAnswer::failure(&error)))))
 }
 
 fn wrong(error: impl ToString) -> Error {

@@ -13,11 +13,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_store::executions::{Finished, NewExecution};
-use belljar_store::{Durability, ExecutionId, Options, Quotas, Store, TenantName, Timestamp};
+use belljar_store::executions::{ExecutionOutcome, NewExecution};
+use belljar_store::{Durability, ExecutionId, Quotas, Store, StoreOptions, TenantName, Timestamp};
 use serde_json::{Map, json};
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type AnyResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Latencies of one measurement.
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Samples {
 }
 
 #[tokio::main]
-async fn main() -> Outcome<()> {
+async fn main() -> AnyResult<()> {
     let temporary = tempfile::tempdir()?;
     let folder = std::env::args_os().nth(1).map_or_else(|| temporary.path().to_owned(), Into::into);
     println!(
@@ -50,9 +50,9 @@ async fn measure(
     name: &str,
     writers: usize,
     rounds: usize,
-) -> Outcome<()> {
+) -> AnyResult<()> {
     let folder = tempfile::tempdir_in(folder)?;
-    let options = Options { durability, ..Options::default() };
+    let options = StoreOptions { durability, ..StoreOptions::default() };
     let store = Arc::new(Store::open(&folder.path().join("belljar.db"), &options)?);
     let tenant: TenantName = "default".parse()?;
     store.add_tenant(&tenant, Quotas::default(), Timestamp::now()).await?;
@@ -86,7 +86,7 @@ fn micros(sample: Option<&Duration>) -> String {
     sample.map_or_else(String::new, |sample| format!("{} µs", sample.as_micros()))
 }
 
-async fn write(store: Arc<Store>, tenant: TenantName, rounds: usize) -> Outcome<Samples> {
+async fn write(store: Arc<Store>, tenant: TenantName, rounds: usize) -> AnyResult<Samples> {
     let mut samples = Samples::default();
     for _ in 0..rounds {
         let now = Timestamp::now();
@@ -103,7 +103,7 @@ async fn write(store: Arc<Store>, tenant: TenantName, rounds: usize) -> Outcome<
         let begun = Instant::now();
         store.begin_execution(new).await?;
         samples.begin.push(begun.elapsed());
-        let finished = Finished::failed(&json!({"stdout": "x".repeat(2_000)}), now)?;
+        let finished = ExecutionOutcome::failed_to_start(&json!({"stdout": "x".repeat(2_000)}), now)?;
         let begun = Instant::now();
         store.finish_execution(&tenant, &id, finished).await?;
         samples.finish.push(begun.elapsed());

@@ -5,13 +5,13 @@
 use rusqlite::{Row, params};
 use serde::Serialize;
 
-use crate::bound::{self, MAX_DETAIL, MAX_WORD};
 use crate::error::Error;
+use crate::size_limits::{self, MAX_DETAIL_BYTES, MAX_WORD_BYTES};
 use crate::store::Store;
+use crate::text_enum::text_enum;
 use crate::time::Timestamp;
-use crate::words::words;
 
-words! {
+text_enum! {
     /// Outcome of an audited action.
     AuditOutcome, "outcome" {
         /// The action succeeded.
@@ -64,16 +64,20 @@ pub struct AuditPage {
 }
 
 impl AuditEntry {
-    fn checked(self) -> Result<Self, Error> {
-        let short =
-            |field, text: Option<String>| text.map(|text| bound::text(field, text, MAX_WORD)).transpose();
+    fn validated(self) -> Result<Self, Error> {
+        let short = |field, text: Option<String>| {
+            text.map(|text| size_limits::check_text(field, text, MAX_WORD_BYTES)).transpose()
+        };
         Ok(Self {
-            actor: bound::text("actor", self.actor, MAX_WORD)?,
+            actor: size_limits::check_text("actor", self.actor, MAX_WORD_BYTES)?,
             tenant: short("tenant", self.tenant)?,
-            action: bound::text("action", self.action, MAX_WORD)?,
+            action: size_limits::check_text("action", self.action, MAX_WORD_BYTES)?,
             target: short("target", self.target)?,
             request_id: short("request_id", self.request_id)?,
-            detail: self.detail.map(|text| bound::text("detail", text, MAX_DETAIL)).transpose()?,
+            detail: self
+                .detail
+                .map(|text| size_limits::check_text("detail", text, MAX_DETAIL_BYTES))
+                .transpose()?,
             ..self
         })
     }
@@ -86,8 +90,8 @@ impl Store {
     /// # Errors
     /// A field is too long, or the database cannot be written.
     pub async fn audit(&self, entry: AuditEntry) -> Result<(), Error> {
-        let entry = entry.checked()?;
-        self.record(MAX_DETAIL, move |db| {
+        let entry = entry.validated()?;
+        self.write_waiting(MAX_DETAIL_BYTES, move |db| {
             let sql = "INSERT INTO audit (at_ms, actor, tenant, action, target, outcome, request_id, detail) \
                        VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
             let AuditEntry { at, actor, tenant, action, target, outcome, request_id, detail } = &entry;
@@ -107,7 +111,7 @@ impl Store {
         cursor: Option<i64>,
         limit: u32,
     ) -> Result<AuditPage, Error> {
-        let limit = bound::page(limit)?;
+        let limit = size_limits::page_limit(limit)?;
         self.read(move |db| {
             let sql = "SELECT seq, at_ms, actor, tenant, action, target, outcome, request_id, detail FROM audit \
                        WHERE seq < ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY seq DESC LIMIT ?3";

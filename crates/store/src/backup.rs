@@ -10,12 +10,12 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::oneshot;
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, ObjectKind};
 use crate::open;
 use crate::store::Store;
 
 /// Pages copied between two checks whether the caller still waits.
-const STEP: i32 = 1_024;
+const STEP_PAGES: i32 = 1_024;
 
 impl Store {
     /// Copies a snapshot of the database to a new file, without blocking writers. The file appears under its
@@ -24,11 +24,11 @@ impl Store {
     /// # Errors
     /// The file exists, another backup is running, or a disk fails. No partial file is left behind.
     pub async fn backup_to(&self, path: &Path) -> Result<(), Error> {
-        let turn = Turn::take(&self.backing_up)?;
+        let turn = BackupPermit::acquire(&self.backing_up)?;
         let (source, path) = (self.path.clone(), path.to_owned());
         let (reply, answer) = oneshot::channel();
         let work = move || {
-            let copied = copy(&source, &path, || reply.is_closed());
+            let copied = copy_to_file(&source, &path, || reply.is_closed());
             // Released before the reply, because the caller may request the next backup as soon as it has the
             // reply.
             drop(turn);
@@ -41,54 +41,58 @@ impl Store {
 }
 
 /// Permit for the only backup that may run at a time.
-struct Turn(Arc<AtomicBool>);
+struct BackupPermit(Arc<AtomicBool>);
 
-impl Turn {
-    fn take(taken: &Arc<AtomicBool>) -> Result<Self, Error> {
-        if taken.swap(true, Ordering::Acquire) { Err(Error::BackingUp) } else { Ok(Self(Arc::clone(taken))) }
+impl BackupPermit {
+    fn acquire(taken: &Arc<AtomicBool>) -> Result<Self, Error> {
+        if taken.swap(true, Ordering::Acquire) {
+            Err(Error::BackupRunning)
+        } else {
+            Ok(Self(Arc::clone(taken)))
+        }
     }
 }
 
-impl Drop for Turn {
+impl Drop for BackupPermit {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
 /// The incomplete copy; deleted on drop unless it was renamed.
-struct Part(PathBuf);
+struct PartialFile(PathBuf);
 
-impl Drop for Part {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         drop(fs::remove_file(&self.0));
     }
 }
 
-fn copy(source: &Path, path: &Path, given_up: impl Fn() -> bool) -> Result<(), Error> {
+fn copy_to_file(source: &Path, path: &Path, given_up: impl Fn() -> bool) -> Result<(), Error> {
     let disk = |error: std::io::Error| Error::Disk(format!("{}: {error}", path.display()));
     if fs::exists(path).map_err(disk)? {
-        return Err(Error::Exists(Kind::File));
+        return Err(Error::Exists(ObjectKind::File));
     }
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
-    let part = Part(name.into());
+    let part = PartialFile(name.into());
     // Only one process uses this data folder, so a leftover partial file is stale.
     drop(fs::remove_file(&part.0));
-    open::private(&part.0).map_err(disk)?;
+    open::open_private(&part.0).map_err(disk)?;
     copy_pages(source, &part.0, given_up)?;
     File::open(&part.0).and_then(|file| file.sync_all()).map_err(disk)?;
     fs::rename(&part.0, path).map_err(disk)
 }
 
 fn copy_pages(source: &Path, part: &Path, given_up: impl Fn() -> bool) -> Result<(), Error> {
-    let from = open::reader(source)?;
+    let from = open::open_reader(source)?;
     // One transaction around all steps: otherwise every concurrent write would restart the copy.
     from.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema;")?;
     let mut to = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     {
         let backup = Backup::new(&from, &mut to)?;
         loop {
-            match backup.step(STEP)? {
+            match backup.step(STEP_PAGES)? {
                 StepResult::Done => break,
                 StepResult::More if !given_up() => {}
                 StepResult::More => return Err(Error::Closed),

@@ -10,7 +10,7 @@ use thiserror::Error as ThisError;
 
 /// Kinds of stored objects that errors name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ObjectKind {
     /// A tenant.
     Tenant,
     /// An API key.
@@ -29,7 +29,7 @@ pub enum Kind {
     File,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ObjectKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tenant => "tenant",
@@ -78,13 +78,13 @@ pub enum Error {
     },
     /// The object does not exist, or belongs to another tenant.
     #[error("no such {0}")]
-    NotFound(Kind),
+    NotFound(ObjectKind),
     /// An object of this name exists.
     #[error("a {0} with this name already exists")]
-    Exists(Kind),
+    Exists(ObjectKind),
     /// Other objects still refer to this one.
     #[error("the {0} is in use; remove everything that belongs to it first")]
-    InUse(Kind),
+    InUse(ObjectKind),
     /// A value is not valid.
     #[error("{field}: {message}")]
     Invalid {
@@ -105,7 +105,7 @@ pub enum Error {
     },
     /// The secrets were encrypted with another key.
     #[error("the secrets were sealed with another key; start the server with that key, or set them again")]
-    OtherKey,
+    WrongSealingKey,
     /// The tenant's disk quota is exceeded.
     #[error("the tenant's disk quota is exceeded: {left} bytes are left; remove a volume or snapshot")]
     Quota {
@@ -123,7 +123,7 @@ pub enum Error {
     Busy,
     /// A backup is already running.
     #[error("a backup is already running; try again later")]
-    BackingUp,
+    BackupRunning,
     /// The disk is full, or the database reached its maximum size.
     #[error("no space left for the database: free space on its disk, or lower the retention limits")]
     NoSpace,
@@ -157,9 +157,9 @@ impl Error {
             | Self::InUse(_)
             | Self::Invalid { .. }
             | Self::TooLarge { .. }
-            | Self::OtherKey
+            | Self::WrongSealingKey
             | Self::Quota { .. } => Fault::Caller,
-            Self::QueueFull | Self::TooSlow | Self::Busy | Self::BackingUp => Fault::Capacity,
+            Self::QueueFull | Self::TooSlow | Self::Busy | Self::BackupRunning => Fault::Capacity,
             Self::Locked { .. }
             | Self::Open { .. }
             | Self::Foreign { .. }
@@ -190,15 +190,15 @@ impl From<rusqlite::Error> for Error {
 }
 
 /// Maps the error of an insert into a table whose only foreign key is the tenant.
-pub(crate) fn owner_missing(error: rusqlite::Error) -> Error {
+pub(crate) fn map_missing_tenant(error: rusqlite::Error) -> Error {
     match extended_code(&error) {
-        Some(SQLITE_CONSTRAINT_FOREIGNKEY) => Error::NotFound(Kind::Tenant),
+        Some(SQLITE_CONSTRAINT_FOREIGNKEY) => Error::NotFound(ObjectKind::Tenant),
         _ => error.into(),
     }
 }
 
 /// Maps the error of deleting an object that others may refer to.
-pub(crate) fn still_referred_to(kind: Kind) -> impl Fn(rusqlite::Error) -> Error {
+pub(crate) fn map_still_referenced(kind: ObjectKind) -> impl Fn(rusqlite::Error) -> Error {
     move |error| match extended_code(&error) {
         Some(SQLITE_CONSTRAINT_FOREIGNKEY | SQLITE_CONSTRAINT_TRIGGER) => Error::InUse(kind),
         _ => error.into(),
@@ -206,7 +206,7 @@ pub(crate) fn still_referred_to(kind: Kind) -> impl Fn(rusqlite::Error) -> Error
 }
 
 /// Returns an error if a statement that must change a row changed none.
-pub(crate) fn changed(rows: usize, otherwise: Error) -> Result<(), Error> {
+pub(crate) fn require_changed_row(rows: usize, otherwise: Error) -> Result<(), Error> {
     if rows == 0 { Err(otherwise) } else { Ok(()) }
 }
 

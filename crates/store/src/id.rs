@@ -8,15 +8,15 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRe
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::secret::random;
+use crate::secret::random_bytes;
 use crate::time::Timestamp;
 
 /// Digits that are hard to misread, in ascending order (Crockford's Base32).
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Digits of the time part: 50 bits of milliseconds last 35,000 years.
-const TIME: u32 = 10;
+const TIME_DIGITS: u32 = 10;
 /// Digits of the random part: 128 bits.
-const RANDOM: u32 = 26;
+const RANDOM_DIGITS: u32 = 26;
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident = $prefix:literal, $time:expr, $random:expr;)+) => {$(
@@ -83,20 +83,20 @@ pub(crate) use text_column;
 
 ids! {
     /// Id of an execution. Sorts by creation time.
-    ExecutionId = "exec", TIME, RANDOM;
+    ExecutionId = "exec", TIME_DIGITS, RANDOM_DIGITS;
     /// Id of a sandbox. Sorts by creation time.
-    SandboxId = "sbx", TIME, RANDOM;
+    SandboxId = "sbx", TIME_DIGITS, RANDOM_DIGITS;
     /// Id of a snapshot. Sorts by creation time.
-    SnapshotId = "snap", TIME, RANDOM;
+    SnapshotId = "snap", TIME_DIGITS, RANDOM_DIGITS;
     /// Id of a volume, which names the directory with its files.
-    VolumeId = "vol", TIME, RANDOM;
+    VolumeId = "vol", TIME_DIGITS, RANDOM_DIGITS;
     /// Id of an API key: the public part of the key. Short, because it grants nothing by itself.
     KeyId = "bj", 0, 12;
 }
 
 fn digits(time: u32, places: u32) -> Result<String, Error> {
     let now = u128::try_from(Timestamp::now().millis()).unwrap_or(0);
-    let bits = u128::from_be_bytes(random()?);
+    let bits = u128::from_be_bytes(random_bytes()?);
     Ok(base32(now, time) + &base32(bits, places))
 }
 
@@ -117,18 +117,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_have_one_shape_and_sort_by_time() {
+    fn ids_have_a_fixed_form_and_sort_by_time() {
         let first = ExecutionId::generate().unwrap();
         sleep(Duration::from_millis(3));
         let second = ExecutionId::generate().unwrap();
         assert!(first < second, "{first} {second}");
         assert_eq!(first.as_str().len(), 41);
         assert_eq!(first.as_str().parse::<ExecutionId>().unwrap(), first);
-        assert_eq!(base32(u128::MAX, RANDOM), format!("7{}", "z".repeat(25)));
+        assert_eq!(base32(u128::MAX, RANDOM_DIGITS), format!("7{}", "z".repeat(25)));
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn invalid_ids_are_refused() {
         let good = SandboxId::generate().unwrap().to_string();
         let bad = [
             String::new(),

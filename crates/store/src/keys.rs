@@ -8,23 +8,23 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 
-use crate::bound::{self, MAX_WORD};
-use crate::error::{Error, Kind, changed, owner_missing};
+use crate::error::{Error, ObjectKind, map_missing_tenant, require_changed_row};
 use crate::id::{KeyId, base32, is_digits};
 use crate::name::TenantName;
 use crate::scope::Scopes;
-use crate::secret::{Digest, Secret, random};
+use crate::secret::{Digest, KeySecret, random_bytes};
+use crate::size_limits::{self, MAX_WORD_BYTES};
 use crate::store::Store;
 use crate::time::Timestamp;
 
 /// Digits of one half of a key's secret part.
-const HALF: u32 = 26;
+const SECRET_HALF_DIGITS: u32 = 26;
 /// Resolution of the time of last use: not every request is worth a write.
-const LAST_USE: Duration = Duration::from_secs(60);
+const LAST_USED_RESOLUTION: Duration = Duration::from_secs(60);
 /// How long a revoked or expired key is still listed.
-const REMEMBERED: Duration = Duration::from_secs(90 * 24 * 3_600);
+const INVALID_KEY_RETENTION: Duration = Duration::from_secs(90 * 24 * 3_600);
 /// Maximum number of keys of one tenant.
-const MOST: i64 = 1_000;
+const MAX_KEYS: i64 = 1_000;
 
 const COLUMNS: &str = "id, tenant, label, scopes, created_ms, expires_ms, last_used_ms, revoked_ms";
 
@@ -55,12 +55,12 @@ pub struct NewKey {
     /// The stored record.
     pub record: KeyRecord,
     /// Text of the whole key.
-    pub secret: Secret,
+    pub secret: KeySecret,
 }
 
 /// A verified key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct VerifiedKey {
     /// Id of the key.
     pub key: KeyId,
     /// Tenant that the key belongs to.
@@ -82,12 +82,12 @@ impl Store {
         expires: Option<Timestamp>,
         at: Timestamp,
     ) -> Result<NewKey, Error> {
-        let label = bound::text("label", label.to_owned(), MAX_WORD)?;
-        let (id, secret) = draw()?;
+        let label = size_limits::check_text("label", label.to_owned(), MAX_WORD_BYTES)?;
+        let (id, secret) = generate_key()?;
         let tenant = tenant.clone();
         let record =
             KeyRecord { id, tenant, label, scopes, created: at, expires, last_used: None, revoked: None };
-        let (kept, hash) = (record.clone(), Digest::of(secret.reveal().as_bytes()));
+        let (kept, hash) = (record.clone(), Digest::compute(secret.reveal().as_bytes()));
         self.write(move |db| insert(db, &kept, &hash)).await?;
         Ok(NewKey { record, secret })
     }
@@ -104,12 +104,12 @@ impl Store {
         old_until: Timestamp,
         at: Timestamp,
     ) -> Result<NewKey, Error> {
-        let (new_id, secret) = draw()?;
-        let hash = Digest::of(secret.reveal().as_bytes());
+        let (new_id, secret) = generate_key()?;
+        let hash = Digest::compute(secret.reveal().as_bytes());
         let (tenant, id) = (tenant.clone(), id.clone());
         let successor = move |db: &Connection| {
-            let old = find(db, &tenant, &id)?.filter(|old| opens(old.revoked, old.expires, at));
-            let old = old.ok_or(Error::NotFound(Kind::Key))?;
+            let old = find(db, &tenant, &id)?.filter(|old| is_valid(old.revoked, old.expires, at));
+            let old = old.ok_or(Error::NotFound(ObjectKind::Key))?;
             let record = KeyRecord { id: new_id.clone(), created: at, last_used: None, ..old };
             insert(db, &record, &hash)?;
             let end = record.expires.map_or(old_until, |end| end.min(old_until));
@@ -128,7 +128,7 @@ impl Store {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.write(move |db| {
             let sql = "UPDATE keys SET revoked_ms = coalesce(revoked_ms, ?3) WHERE tenant = ?1 AND id = ?2";
-            changed(db.execute(sql, params![tenant, id, at])?, Error::NotFound(Kind::Key))
+            require_changed_row(db.execute(sql, params![tenant, id, at])?, Error::NotFound(ObjectKind::Key))
         })
         .await
     }
@@ -153,64 +153,66 @@ impl Store {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub async fn verify_key(&self, presented: &str, at: Timestamp) -> Result<Option<Holder>, Error> {
-        let Some(id) = id_of(presented) else { return Ok(None) };
-        let hash = Digest::of(presented.as_bytes());
-        let Some(record) = self.read(move |db| verified(db, &id, &hash, at)).await? else { return Ok(None) };
-        if record.last_used.is_none_or(|used| used.after(LAST_USE) <= at) {
+    pub async fn verify_key(&self, presented: &str, at: Timestamp) -> Result<Option<VerifiedKey>, Error> {
+        let Some(id) = parse_key_id(presented) else { return Ok(None) };
+        let hash = Digest::compute(presented.as_bytes());
+        let Some(record) = self.read(move |db| find_verified(db, &id, &hash, at)).await? else {
+            return Ok(None);
+        };
+        if record.last_used.is_none_or(|used| used.plus(LAST_USED_RESOLUTION) <= at) {
             let id = record.id.clone();
-            self.mention(move |db| {
+            self.write_best_effort(move |db| {
                 let sql = "UPDATE keys SET last_used_ms = ?2 WHERE id = ?1";
                 Ok(db.prepare_cached(sql)?.execute(params![id, at]).map(drop)?)
             });
         }
-        Ok(Some(Holder { key: record.id, tenant: record.tenant, scopes: record.scopes }))
+        Ok(Some(VerifiedKey { key: record.id, tenant: record.tenant, scopes: record.scopes }))
     }
 
     /// Returns whether a key is still valid, by the rules of [`Store::verify_key`].
     ///
     /// # Errors
     /// The database cannot be read.
-    pub async fn key_opens(&self, id: &KeyId, at: Timestamp) -> Result<bool, Error> {
+    pub async fn is_key_valid(&self, id: &KeyId, at: Timestamp) -> Result<bool, Error> {
         let id = id.clone();
-        self.read(move |db| Ok(alive(db, &id, at)?.is_some())).await
+        self.read(move |db| Ok(find_valid(db, &id, at)?.is_some())).await
     }
 }
 
 /// Generates a new random key.
-fn draw() -> Result<(KeyId, Secret), Error> {
+fn generate_key() -> Result<(KeyId, KeySecret), Error> {
     let id = KeyId::generate()?;
-    let half = || random().map(|bytes| base32(u128::from_be_bytes(bytes), HALF));
+    let half = || random_bytes().map(|bytes| base32(u128::from_be_bytes(bytes), SECRET_HALF_DIGITS));
     let text = format!("{id}_{}{}", half()?, half()?);
-    Ok((id, Secret::new(text)))
+    Ok((id, KeySecret::new(text)))
 }
 
 /// Returns the id in a key, or `None` if the text does not have the form of a key.
-fn id_of(presented: &str) -> Option<KeyId> {
+fn parse_key_id(presented: &str) -> Option<KeyId> {
     let (id, secret) = presented.rsplit_once('_')?;
-    is_digits(secret, 2 * HALF).then(|| id.parse().ok()).flatten()
+    is_digits(secret, 2 * SECRET_HALF_DIGITS).then(|| id.parse().ok()).flatten()
 }
 
-fn opens(revoked: Option<Timestamp>, expires: Option<Timestamp>, at: Timestamp) -> bool {
+fn is_valid(revoked: Option<Timestamp>, expires: Option<Timestamp>, at: Timestamp) -> bool {
     revoked.is_none() && expires.is_none_or(|end| at < end)
 }
 
 fn insert(db: &Connection, key: &KeyRecord, hash: &Digest) -> Result<(), Error> {
-    forget_dead(db, &key.tenant, key.created)?;
+    delete_old_invalid_keys(db, &key.tenant, key.created)?;
     let count: i64 =
         db.query_row("SELECT count(*) FROM keys WHERE tenant = ?", [&key.tenant], |row| row.get(0))?;
-    if count >= MOST {
-        return Err(Error::invalid("keys", format!("the tenant already has {MOST}; revoke some")));
+    if count >= MAX_KEYS {
+        return Err(Error::invalid("keys", format!("the tenant already has {MAX_KEYS}; revoke some")));
     }
     let sql = "INSERT INTO keys (id, tenant, hash, label, scopes, created_ms, expires_ms) \
                VALUES (?, ?, ?, ?, ?, ?, ?)";
     let values = params![key.id, key.tenant, hash, key.label, key.scopes, key.created, key.expires];
-    db.execute(sql, values).map(drop).map_err(owner_missing)
+    db.execute(sql, values).map(drop).map_err(map_missing_tenant)
 }
 
-fn forget_dead(db: &Connection, tenant: &TenantName, at: Timestamp) -> Result<(), Error> {
+fn delete_old_invalid_keys(db: &Connection, tenant: &TenantName, at: Timestamp) -> Result<(), Error> {
     let sql = "DELETE FROM keys WHERE tenant = ?1 AND (revoked_ms < ?2 OR expires_ms < ?2)";
-    Ok(db.execute(sql, params![tenant, at.before(REMEMBERED)]).map(drop)?)
+    Ok(db.execute(sql, params![tenant, at.minus(INVALID_KEY_RETENTION)]).map(drop)?)
 }
 
 fn find(db: &Connection, tenant: &TenantName, id: &KeyId) -> Result<Option<KeyRecord>, Error> {
@@ -218,18 +220,23 @@ fn find(db: &Connection, tenant: &TenantName, id: &KeyId) -> Result<Option<KeyRe
     Ok(db.query_row(&sql, params![tenant, id], from_row).optional()?)
 }
 
-fn verified(db: &Connection, id: &KeyId, hash: &Digest, at: Timestamp) -> Result<Option<KeyRecord>, Error> {
-    Ok(alive(db, id, at)?.filter(|(_, kept)| kept.matches(hash)).map(|(key, _)| key))
+fn find_verified(
+    db: &Connection,
+    id: &KeyId,
+    hash: &Digest,
+    at: Timestamp,
+) -> Result<Option<KeyRecord>, Error> {
+    Ok(find_valid(db, id, at)?.filter(|(_, kept)| kept.matches(hash)).map(|(key, _)| key))
 }
 
 /// Returns a valid key and the digest of its text.
-fn alive(db: &Connection, id: &KeyId, at: Timestamp) -> Result<Option<(KeyRecord, Digest)>, Error> {
+fn find_valid(db: &Connection, id: &KeyId, at: Timestamp) -> Result<Option<(KeyRecord, Digest)>, Error> {
     let sql = "SELECT k.id, k.tenant, k.label, k.scopes, k.created_ms, k.expires_ms, k.last_used_ms, \
                k.revoked_ms, k.hash FROM keys k JOIN tenants t ON t.name = k.tenant \
                WHERE k.id = ? AND t.disabled_ms IS NULL";
     let mut statement = db.prepare_cached(sql)?;
     let found = statement.query_row([id], |row| Ok((from_row(row)?, row.get::<_, Digest>(8)?))).optional()?;
-    Ok(found.filter(|(key, _)| opens(key.revoked, key.expires, at)))
+    Ok(found.filter(|(key, _)| is_valid(key.revoked, key.expires, at)))
 }
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<KeyRecord> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::id::text_column;
 
-const LONGEST: usize = 63;
+const MAX_NAME_BYTES: usize = 63;
 
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident = $field:literal,)+) => {$(
@@ -52,7 +52,7 @@ const RULE: &str = "must be 1 to 63 of a–z, 0–9, '-', '_' and '.', starting 
 
 fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    text.len() <= LONGEST
+    text.len() <= MAX_NAME_BYTES
         && text.bytes().next().is_some_and(plain)
         && text.bytes().all(|byte| plain(byte) || matches!(byte, b'-' | b'_' | b'.'))
 }

@@ -16,13 +16,13 @@ use crate::error::Error;
 /// Marks a database file as Belljar's: "Bjar" in ASCII.
 const APPLICATION_ID: i32 = 0x426A_6172;
 /// How long a connection waits for a lock. No other program should hold one, but a backup tool may, briefly.
-pub(crate) const BUSY: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size to which the write-ahead log is truncated after it has grown beyond it.
-const LOG_BYTES: i64 = 64 << 20;
-const READERS: NonZeroU16 = NonZeroU16::MIN.saturating_add(1);
-const QUEUE: NonZeroU16 = NonZeroU16::MIN.saturating_add(4_095);
-const STATEMENTS: usize = 64;
-const PAGE: u64 = 4 << 10;
+const WAL_LIMIT_BYTES: i64 = 64 << 20;
+const DEFAULT_READERS: NonZeroU16 = NonZeroU16::MIN.saturating_add(1);
+const DEFAULT_MAX_QUEUED: NonZeroU16 = NonZeroU16::MIN.saturating_add(4_095);
+const CACHED_STATEMENTS: usize = 64;
+const PAGE_BYTES: u64 = 4 << 10;
 
 /// Migrations in their permanent order: a database stores how many of them it has applied.
 const MIGRATIONS: &[M<'static>] = &[
@@ -45,13 +45,13 @@ pub enum Durability {
 
 /// Settings of a store.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct StoreOptions {
     /// Which failures an acknowledged write survives.
     pub durability: Durability,
     /// Number of reader threads.
     pub readers: NonZeroU16,
     /// Maximum number of queued writes, and of queued reads; further ones are refused.
-    pub queue: NonZeroU16,
+    pub max_queued: NonZeroU16,
     /// Maximum size of the queued writes, in bytes.
     pub queue_bytes: usize,
     /// Time limit of one query.
@@ -60,12 +60,12 @@ pub struct Options {
     pub max_bytes: Option<u64>,
 }
 
-impl Default for Options {
+impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             durability: Durability::Process,
-            readers: READERS,
-            queue: QUEUE,
+            readers: DEFAULT_READERS,
+            max_queued: DEFAULT_MAX_QUEUED,
             queue_bytes: 256 << 20,
             read_timeout: Duration::from_secs(5),
             max_bytes: None,
@@ -75,14 +75,14 @@ impl Default for Options {
 
 /// Lock on the database, held as long as any thread of the store runs.
 #[derive(Debug)]
-pub(crate) struct Lock(#[expect(dead_code, reason = "an open file is the lock")] File);
+pub(crate) struct DatabaseLock(#[expect(dead_code, reason = "an open file is the lock")] File);
 
-impl Lock {
+impl DatabaseLock {
     /// Locks a separate file, because locks on the database file belong to SQLite.
-    pub(crate) fn take(database: &Path) -> Result<Self, Error> {
+    pub(crate) fn acquire(database: &Path) -> Result<Self, Error> {
         let path = database.with_extension("lock");
         let failed = |error: std::io::Error| Error::Open { path: path.clone(), reason: error.to_string() };
-        let file = private(&path).map_err(failed)?;
+        let file = open_private(&path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(Self(file)),
             Err(TryLockError::WouldBlock) => Err(Error::Locked { path }),
@@ -92,48 +92,48 @@ impl Lock {
 }
 
 /// Opens a file that only its owner may read, creating it if needed.
-pub(crate) fn private(path: &Path) -> std::io::Result<File> {
+pub(crate) fn open_private(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 /// Opens the connection that writes, and migrates the database to the newest schema.
-pub(crate) fn writer(path: &Path, options: &Options) -> Result<Connection, Error> {
+pub(crate) fn open_writer(path: &Path, options: &StoreOptions) -> Result<Connection, Error> {
     let failed = |error: std::io::Error| Error::Open { path: path.to_owned(), reason: error.to_string() };
     // SQLite gives its other files the mode of this one. Close it before SQLite opens it: closing it later
     // would drop SQLite's POSIX locks.
-    private(path).map_err(failed)?;
+    open_private(path).map_err(failed)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     claim(&connection, path)?;
-    prepare(&connection, options).map_err(|error| opening(path, error))?;
+    configure_writer(&connection, options).map_err(|error| open_error(path, error))?;
     migrate(&mut connection, path, MIGRATIONS)?;
     Ok(connection)
 }
 
 /// Opens the second writable connection, which only checkpoints the write-ahead log.
-pub(crate) fn second_writer(path: &Path, options: &Options) -> Result<Connection, Error> {
+pub(crate) fn open_checkpointer(path: &Path, options: &StoreOptions) -> Result<Connection, Error> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    prepare(&connection, options).map_err(|error| opening(path, error))?;
+    configure_writer(&connection, options).map_err(|error| open_error(path, error))?;
     Ok(connection)
 }
 
 /// Opens a connection that cannot write.
-pub(crate) fn reader(path: &Path) -> Result<Connection, Error> {
+pub(crate) fn open_reader(path: &Path) -> Result<Connection, Error> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    connection.pragma_update(None, "query_only", true).map_err(|error| opening(path, error))?;
+    connection.pragma_update(None, "query_only", true).map_err(|error| open_error(path, error))?;
     Ok(connection)
 }
 
 fn connect(path: &Path, access: OpenFlags) -> Result<Connection, Error> {
     let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
-    let connection = Connection::open_with_flags(path, flags).map_err(|error| opening(path, error))?;
-    harden(&connection).map_err(|error| opening(path, error))?;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| open_error(path, error))?;
+    harden(&connection).map_err(|error| open_error(path, error))?;
     Ok(connection)
 }
 
 fn harden(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(BUSY)?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.pragma_update(None, "temp_store", "memory")
@@ -144,20 +144,20 @@ fn claim(connection: &Connection, path: &Path) -> Result<(), Error> {
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let foreign = || Error::Foreign { path: path.to_owned() };
     let (id, pages) = (number("application_id"), number("page_count"));
-    match (id.map_err(|error| opening(path, error))?, pages.map_err(|error| opening(path, error))?) {
+    match (id.map_err(|error| open_error(path, error))?, pages.map_err(|error| open_error(path, error))?) {
         (APPLICATION_ID, _) => Ok(()),
         (0, 0) => {
             // Only possible while there is no table. Lets the file shrink later without being rewritten.
             let pragmas = connection
                 .pragma_update(None, "auto_vacuum", "incremental")
                 .and_then(|()| connection.pragma_update(None, "application_id", APPLICATION_ID));
-            pragmas.map_err(|error| opening(path, error))
+            pragmas.map_err(|error| open_error(path, error))
         }
         _ => Err(foreign()),
     }
 }
 
-fn prepare(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+fn configure_writer(connection: &Connection, options: &StoreOptions) -> rusqlite::Result<()> {
     let synchronous = match options.durability {
         Durability::Process => "normal",
         Durability::Power => "full",
@@ -171,9 +171,9 @@ fn prepare(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
     connection.pragma_update(None, "foreign_keys", true)?;
     // Overwrites rows that retention deletes, where that costs no extra I/O.
     connection.pragma_update_and_check(None, "secure_delete", "fast", |_| Ok(()))?;
-    connection.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES, |_| Ok(()))?;
+    connection.pragma_update_and_check(None, "journal_size_limit", WAL_LIMIT_BYTES, |_| Ok(()))?;
     if let Some(bytes) = options.max_bytes {
-        let pages = i64::try_from(bytes / PAGE).unwrap_or(i64::MAX);
+        let pages = i64::try_from(bytes / PAGE_BYTES).unwrap_or(i64::MAX);
         connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
     }
     Ok(())
@@ -183,13 +183,13 @@ fn migrate(connection: &mut Connection, path: &Path, migrations: &[M<'_>]) -> Re
     use rusqlite_migration::{Error as Failed, MigrationDefinitionError::DatabaseTooFarAhead};
     Migrations::from_slice(migrations).to_latest(connection).map_err(|error| match error {
         Failed::MigrationDefinition(DatabaseTooFarAhead) => Error::TooNew { path: path.to_owned() },
-        Failed::RusqliteError { err, .. } => opening(path, err),
+        Failed::RusqliteError { err, .. } => open_error(path, err),
         other => Error::Open { path: path.to_owned(), reason: other.to_string() },
     })
 }
 
 /// Adds the file's path to an error that occurred while opening it.
-fn opening(path: &Path, error: rusqlite::Error) -> Error {
+fn open_error(path: &Path, error: rusqlite::Error) -> Error {
     let path = PathBuf::from(path);
     match Error::from(error) {
         Error::Damaged(_) => Error::Foreign { path },
@@ -210,19 +210,19 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_private_and_ours() {
+    fn the_file_is_private_and_marked() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("belljar.db");
         fs::write(&path, "").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        let connection = writer(&path, &Options::default()).unwrap();
+        let connection = open_writer(&path, &StoreOptions::default()).unwrap();
         for file in ["belljar.db", "belljar.db-wal", "belljar.db-shm"] {
             let mode = fs::metadata(folder.path().join(file)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{file}");
         }
         let vacuum: i32 = connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0)).unwrap();
         assert_eq!(vacuum, 2);
-        assert!(reader(&path).unwrap().execute("DELETE FROM tenants", []).is_err());
+        assert!(open_reader(&path).unwrap().execute("DELETE FROM tenants", []).is_err());
     }
 
     #[test]
@@ -231,12 +231,15 @@ mod tests {
         let path = folder.path().join("belljar.db");
         fs::write(&path, "not a database, but a text of some length that must not be lost".repeat(9))
             .unwrap();
-        assert!(matches!(writer(&path, &Options::default()), Err(Error::Foreign { .. })));
+        assert!(matches!(open_writer(&path, &StoreOptions::default()), Err(Error::Foreign { .. })));
         fs::remove_file(&path).unwrap();
         Connection::open(&path).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
-        assert!(matches!(writer(&path, &Options::default()), Err(Error::Foreign { .. })));
+        assert!(matches!(open_writer(&path, &StoreOptions::default()), Err(Error::Foreign { .. })));
         fs::remove_file(&path).unwrap();
-        writer(&path, &Options::default()).unwrap().pragma_update(None, "user_version", 99).unwrap();
-        assert!(matches!(writer(&path, &Options::default()), Err(Error::TooNew { .. })));
+        open_writer(&path, &StoreOptions::default())
+            .unwrap()
+            .pragma_update(None, "user_version", 99)
+            .unwrap();
+        assert!(matches!(open_writer(&path, &StoreOptions::default()), Err(Error::TooNew { .. })));
     }
 }

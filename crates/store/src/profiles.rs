@@ -3,9 +3,9 @@
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value};
 
-use crate::bound::{self, MAX_SETTINGS};
-use crate::error::{Error, Kind, changed};
+use crate::error::{Error, ObjectKind, require_changed_row};
 use crate::name::ProfileName;
+use crate::size_limits::{self, MAX_SETTINGS_BYTES};
 use crate::store::Store;
 use crate::time::Timestamp;
 
@@ -21,7 +21,7 @@ pub struct StoredProfile {
 }
 
 /// Maximum number of profiles.
-const MOST: i64 = 1_000;
+const MAX_PROFILES: i64 = 1_000;
 
 impl Store {
     /// Adds a profile, or replaces the one with this name.
@@ -34,11 +34,14 @@ impl Store {
         profile: &Map<String, Value>,
         at: Timestamp,
     ) -> Result<(), Error> {
-        let (name, json) = (name.clone(), bound::json("profile", profile, MAX_SETTINGS)?);
+        let (name, json) = (name.clone(), size_limits::encode_json("profile", profile, MAX_SETTINGS_BYTES)?);
         self.write(move |db| {
             let others = "SELECT count(*) FROM profiles WHERE name <> ?";
-            if db.query_row(others, [&name], |row| row.get::<_, i64>(0))? >= MOST {
-                return Err(Error::invalid("profile", format!("there are already {MOST}; remove some")));
+            if db.query_row(others, [&name], |row| row.get::<_, i64>(0))? >= MAX_PROFILES {
+                return Err(Error::invalid(
+                    "profile",
+                    format!("there are already {MAX_PROFILES}; remove some"),
+                ));
             }
             let sql = "INSERT INTO profiles (name, json, changed_ms) VALUES (?, ?, ?) \
                        ON CONFLICT DO UPDATE SET json = excluded.json, changed_ms = excluded.changed_ms";
@@ -82,7 +85,7 @@ impl Store {
         let name = name.clone();
         self.write(move |db| {
             let removed = db.execute("DELETE FROM profiles WHERE name = ?", [&name])?;
-            changed(removed, Error::NotFound(Kind::Profile))
+            require_changed_row(removed, Error::NotFound(ObjectKind::Profile))
         })
         .await
     }

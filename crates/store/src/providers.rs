@@ -5,14 +5,14 @@ use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{OptionalExtension, Row, ToSql, params};
 use serde_json::{Map, Value};
 
-use crate::bound::{self, MAX_SETTINGS, MAX_WORD};
 use crate::error::Error;
-use crate::seal::Sealed;
+use crate::seal::SealedSecrets;
+use crate::size_limits::{self, MAX_SETTINGS_BYTES, MAX_WORD_BYTES};
 use crate::store::Store;
 use crate::time::Timestamp;
 
 /// Maximum number of versions kept per provider.
-const KEPT: i64 = 100;
+const MAX_VERSIONS: i64 = 100;
 const COLUMNS: &str = "provider, version, json, instead, sealed, actor, changed_ms";
 
 /// One version of a provider's settings.
@@ -36,9 +36,9 @@ pub struct ProviderContent {
     /// The settings, with a mask in place of each secret; `None` removes the provider's configuration.
     pub settings: Option<Map<String, Value>>,
     /// Names of the providers to fall back to while this one fails.
-    pub instead: Vec<String>,
+    pub fallbacks: Vec<String>,
     /// The encrypted secrets.
-    pub sealed: Option<Sealed>,
+    pub sealed: Option<SealedSecrets>,
 }
 
 impl Store {
@@ -53,15 +53,17 @@ impl Store {
         actor: &str,
         at: Timestamp,
     ) -> Result<u32, Error> {
-        let provider = bound::text("provider", provider.to_owned(), MAX_WORD)?;
-        let actor = bound::text("actor", actor.to_owned(), MAX_WORD)?;
-        let ProviderContent { settings, instead, sealed } = content;
-        let json = settings.map(|settings| bound::json("settings", &settings, MAX_SETTINGS)).transpose()?;
-        let instead = bound::json("instead", &instead, MAX_SETTINGS)?;
-        if let Some(Sealed(bytes)) = &sealed
-            && bytes.len() > MAX_SETTINGS
+        let provider = size_limits::check_text("provider", provider.to_owned(), MAX_WORD_BYTES)?;
+        let actor = size_limits::check_text("actor", actor.to_owned(), MAX_WORD_BYTES)?;
+        let ProviderContent { settings, fallbacks: instead, sealed } = content;
+        let json = settings
+            .map(|settings| size_limits::encode_json("settings", &settings, MAX_SETTINGS_BYTES))
+            .transpose()?;
+        let instead = size_limits::encode_json("instead", &instead, MAX_SETTINGS_BYTES)?;
+        if let Some(SealedSecrets(bytes)) = &sealed
+            && bytes.len() > MAX_SETTINGS_BYTES
         {
-            return Err(Error::TooLarge { field: "settings", bytes: bytes.len(), limit: MAX_SETTINGS });
+            return Err(Error::TooLarge { field: "settings", bytes: bytes.len(), limit: MAX_SETTINGS_BYTES });
         }
         self.write(move |db| {
             let newest = "SELECT coalesce(max(version), 0) FROM provider_versions WHERE provider = ?";
@@ -69,7 +71,7 @@ impl Store {
             let sql = format!("INSERT INTO provider_versions ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)");
             db.execute(&sql, params![provider, version, json, instead, sealed, actor, at])?;
             let old = "DELETE FROM provider_versions WHERE provider = ? AND version <= ?";
-            db.execute(old, params![provider, i64::from(version) - KEPT])?;
+            db.execute(old, params![provider, i64::from(version) - MAX_VERSIONS])?;
             Ok(version)
         })
         .await
@@ -137,7 +139,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<ProviderVersion> {
     let words = |value: Value| value.as_str().map(str::to_owned);
     let content = ProviderContent {
         settings: settings.map(|settings| settings.as_object().cloned().unwrap_or_default()),
-        instead: instead.as_array().cloned().unwrap_or_default().into_iter().filter_map(words).collect(),
+        fallbacks: instead.as_array().cloned().unwrap_or_default().into_iter().filter_map(words).collect(),
         sealed: row.get(4)?,
     };
     Ok(ProviderVersion {
@@ -149,13 +151,13 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<ProviderVersion> {
     })
 }
 
-impl ToSql for Sealed {
+impl ToSql for SealedSecrets {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(self.0.as_slice().into())
     }
 }
 
-impl FromSql for Sealed {
+impl FromSql for SealedSecrets {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         Vec::<u8>::column_result(value).map(Self)
     }

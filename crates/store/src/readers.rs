@@ -10,21 +10,21 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::Error;
 
 /// SQLite VM instructions between two checks of the deadline: tens of microseconds.
-const STEPS: i32 = 1_000;
+const DEADLINE_CHECK_STEPS: i32 = 1_000;
 
-pub(crate) type Read = Box<dyn FnOnce(&Connection) + Send>;
+pub(crate) type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 
 /// Sender of reads to the reader threads, which end when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Readers {
-    reads: mpsc::Sender<Read>,
+pub(crate) struct ReaderPool {
+    reads: mpsc::Sender<ReadJob>,
 }
 
 /// Receiver of reads, shared by the threads.
-pub(crate) type Waiting = Arc<Mutex<mpsc::Receiver<Read>>>;
+pub(crate) type ReadReceiver = Arc<Mutex<mpsc::Receiver<ReadJob>>>;
 
-impl Readers {
-    pub(crate) fn new(reads: NonZeroU16) -> (Self, Waiting) {
+impl ReaderPool {
+    pub(crate) fn new(reads: NonZeroU16) -> (Self, ReadReceiver) {
         let (sender, receiver) = mpsc::channel(reads.get().into());
         (Self { reads: sender }, Arc::new(Mutex::new(receiver)))
     }
@@ -35,7 +35,7 @@ impl Readers {
         F: FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let read: Read = Box::new(move |connection| {
+        let read: ReadJob = Box::new(move |connection| {
             // The caller is gone, so skip the query.
             if !reply.is_closed() {
                 drop(reply.send(work(connection)));
@@ -50,16 +50,16 @@ impl Readers {
 }
 
 /// Runs a reader thread.
-pub(crate) fn run(connection: &Connection, waiting: &Waiting, timeout: Duration) {
-    while let Some(read) = next(waiting) {
+pub(crate) fn run(connection: &Connection, waiting: &ReadReceiver, timeout: Duration) {
+    while let Some(read) = next_read(waiting) {
         let deadline = Instant::now() + timeout;
         // Only fails on a connection that this process does not own.
-        drop(connection.progress_handler(STEPS, Some(move || Instant::now() > deadline)));
+        drop(connection.progress_handler(DEADLINE_CHECK_STEPS, Some(move || Instant::now() > deadline)));
         read(connection);
     }
 }
 
 /// Takes the next read. Threads that wait for the mutex wait for work.
-fn next(waiting: &Waiting) -> Option<Read> {
+fn next_read(waiting: &ReadReceiver) -> Option<ReadJob> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv()
 }

@@ -4,15 +4,15 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::bound::{self, MAX_SETTINGS};
-use crate::error::{Error, Kind, changed, owner_missing};
+use crate::error::{Error, ObjectKind, map_missing_tenant, require_changed_row};
 use crate::id::SandboxId;
 use crate::name::TenantName;
+use crate::size_limits::{self, MAX_SETTINGS_BYTES};
 use crate::store::Store;
+use crate::text_enum::text_enum;
 use crate::time::Timestamp;
-use crate::words::words;
 
-words! {
+text_enum! {
     /// State of a sandbox.
     SandboxState, "state" {
         /// Being created.
@@ -26,7 +26,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Why a sandbox ended.
     SandboxEnd, "ended_because" {
         /// Closed on request.
@@ -62,7 +62,7 @@ pub struct NewSandbox {
 
 /// A recorded sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Sandbox {
+pub struct SandboxRecord {
     /// Id of the sandbox.
     pub id: SandboxId,
     /// Owner of the sandbox.
@@ -96,7 +96,7 @@ pub struct SandboxFilter {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SandboxPage {
     /// The sandboxes.
-    pub sandboxes: Vec<Sandbox>,
+    pub sandboxes: Vec<SandboxRecord>,
     /// Cursor of the next page; `None` on the last page.
     pub next_cursor: Option<SandboxId>,
 }
@@ -124,12 +124,13 @@ impl Store {
     /// The tenant does not exist, or settings or metadata are too long or contain a field that must not be
     /// stored.
     pub async fn add_sandbox(&self, new: NewSandbox) -> Result<(), Error> {
-        let (settings, metadata) = (settings(&new.settings)?, bound::metadata(&new.metadata)?);
+        let (settings, metadata) =
+            (encode_settings(&new.settings)?, size_limits::encode_metadata(&new.metadata)?);
         self.write(move |db| {
             let sql = "INSERT INTO sandboxes (tenant, id, state, settings, metadata, created_ms, changed_ms, \
                        expires_ms) VALUES (?, ?, 'starting', ?, ?, ?6, ?6, ?5)";
             let values = params![new.tenant, new.id, settings, metadata, new.expires, new.created];
-            db.prepare_cached(sql)?.execute(values).map(drop).map_err(owner_missing)
+            db.prepare_cached(sql)?.execute(values).map(drop).map_err(map_missing_tenant)
         })
         .await
     }
@@ -139,19 +140,21 @@ impl Store {
     /// # Errors
     /// The sandbox does not exist or has ended, or settings are too long or contain a field that must not be
     /// stored.
-    pub async fn sandbox_runs(
+    pub async fn mark_sandbox_running(
         &self,
         tenant: &TenantName,
         id: &SandboxId,
         settings: &Map<String, Value>,
         at: Timestamp,
     ) -> Result<(), Error> {
-        let settings = self::settings(settings)?;
+        let settings = self::encode_settings(settings)?;
         let sql = "UPDATE sandboxes SET state = 'running', settings = ?3, changed_ms = ?4 \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
         let (tenant, id) = (tenant.clone(), id.clone());
-        self.record(0, move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, settings, at])?))
-            .await
+        self.write_waiting(0, move |db| {
+            require_live(db.prepare_cached(sql)?.execute(params![tenant, id, settings, at])?)
+        })
+        .await
     }
 
     /// Records the state of a live sandbox.
@@ -171,8 +174,10 @@ impl Store {
         let sql = "UPDATE sandboxes SET state = ?3, changed_ms = ?4 \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
         let (tenant, id) = (tenant.clone(), id.clone());
-        self.record(0, move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, state, at])?))
-            .await
+        self.write_waiting(0, move |db| {
+            require_live(db.prepare_cached(sql)?.execute(params![tenant, id, state, at])?)
+        })
+        .await
     }
 
     /// Records the new network access of a sandbox.
@@ -185,11 +190,14 @@ impl Store {
         id: &SandboxId,
         network: &Map<String, Value>,
     ) -> Result<(), Error> {
-        let network = bound::json("network", network, MAX_SETTINGS)?;
+        let network = size_limits::encode_json("network", network, MAX_SETTINGS_BYTES)?;
         let sql = "UPDATE sandboxes SET settings = json_set(settings, '$.network', json(?3)) \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
         let (tenant, id) = (tenant.clone(), id.clone());
-        self.record(0, move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, network])?)).await
+        self.write_waiting(0, move |db| {
+            require_live(db.prepare_cached(sql)?.execute(params![tenant, id, network])?)
+        })
+        .await
     }
 
     /// Records when a live sandbox expires.
@@ -204,7 +212,8 @@ impl Store {
     ) -> Result<(), Error> {
         let sql = "UPDATE sandboxes SET expires_ms = ?3 WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
         let (tenant, id) = (tenant.clone(), id.clone());
-        self.write(move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, expires])?)).await
+        self.write(move |db| require_live(db.prepare_cached(sql)?.execute(params![tenant, id, expires])?))
+            .await
     }
 
     /// Records the end of a sandbox; the first end wins.
@@ -221,8 +230,10 @@ impl Store {
         let sql = "UPDATE sandboxes SET state = 'ended', ended_because = ?3, ended_ms = ?4, changed_ms = ?4 \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
         let (tenant, id) = (tenant.clone(), id.clone());
-        self.record(0, move |db| living(db.prepare_cached(sql)?.execute(params![tenant, id, because, at])?))
-            .await
+        self.write_waiting(0, move |db| {
+            require_live(db.prepare_cached(sql)?.execute(params![tenant, id, because, at])?)
+        })
+        .await
     }
 
     /// Marks all sandboxes that an earlier server left alive as interrupted, and returns their ids. Call at
@@ -231,7 +242,7 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub async fn interrupt_sandboxes(&self, at: Timestamp) -> Result<Vec<SandboxId>, Error> {
-        self.record(0, move |db| {
+        self.write_waiting(0, move |db| {
             let sql = "UPDATE sandboxes SET state = 'ended', ended_because = 'interrupted', ended_ms = ?1, \
                        changed_ms = ?1 WHERE ended_ms IS NULL RETURNING id";
             let mut statement = db.prepare(sql)?;
@@ -244,7 +255,7 @@ impl Store {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub async fn sandbox(&self, tenant: &TenantName, id: &SandboxId) -> Result<Option<Sandbox>, Error> {
+    pub async fn sandbox(&self, tenant: &TenantName, id: &SandboxId) -> Result<Option<SandboxRecord>, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.read(move |db| {
             let sql = format!("SELECT {COLUMNS} FROM sandboxes WHERE tenant = ? AND id = ?");
@@ -265,16 +276,16 @@ impl Store {
         cursor: Option<SandboxId>,
         limit: u32,
     ) -> Result<SandboxPage, Error> {
-        let (tenant, limit) = (tenant.clone(), bound::page(limit)?);
-        bound::metadata_filter(&filter.metadata)?;
-        self.read(move |db| page(db, &tenant, &filter, cursor.as_ref(), limit)).await
+        let (tenant, limit) = (tenant.clone(), size_limits::page_limit(limit)?);
+        size_limits::check_metadata_filter(&filter.metadata)?;
+        self.read(move |db| find_page(db, &tenant, &filter, cursor.as_ref(), limit)).await
     }
 
     /// Returns how many of a tenant's sandboxes are live.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub async fn living_sandboxes(&self, tenant: &TenantName) -> Result<u64, Error> {
+    pub async fn count_live_sandboxes(&self, tenant: &TenantName) -> Result<u64, Error> {
         let tenant = tenant.clone();
         self.read(move |db| {
             let sql = "SELECT count(*) FROM sandboxes WHERE tenant = ? AND ended_ms IS NULL";
@@ -284,18 +295,18 @@ impl Store {
     }
 }
 
-fn living(rows: usize) -> Result<(), Error> {
-    changed(rows, Error::NotFound(Kind::Sandbox))
+fn require_live(rows: usize) -> Result<(), Error> {
+    require_changed_row(rows, Error::NotFound(ObjectKind::Sandbox))
 }
 
-fn settings(settings: &Map<String, Value>) -> Result<String, Error> {
+fn encode_settings(settings: &Map<String, Value>) -> Result<String, Error> {
     match settings.keys().find(|name| NEVER_STORED.contains(&name.as_str())) {
         Some(name) => Err(Error::invalid("settings", format!("'{name}' is input and is never stored"))),
-        None => bound::json("settings", settings, MAX_SETTINGS),
+        None => size_limits::encode_json("settings", settings, MAX_SETTINGS_BYTES),
     }
 }
 
-fn page(
+fn find_page(
     db: &Connection,
     tenant: &TenantName,
     filter: &SandboxFilter,
@@ -322,10 +333,10 @@ fn page(
     Ok(SandboxPage { sandboxes, next_cursor })
 }
 
-fn from_row(row: &Row<'_>) -> rusqlite::Result<Sandbox> {
+fn from_row(row: &Row<'_>) -> rusqlite::Result<SandboxRecord> {
     let object = |text: String| serde_json::from_str(&text).unwrap_or_default();
     let ended: (Option<Timestamp>, Option<SandboxEnd>) = (row.get(8)?, row.get(9)?);
-    Ok(Sandbox {
+    Ok(SandboxRecord {
         id: row.get(0)?,
         tenant: row.get(1)?,
         state: row.get(2)?,

@@ -8,9 +8,9 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRe
 use serde::{Serialize, Serializer};
 
 use crate::error::Error;
-use crate::words::words;
+use crate::text_enum::text_enum;
 
-words! {
+text_enum! {
     /// A permission of a key.
     Scope, "scope" {
         /// Use executions.
@@ -39,7 +39,7 @@ impl Scopes {
         self.bits & bit(scope) != 0
     }
 
-    fn each(self) -> impl Iterator<Item = Scope> {
+    fn iter(self) -> impl Iterator<Item = Scope> {
         Scope::ALL.iter().copied().filter(move |scope| self.contains(*scope))
     }
 }
@@ -64,14 +64,14 @@ impl FromStr for Scopes {
 
 impl fmt::Display for Scopes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words: Vec<&str> = self.each().map(Scope::as_str).collect();
+        let words: Vec<&str> = self.iter().map(Scope::as_str).collect();
         f.write_str(&words.join(","))
     }
 }
 
 impl Serialize for Scopes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.each())
+        serializer.collect_seq(self.iter())
     }
 }
 

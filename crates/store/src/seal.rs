@@ -12,22 +12,22 @@ use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundK
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Error;
-use crate::secret::random;
+use crate::secret::random_bytes;
 
-const FORMAT: u8 = 1;
-const ID: usize = 8;
-const HEAD: usize = 1 + ID + NONCE_LEN;
+const FORMAT_VERSION: u8 = 1;
+const KEY_ID_BYTES: usize = 8;
+const HEADER_BYTES: usize = 1 + KEY_ID_BYTES + NONCE_LEN;
 
 /// Key that encrypts secrets. `Debug` does not print it.
 pub struct SealingKey {
     key: LessSafeKey,
     /// Distinguishes this key from others.
-    id: [u8; ID],
+    id: [u8; KEY_ID_BYTES],
 }
 
 /// Encrypted secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sealed(pub(crate) Vec<u8>);
+pub struct SealedSecrets(pub(crate) Vec<u8>);
 
 impl SealingKey {
     /// Generates a key, as text.
@@ -35,17 +35,17 @@ impl SealingKey {
     /// # Errors
     /// The system provides no random bytes.
     pub fn generate() -> Result<String, Error> {
-        Ok(random::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(random_bytes::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Encrypts bytes. They only decrypt with the same `about`, which is authenticated but not stored.
     ///
     /// # Errors
     /// The system provides no random bytes.
-    pub fn seal(&self, about: &str, plain: &[u8]) -> Result<Sealed, Error> {
+    pub fn seal(&self, about: &str, plain: &[u8]) -> Result<SealedSecrets, Error> {
         // Random nonces of one key collide by chance only after about 2^48 messages.
-        let nonce = random::<NONCE_LEN>()?;
-        let mut sealed = [&[FORMAT][..], &self.id, &nonce].concat();
+        let nonce = random_bytes::<NONCE_LEN>()?;
+        let mut sealed = [&[FORMAT_VERSION][..], &self.id, &nonce].concat();
         let mut bytes = plain.to_vec();
         let done = self.key.seal_in_place_append_tag(
             Nonce::assume_unique_for_key(nonce),
@@ -54,23 +54,23 @@ impl SealingKey {
         );
         done.map_err(|_| Error::invalid("secrets", "are too long"))?;
         sealed.append(&mut bytes);
-        Ok(Sealed(sealed))
+        Ok(SealedSecrets(sealed))
     }
 
     /// Decrypts sealed bytes.
     ///
     /// # Errors
     /// They were sealed with another key or for another subject, or were changed since.
-    pub fn open(&self, about: &str, Sealed(sealed): &Sealed) -> Result<Vec<u8>, Error> {
+    pub fn open(&self, about: &str, SealedSecrets(sealed): &SealedSecrets) -> Result<Vec<u8>, Error> {
         let damaged = || Error::Damaged(format!("the secrets of {about} were changed after sealing"));
-        let (head, body) = sealed.split_at_checked(HEAD).ok_or_else(damaged)?;
-        if head[0] != FORMAT {
+        let (head, body) = sealed.split_at_checked(HEADER_BYTES).ok_or_else(damaged)?;
+        if head[0] != FORMAT_VERSION {
             return Err(damaged());
         }
-        if head[1..=ID] != self.id {
-            return Err(Error::OtherKey);
+        if head[1..=KEY_ID_BYTES] != self.id {
+            return Err(Error::WrongSealingKey);
         }
-        let nonce = Nonce::try_assume_unique_for_key(&head[1 + ID..]).map_err(|_| damaged())?;
+        let nonce = Nonce::try_assume_unique_for_key(&head[1 + KEY_ID_BYTES..]).map_err(|_| damaged())?;
         let mut bytes = body.to_vec();
         let plain = self.key.open_in_place(nonce, Aad::from(about.as_bytes()), &mut bytes);
         plain.map(|plain| plain.to_vec()).map_err(|_| damaged())
@@ -92,9 +92,9 @@ impl FromStr for SealingKey {
         let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16);
         let bytes = (0..64).step_by(2).map(byte).collect::<Result<Vec<u8>, _>>().map_err(|_| wrong())?;
         let key = UnboundKey::new(&CHACHA20_POLY1305, &bytes).map_err(|_| wrong())?;
-        let mut id = [0; ID];
+        let mut id = [0; KEY_ID_BYTES];
         // Derived from a digest with its own prefix, so that the id reveals nothing about the key.
-        id.copy_from_slice(&Sha256::digest([b"belljar sealing key ", &bytes[..]].concat())[..ID]);
+        id.copy_from_slice(&Sha256::digest([b"belljar sealing key ", &bytes[..]].concat())[..KEY_ID_BYTES]);
         Ok(Self { key: LessSafeKey::new(key), id })
     }
 }
@@ -114,20 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_opens_with_its_key_and_as_what_it_is_only() {
+    fn sealed_secrets_open_only_with_their_key_and_subject() {
         let (key, other) = (key(), key());
         let sealed = key.seal("e2b", b"hunter2").unwrap();
         assert!(!sealed.0.windows(7).any(|bytes| bytes == b"hunter2"));
         assert_ne!(sealed, key.seal("e2b", b"hunter2").unwrap());
         assert_eq!(key.open("e2b", &sealed).unwrap(), b"hunter2");
-        assert!(matches!(other.open("e2b", &sealed), Err(Error::OtherKey)));
+        assert!(matches!(other.open("e2b", &sealed), Err(Error::WrongSealingKey)));
         assert!(matches!(key.open("docker", &sealed), Err(Error::Damaged(_))));
-        for place in [0, HEAD - 1, HEAD, sealed.0.len() - 1] {
+        for place in [0, HEADER_BYTES - 1, HEADER_BYTES, sealed.0.len() - 1] {
             let mut changed = sealed.clone();
             changed.0[place] ^= 1;
             assert!(matches!(key.open("e2b", &changed), Err(Error::Damaged(_))), "{place}");
         }
-        assert!(matches!(key.open("e2b", &Sealed(vec![FORMAT])), Err(Error::Damaged(_))));
+        assert!(matches!(key.open("e2b", &SealedSecrets(vec![FORMAT_VERSION])), Err(Error::Damaged(_))));
     }
 
     #[test]

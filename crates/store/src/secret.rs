@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use crate::error::Error;
 
 /// Returns random bytes from the system.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|error| Error::Random(error.to_string()))?;
     Ok(bytes)
@@ -18,9 +18,9 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
 
 /// Text of an API key. `Debug` does not print it.
 #[derive(Clone)]
-pub struct Secret(String);
+pub struct KeySecret(String);
 
-impl Secret {
+impl KeySecret {
     pub(crate) fn new(text: String) -> Self {
         Self(text)
     }
@@ -31,7 +31,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
@@ -44,7 +44,7 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// Computes the digest of `bytes`.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn compute(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn digests_compare_every_byte() {
-        let digest = Digest::of(b"key");
-        assert!(digest.matches(&Digest::of(b"key")));
+        let digest = Digest::compute(b"key");
+        assert!(digest.matches(&Digest::compute(b"key")));
         for place in 0..32 {
             let mut other = digest;
             other.0[place] ^= 1;
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_secret_does_not_print() {
-        let secret = Secret::new("hunter2".to_owned());
+        let secret = KeySecret::new("hunter2".to_owned());
         assert!(!format!("{secret:?}").contains("hunter2"));
         assert_eq!(secret.reveal(), "hunter2");
     }

@@ -4,13 +4,13 @@
 use rusqlite::{OptionalExtension, params};
 use serde_json::Value;
 
-use crate::bound::{self, MAX_SETTINGS, MAX_WORD};
 use crate::error::Error;
+use crate::size_limits::{self, MAX_SETTINGS_BYTES, MAX_WORD_BYTES};
 use crate::store::Store;
 use crate::time::Timestamp;
 
 /// Setting that [`Store::probe`] writes.
-const PROBED: &str = "store.probed_ms";
+const PROBE_SETTING: &str = "store.probed_ms";
 
 impl Store {
     /// Stores a setting, or deletes it if the value is `null`.
@@ -18,12 +18,14 @@ impl Store {
     /// # Errors
     /// The value is longer than 64 KB.
     pub async fn set_setting(&self, name: &str, value: &Value) -> Result<(), Error> {
-        let name = bound::text("setting", name.to_owned(), MAX_WORD)?;
-        let json = (!value.is_null()).then(|| bound::json("setting", value, MAX_SETTINGS)).transpose()?;
+        let name = size_limits::check_text("setting", name.to_owned(), MAX_WORD_BYTES)?;
+        let json = (!value.is_null())
+            .then(|| size_limits::encode_json("setting", value, MAX_SETTINGS_BYTES))
+            .transpose()?;
         self.write(move |db| {
             let done = match &json {
                 None => db.execute("DELETE FROM settings WHERE name = ?", [&name]),
-                Some(json) => db.prepare_cached(PUT)?.execute(params![name, json]),
+                Some(json) => db.prepare_cached(UPSERT_SETTING)?.execute(params![name, json]),
             };
             Ok(done.map(drop)?)
         })
@@ -52,11 +54,11 @@ impl Store {
     pub async fn probe(&self, at: Timestamp) -> Result<(), Error> {
         self.write(move |db| {
             let value = at.millis().to_string();
-            Ok(db.prepare_cached(PUT)?.execute(params![PROBED, value]).map(drop)?)
+            Ok(db.prepare_cached(UPSERT_SETTING)?.execute(params![PROBE_SETTING, value]).map(drop)?)
         })
         .await
     }
 }
 
-const PUT: &str =
+const UPSERT_SETTING: &str =
     "INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value";

@@ -9,29 +9,29 @@ use rusqlite::Connection;
 use tokio::sync::mpsc;
 
 use crate::error::Error;
-use crate::log;
-use crate::open::{self, Lock, Options};
-use crate::readers::{self, Readers};
-use crate::writer::{self, Queue};
+use crate::open::{self, DatabaseLock, StoreOptions};
+use crate::readers::{self, ReaderPool};
+use crate::wal;
+use crate::writer::{self, WriteQueue};
 
 /// Size in bytes of a write that carries only names and numbers.
-const SMALL: usize = 1 << 10;
+const SMALL_WRITE_BYTES: usize = 1 << 10;
 
 /// The database as the rest of the server uses it. Share it in an `Arc`.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) path: PathBuf,
     pub(crate) backing_up: Arc<AtomicBool>,
-    queue: Queue,
-    readers: Readers,
+    queue: WriteQueue,
+    readers: ReaderPool,
     /// Each thread holds a sender of this channel, so the channel closes when the last thread ends.
     threads: mpsc::Receiver<()>,
 }
 
 /// Held by every thread: the database lock and a sender that shows the thread is alive. The fields drop in
 /// this order, so that once [`Store::close`] returns, the lock is free.
-struct Life {
-    _lock: Arc<Lock>,
+struct ThreadGuard {
+    _lock: Arc<DatabaseLock>,
     _alive: mpsc::Sender<()>,
 }
 
@@ -40,22 +40,22 @@ impl Store {
     ///
     /// # Errors
     /// Another process uses the database, the file is not Belljar's or has a newer schema, or the disk fails.
-    pub fn open(path: &Path, options: &Options) -> Result<Self, Error> {
-        let lock = Arc::new(Lock::take(path)?);
+    pub fn open(path: &Path, options: &StoreOptions) -> Result<Self, Error> {
+        let lock = Arc::new(DatabaseLock::acquire(path)?);
         let (alive, threads) = mpsc::channel(1);
-        let life = || Life { _lock: Arc::clone(&lock), _alive: alive.clone() };
-        let connection = open::writer(path, options)?;
+        let life = || ThreadGuard { _lock: Arc::clone(&lock), _alive: alive.clone() };
+        let connection = open::open_writer(path, options)?;
         let readers =
-            (0..options.readers.get()).map(|_| open::reader(path)).collect::<Result<Vec<_>, _>>()?;
+            (0..options.readers.get()).map(|_| open::open_reader(path)).collect::<Result<Vec<_>, _>>()?;
 
-        let (watch, copier) = log::watch();
-        let second = open::second_writer(path, options)?;
+        let (watch, copier) = wal::monitor();
+        let second = open::open_checkpointer(path, options)?;
         spawn(path, "store-log", life(), second, move |connection| copier.run(connection))?;
-        let (queue, writes) = Queue::new(options.queue, options.queue_bytes);
+        let (queue, writes) = WriteQueue::new(options.max_queued, options.queue_bytes);
         spawn(path, "store-writer", life(), connection, move |connection| {
             writer::run(connection, writes, &watch);
         })?;
-        let (reads, waiting) = Readers::new(options.queue);
+        let (reads, waiting) = ReaderPool::new(options.max_queued);
         for connection in readers {
             let (waiting, timeout) = (Arc::clone(&waiting), options.read_timeout);
             spawn(path, "store-reader", life(), connection, move |connection| {
@@ -79,16 +79,16 @@ impl Store {
         T: Send + 'static,
         F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
     {
-        self.queue.offer(SMALL, work)?.await.map_err(|_| Error::Closed)?
+        self.queue.try_enqueue(SMALL_WRITE_BYTES, work)?.await.map_err(|_| Error::Closed)?
     }
 
     /// Records something that has already happened; waits while the queue is full.
-    pub(crate) async fn record<T, F>(&self, bytes: usize, work: F) -> Result<T, Error>
+    pub(crate) async fn write_waiting<T, F>(&self, bytes: usize, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
         F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
     {
-        self.queue.owe(SMALL + bytes, work).await?.await.map_err(|_| Error::Closed)?
+        self.queue.enqueue(SMALL_WRITE_BYTES + bytes, work).await?.await.map_err(|_| Error::Closed)?
     }
 
     pub(crate) async fn read<T, F>(&self, work: F) -> Result<T, Error>
@@ -100,11 +100,11 @@ impl Store {
     }
 
     /// Queues a write without waiting for it. The write is dropped when the queue is full.
-    pub(crate) fn mention<F>(&self, work: F)
+    pub(crate) fn write_best_effort<F>(&self, work: F)
     where
         F: FnMut(&Connection) -> Result<(), Error> + Send + 'static,
     {
-        drop(self.queue.offer(SMALL, work));
+        drop(self.queue.try_enqueue(SMALL_WRITE_BYTES, work));
     }
 }
 
@@ -112,7 +112,7 @@ impl Store {
 fn spawn(
     path: &Path,
     name: &str,
-    life: Life,
+    life: ThreadGuard,
     connection: Connection,
     work: impl FnOnce(&Connection) + Send + 'static,
 ) -> Result<(), Error> {

@@ -3,9 +3,9 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
-use crate::bound::{self, MAX_WORD};
-use crate::error::{Error, Kind, changed, still_referred_to};
+use crate::error::{Error, ObjectKind, map_still_referenced, require_changed_row};
 use crate::name::TenantName;
+use crate::size_limits::{self, MAX_WORD_BYTES};
 use crate::store::Store;
 use crate::time::Timestamp;
 
@@ -47,7 +47,7 @@ pub struct Tenant {
 const COLUMNS: &str = "name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, disk_bytes, created_ms, \
                        disabled_ms, stored_bytes, policy, provider";
 /// Maximum number of tenants; a list returns all of them at once.
-const MOST: i64 = 10_000;
+const MAX_TENANTS: i64 = 10_000;
 
 impl Store {
     /// Adds a tenant.
@@ -55,16 +55,19 @@ impl Store {
     /// # Errors
     /// The name is taken, or there are already 10,000.
     pub async fn add_tenant(&self, name: &TenantName, quotas: Quotas, at: Timestamp) -> Result<(), Error> {
-        let (name, [cpu, memory, disk]) = (name.clone(), large(&quotas)?);
+        let (name, [cpu, memory, disk]) = (name.clone(), large_quotas(&quotas)?);
         self.write(move |db| {
             let count: i64 = db.query_row("SELECT count(*) FROM tenants", [], |row| row.get(0))?;
-            if count >= MOST {
-                return Err(Error::invalid("tenant", format!("there are already {MOST}; remove some")));
+            if count >= MAX_TENANTS {
+                return Err(Error::invalid(
+                    "tenant",
+                    format!("there are already {MAX_TENANTS}; remove some"),
+                ));
             }
             let sql = "INSERT INTO tenants (name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, \
                        disk_bytes, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
             let values = params![name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk, at];
-            changed(db.prepare_cached(sql)?.execute(values)?, Error::Exists(Kind::Tenant))
+            require_changed_row(db.prepare_cached(sql)?.execute(values)?, Error::Exists(ObjectKind::Tenant))
         })
         .await
     }
@@ -74,12 +77,12 @@ impl Store {
     /// # Errors
     /// The tenant does not exist.
     pub async fn set_quotas(&self, name: &TenantName, quotas: Quotas) -> Result<(), Error> {
-        let (name, [cpu, memory, disk]) = (name.clone(), large(&quotas)?);
+        let (name, [cpu, memory, disk]) = (name.clone(), large_quotas(&quotas)?);
         self.write(move |db| {
             let sql = "UPDATE tenants SET concurrency = ?2, sandboxes = ?3, cpu_seconds_per_day = ?4, \
                        memory_bytes = ?5, disk_bytes = ?6 WHERE name = ?1";
             let values = params![name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk];
-            changed(db.prepare_cached(sql)?.execute(values)?, Error::NotFound(Kind::Tenant))
+            require_changed_row(db.prepare_cached(sql)?.execute(values)?, Error::NotFound(ObjectKind::Tenant))
         })
         .await
     }
@@ -89,10 +92,11 @@ impl Store {
     /// # Errors
     /// The tenant does not exist, or the name is too long.
     pub async fn set_tenant_policy(&self, name: &TenantName, policy: &str) -> Result<(), Error> {
-        let (name, policy) = (name.clone(), bound::text("policy", policy.to_owned(), MAX_WORD)?);
+        let (name, policy) =
+            (name.clone(), size_limits::check_text("policy", policy.to_owned(), MAX_WORD_BYTES)?);
         self.write(move |db| {
             let sql = "UPDATE tenants SET policy = ?2 WHERE name = ?1";
-            changed(db.execute(sql, params![name, policy])?, Error::NotFound(Kind::Tenant))
+            require_changed_row(db.execute(sql, params![name, policy])?, Error::NotFound(ObjectKind::Tenant))
         })
         .await
     }
@@ -106,11 +110,16 @@ impl Store {
         name: &TenantName,
         provider: Option<String>,
     ) -> Result<(), Error> {
-        let provider = provider.map(|provider| bound::text("provider", provider, MAX_WORD)).transpose()?;
+        let provider = provider
+            .map(|provider| size_limits::check_text("provider", provider, MAX_WORD_BYTES))
+            .transpose()?;
         let name = name.clone();
         self.write(move |db| {
             let sql = "UPDATE tenants SET provider = ?2 WHERE name = ?1";
-            changed(db.execute(sql, params![name, provider])?, Error::NotFound(Kind::Tenant))
+            require_changed_row(
+                db.execute(sql, params![name, provider])?,
+                Error::NotFound(ObjectKind::Tenant),
+            )
         })
         .await
     }
@@ -123,7 +132,7 @@ impl Store {
         let name = name.clone();
         self.write(move |db| {
             let sql = "UPDATE tenants SET disabled_ms = ?2 WHERE name = ?1";
-            changed(db.execute(sql, params![name, since])?, Error::NotFound(Kind::Tenant))
+            require_changed_row(db.execute(sql, params![name, since])?, Error::NotFound(ObjectKind::Tenant))
         })
         .await
     }
@@ -138,7 +147,10 @@ impl Store {
             db.execute("DELETE FROM keys WHERE tenant = ?", [&name])?;
             db.execute("DELETE FROM usage WHERE tenant = ?", [&name])?;
             let removed = db.execute("DELETE FROM tenants WHERE name = ?", [&name]);
-            changed(removed.map_err(still_referred_to(Kind::Tenant))?, Error::NotFound(Kind::Tenant))
+            require_changed_row(
+                removed.map_err(map_still_referenced(ObjectKind::Tenant))?,
+                Error::NotFound(ObjectKind::Tenant),
+            )
         })
         .await
     }
@@ -190,8 +202,9 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<Tenant> {
     })
 }
 
-fn large(quotas: &Quotas) -> Result<[Option<i64>; 3], Error> {
-    let count = |field, value: Option<u64>| value.map(|value| bound::count(field, value)).transpose();
+fn large_quotas(quotas: &Quotas) -> Result<[Option<i64>; 3], Error> {
+    let count =
+        |field, value: Option<u64>| value.map(|value| size_limits::to_sql_integer(field, value)).transpose();
     Ok([
         count("cpu_seconds_per_day", quotas.cpu_seconds_per_day)?,
         count("memory_bytes", quotas.memory_bytes)?,

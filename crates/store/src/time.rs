@@ -31,13 +31,13 @@ impl Timestamp {
 
     /// Adds a duration, saturating.
     #[must_use]
-    pub fn after(self, span: Duration) -> Self {
+    pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(millis(span)))
     }
 
     /// Subtracts a duration, saturating.
     #[must_use]
-    pub fn before(self, span: Duration) -> Self {
+    pub fn minus(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(millis(span)))
     }
 
@@ -106,9 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_time_are_no_accident() {
+    fn timestamps_saturate() {
         let end = Timestamp::from_millis(i64::MAX);
-        assert_eq!(end.after(Duration::MAX), end);
-        assert!(Timestamp::now().before(Duration::MAX) < Timestamp::from_millis(0));
+        assert_eq!(end.plus(Duration::MAX), end);
+        assert!(Timestamp::now().minus(Duration::MAX) < Timestamp::from_millis(0));
     }
 }

@@ -3,15 +3,15 @@
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::Serialize;
 
-use crate::bound;
-use crate::error::{Error, owner_missing};
+use crate::error::{Error, map_missing_tenant};
 use crate::name::TenantName;
+use crate::size_limits;
 use crate::store::Store;
 use crate::time::Day;
 
 /// A tenant's resource usage in one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Usage {
+pub struct DailyUsage {
     /// CPU time.
     pub cpu_ms: u64,
     /// Number of executions that ended.
@@ -19,14 +19,14 @@ pub struct Usage {
 }
 
 /// Maximum number of days in one answer: ten years.
-const MOST_DAYS: u32 = 3_660;
+const MAX_DAYS: u32 = 3_660;
 
 impl Store {
     /// Returns a tenant's usage on one day, so far.
     ///
     /// # Errors
     /// The database cannot be read.
-    pub async fn usage(&self, tenant: &TenantName, day: Day) -> Result<Usage, Error> {
+    pub async fn usage(&self, tenant: &TenantName, day: Day) -> Result<DailyUsage, Error> {
         let tenant = tenant.clone();
         self.read(move |db| {
             let sql = "SELECT cpu_ms, executions FROM usage WHERE tenant = ? AND day = ?";
@@ -47,13 +47,13 @@ impl Store {
         tenant: &TenantName,
         first: Day,
         last: Day,
-    ) -> Result<Vec<(Day, Usage)>, Error> {
+    ) -> Result<Vec<(Day, DailyUsage)>, Error> {
         let tenant = tenant.clone();
         self.read(move |db| {
             let sql = "SELECT day, cpu_ms, executions FROM usage \
                        WHERE tenant = ? AND day BETWEEN ? AND ? ORDER BY day LIMIT ?";
             let mut statement = db.prepare_cached(sql)?;
-            let days = statement.query_map(params![tenant, first, last, MOST_DAYS], |row| {
+            let days = statement.query_map(params![tenant, first, last, MAX_DAYS], |row| {
                 Ok((row.get(0)?, from_row(row, 1)?))
             })?;
             Ok(days.collect::<Result<_, _>>()?)
@@ -65,24 +65,26 @@ impl Store {
     ///
     /// # Errors
     /// The tenant does not exist, or the database cannot be written.
-    pub async fn add_usage(&self, tenant: &TenantName, day: Day, used: Usage) -> Result<(), Error> {
+    pub async fn add_usage(&self, tenant: &TenantName, day: Day, used: DailyUsage) -> Result<(), Error> {
         let tenant = tenant.clone();
-        self.record(0, move |db| add(db, &tenant, day, used)).await
+        self.write_waiting(0, move |db| add(db, &tenant, day, used)).await
     }
 }
 
-pub(crate) fn add(db: &Connection, tenant: &TenantName, day: Day, used: Usage) -> Result<(), Error> {
+pub(crate) fn add(db: &Connection, tenant: &TenantName, day: Day, used: DailyUsage) -> Result<(), Error> {
     let sql = "INSERT INTO usage (tenant, day, cpu_ms, executions) VALUES (?, ?, ?, ?) \
                ON CONFLICT DO UPDATE SET cpu_ms = cpu_ms + excluded.cpu_ms, \
                executions = executions + excluded.executions";
-    let (cpu, executions) =
-        (bound::count("cpu_ms", used.cpu_ms)?, bound::count("executions", used.executions)?);
+    let (cpu, executions) = (
+        size_limits::to_sql_integer("cpu_ms", used.cpu_ms)?,
+        size_limits::to_sql_integer("executions", used.executions)?,
+    );
     let added = db.prepare_cached(sql)?.execute(params![tenant, day, cpu, executions]);
-    added.map(drop).map_err(owner_missing)
+    added.map(drop).map_err(map_missing_tenant)
 }
 
-fn from_row(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Usage> {
-    Ok(Usage {
+fn from_row(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<DailyUsage> {
+    Ok(DailyUsage {
         cpu_ms: row.get::<_, i64>(first)?.unsigned_abs(),
         executions: row.get::<_, i64>(first + 1)?.unsigned_abs(),
     })

@@ -10,28 +10,28 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
 
 use crate::error::Error;
-use crate::log::Watch;
+use crate::wal::WalMonitor;
 
 /// Maximum number of writes in one transaction.
-const GROUP: usize = 256;
+const MAX_GROUP_WRITES: usize = 256;
 /// Unit in which queued bytes are counted, because a semaphore counts in 32 bits.
-const GRAIN: usize = 1 << 10;
+const PERMIT_BYTES: usize = 1 << 10;
 
 /// A queued write: applied in a group, possibly retried alone, and answered once.
-pub(crate) trait Write: Send {
+pub(crate) trait QueuedWrite: Send {
     /// Applies the write and returns whether to keep its changes.
     fn apply(&mut self, connection: &Connection) -> bool;
     fn answer(self: Box<Self>, committed: Result<(), Error>);
 }
 
-struct Job<T, F> {
+struct WriteJob<T, F> {
     work: F,
     outcome: Option<Result<T, Error>>,
     reply: oneshot::Sender<Result<T, Error>>,
-    weight: OwnedSemaphorePermit,
+    permits: OwnedSemaphorePermit,
 }
 
-impl<T, F> Write for Job<T, F>
+impl<T, F> QueuedWrite for WriteJob<T, F>
 where
     T: Send,
     F: FnMut(&Connection) -> Result<T, Error> + Send,
@@ -44,7 +44,7 @@ where
     }
 
     fn answer(self: Box<Self>, committed: Result<(), Error>) {
-        let Self { work, outcome, reply, weight } = *self;
+        let Self { work, outcome, reply, permits: weight } = *self;
         // Released before the reply, so that a caller that has its reply finds the space free.
         drop((work, weight));
         let answer = match (outcome, committed) {
@@ -59,37 +59,37 @@ where
 }
 
 /// Receives a write's result after the commit.
-pub(crate) type Answer<T> = oneshot::Receiver<Result<T, Error>>;
+pub(crate) type WriteReply<T> = oneshot::Receiver<Result<T, Error>>;
 
 /// Sender of writes to the writer thread, which ends when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub(crate) struct Queue {
-    writes: mpsc::Sender<Box<dyn Write>>,
-    room: Arc<Semaphore>,
-    grains: u32,
+pub(crate) struct WriteQueue {
+    writes: mpsc::Sender<Box<dyn QueuedWrite>>,
+    free_permits: Arc<Semaphore>,
+    max_permits: u32,
 }
 
-impl Queue {
-    pub(crate) fn new(writes: NonZeroU16, bytes: usize) -> (Self, mpsc::Receiver<Box<dyn Write>>) {
+impl WriteQueue {
+    pub(crate) fn new(writes: NonZeroU16, bytes: usize) -> (Self, mpsc::Receiver<Box<dyn QueuedWrite>>) {
         let (sender, receiver) = mpsc::channel(writes.get().into());
-        let grains = u32::try_from(bytes / GRAIN).unwrap_or(u32::MAX).max(1);
+        let grains = u32::try_from(bytes / PERMIT_BYTES).unwrap_or(u32::MAX).max(1);
         let room = Arc::new(Semaphore::new((grains as usize).min(Semaphore::MAX_PERMITS)));
-        (Self { writes: sender, room, grains }, receiver)
+        (Self { writes: sender, free_permits: room, max_permits: grains }, receiver)
     }
 
     /// Enqueues a new write of about `bytes` bytes, or refuses it when the queue is full. An enqueued write
     /// is applied even if its caller stops waiting.
-    pub(crate) fn offer<T, F>(&self, bytes: usize, work: F) -> Result<Answer<T>, Error>
+    pub(crate) fn try_enqueue<T, F>(&self, bytes: usize, work: F) -> Result<WriteReply<T>, Error>
     where
         T: Send + 'static,
         F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
     {
-        let room = Arc::clone(&self.room).try_acquire_many_owned(self.grains(bytes));
+        let room = Arc::clone(&self.free_permits).try_acquire_many_owned(self.permits(bytes));
         let weight = room.map_err(|error| match error {
             TryAcquireError::NoPermits => Error::QueueFull,
             TryAcquireError::Closed => Error::Closed,
         })?;
-        let (job, answer) = job(work, weight);
+        let (job, answer) = boxed_job(work, weight);
         self.writes.try_send(job).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Error::QueueFull,
             mpsc::error::TrySendError::Closed(_) => Error::Closed,
@@ -98,55 +98,59 @@ impl Queue {
     }
 
     /// Enqueues a record of something that has already happened; waits for space instead of being refused.
-    pub(crate) async fn owe<T, F>(&self, bytes: usize, work: F) -> Result<Answer<T>, Error>
+    pub(crate) async fn enqueue<T, F>(&self, bytes: usize, work: F) -> Result<WriteReply<T>, Error>
     where
         T: Send + 'static,
         F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
     {
-        let room = Arc::clone(&self.room).acquire_many_owned(self.grains(bytes)).await;
-        let (job, answer) = job(work, room.map_err(|_| Error::Closed)?);
+        let room = Arc::clone(&self.free_permits).acquire_many_owned(self.permits(bytes)).await;
+        let (job, answer) = boxed_job(work, room.map_err(|_| Error::Closed)?);
         self.writes.send(job).await.map_err(|_| Error::Closed)?;
         Ok(answer)
     }
 
     /// Converts bytes to permits. A write larger than the whole queue is admitted once the queue is empty.
-    fn grains(&self, bytes: usize) -> u32 {
-        u32::try_from(bytes.div_ceil(GRAIN)).unwrap_or(u32::MAX).clamp(1, self.grains)
+    fn permits(&self, bytes: usize) -> u32 {
+        u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.max_permits)
     }
 }
 
-fn job<T, F>(work: F, weight: OwnedSemaphorePermit) -> (Box<dyn Write>, Answer<T>)
+fn boxed_job<T, F>(work: F, weight: OwnedSemaphorePermit) -> (Box<dyn QueuedWrite>, WriteReply<T>)
 where
     T: Send + 'static,
     F: FnMut(&Connection) -> Result<T, Error> + Send + 'static,
 {
     let (reply, answer) = oneshot::channel();
-    (Box::new(Job { work, outcome: None, reply, weight }), answer)
+    (Box::new(WriteJob { work, outcome: None, reply, permits: weight }), answer)
 }
 
 /// Runs the writer thread until every [`Queue`] is dropped and all queued writes are done.
-pub(crate) fn run(connection: &Connection, mut writes: mpsc::Receiver<Box<dyn Write>>, log: &Watch) {
-    log.begin(connection);
+pub(crate) fn run(
+    connection: &Connection,
+    mut writes: mpsc::Receiver<Box<dyn QueuedWrite>>,
+    log: &WalMonitor,
+) {
+    log.install_hook(connection);
     while let Some(first) = writes.blocking_recv() {
         let mut group = vec![first];
-        while group.len() < GROUP
+        while group.len() < MAX_GROUP_WRITES
             && let Ok(write) = writes.try_recv()
         {
             group.push(write);
         }
-        settle(connection, group);
-        log.look(connection);
+        commit_and_reply(connection, group);
+        log.after_commit(connection);
     }
-    log.end(connection);
+    log.truncate_at_end(connection);
 }
 
 /// Commits a group and replies to it. If the whole group fails, each write is retried alone, so that one
 /// write too large for the disk does not fail the others.
-fn settle(connection: &Connection, mut group: Vec<Box<dyn Write>>) {
-    match commit(connection, &mut group) {
+fn commit_and_reply(connection: &Connection, mut group: Vec<Box<dyn QueuedWrite>>) {
+    match commit_group(connection, &mut group) {
         Err(_) if group.len() > 1 => {
             for write in group {
-                settle(connection, vec![write]);
+                commit_and_reply(connection, vec![write]);
             }
         }
         Err(error) => {
@@ -162,7 +166,7 @@ fn settle(connection: &Connection, mut group: Vec<Box<dyn Write>>) {
     }
 }
 
-fn commit(connection: &Connection, group: &mut [Box<dyn Write>]) -> Result<(), Error> {
+fn commit_group(connection: &Connection, group: &mut [Box<dyn QueuedWrite>]) -> Result<(), Error> {
     let told = |sql: &str| connection.prepare_cached(sql)?.execute([]);
     let all = || -> rusqlite::Result<()> {
         told("BEGIN IMMEDIATE")?;

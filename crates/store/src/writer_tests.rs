@@ -6,28 +6,28 @@ use std::thread;
 use rusqlite::params;
 
 use super::*;
-use crate::log;
-use crate::open::{self, Options};
+use crate::open::{self, StoreOptions};
+use crate::wal;
 
 /// A writer on its own thread, and the directory of its database.
-struct Bench {
-    queue: Queue,
+struct TestWriter {
+    queue: WriteQueue,
     folder: tempfile::TempDir,
     thread: thread::JoinHandle<()>,
 }
 
-fn bench(writes: u16, bytes: usize, options: &Options) -> Bench {
+fn test_writer(writes: u16, bytes: usize, options: &StoreOptions) -> TestWriter {
     let folder = tempfile::tempdir().unwrap();
-    let connection = open::writer(&folder.path().join("belljar.db"), options).unwrap();
-    let (queue, receiver) = Queue::new(NonZeroU16::new(writes).unwrap(), bytes);
-    let (watch, copier) = log::watch();
-    let second = open::second_writer(&folder.path().join("belljar.db"), options).unwrap();
+    let connection = open::open_writer(&folder.path().join("belljar.db"), options).unwrap();
+    let (queue, receiver) = WriteQueue::new(NonZeroU16::new(writes).unwrap(), bytes);
+    let (watch, copier) = wal::monitor();
+    let second = open::open_checkpointer(&folder.path().join("belljar.db"), options).unwrap();
     thread::spawn(move || copier.run(&second));
     let thread = thread::spawn(move || run(&connection, receiver, &watch));
-    Bench { queue, folder, thread }
+    TestWriter { queue, folder, thread }
 }
 
-impl Bench {
+impl TestWriter {
     /// Blocks the writer in the middle of a write until the returned sender is used.
     fn block(&self) -> std_mpsc::Sender<()> {
         let (go, wait) = std_mpsc::channel();
@@ -37,14 +37,14 @@ impl Bench {
             let _ = wait.recv();
             Ok(())
         };
-        drop(self.queue.offer(0, work).unwrap());
+        drop(self.queue.try_enqueue(0, work).unwrap());
         has_begun.recv().unwrap();
         go
     }
 
-    fn put(&self, name: &str, bytes: usize) -> Result<Answer<()>, Error> {
+    fn put(&self, name: &str, bytes: usize) -> Result<WriteReply<()>, Error> {
         let (name, value) = (name.to_owned(), "x".repeat(bytes));
-        self.queue.offer(bytes, move |db| {
+        self.queue.try_enqueue(bytes, move |db| {
             db.execute("INSERT INTO settings (name, value) VALUES (?, ?)", params![name, value])?;
             Ok(())
         })
@@ -53,20 +53,20 @@ impl Bench {
     fn names(self) -> Vec<String> {
         drop(self.queue);
         self.thread.join().unwrap();
-        let connection = open::reader(&self.folder.path().join("belljar.db")).unwrap();
+        let connection = open::open_reader(&self.folder.path().join("belljar.db")).unwrap();
         let mut statement = connection.prepare("SELECT name FROM settings ORDER BY name").unwrap();
         statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
     }
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_what_is_new_and_lets_wait_what_is_owed() {
-    let bench = bench(2, 1 << 20, &Options::default());
+async fn a_full_queue_refuses_new_writes_and_delays_records() {
+    let bench = test_writer(2, 1 << 20, &StoreOptions::default());
     let go = bench.block();
     let waiting = [bench.put("a", 1).unwrap(), bench.put("b", 1).unwrap()];
     assert!(matches!(bench.put("c", 1), Err(Error::QueueFull)));
     let queue = bench.queue.clone();
-    let owed = tokio::spawn(async move { queue.owe(0, |_| Ok(7)).await?.await.unwrap() });
+    let owed = tokio::spawn(async move { queue.enqueue(0, |_| Ok(7)).await?.await.unwrap() });
     tokio::task::yield_now().await;
     assert!(!owed.is_finished());
     go.send(()).unwrap();
@@ -78,8 +78,8 @@ async fn a_full_queue_refuses_what_is_new_and_lets_wait_what_is_owed() {
 }
 
 #[tokio::test]
-async fn bytes_that_wait_are_bounded_too() {
-    let bench = bench(100, 64 << 10, &Options::default());
+async fn queued_bytes_are_bounded() {
+    let bench = test_writer(100, 64 << 10, &StoreOptions::default());
     let go = bench.block();
     let waiting = bench.put("a", 60 << 10).unwrap();
     assert!(matches!(bench.put("b", 10 << 10), Err(Error::QueueFull)));
@@ -91,11 +91,11 @@ async fn bytes_that_wait_are_bounded_too() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_is_undone_alone() {
-    let bench = bench(100, 1 << 20, &Options::default());
+async fn a_failed_write_is_rolled_back_alone() {
+    let bench = test_writer(100, 1 << 20, &StoreOptions::default());
     let go = bench.block();
     let good = bench.put("good", 1).unwrap();
-    let half = bench.queue.offer(0, |db| -> Result<(), Error> {
+    let half = bench.queue.try_enqueue(0, |db| -> Result<(), Error> {
         db.execute("INSERT INTO settings (name, value) VALUES ('half', '')", [])?;
         db.execute("INSERT INTO settings (name, value) VALUES ('good', '')", [])?;
         Ok(())
@@ -109,8 +109,9 @@ async fn a_write_that_fails_is_undone_alone() {
 }
 
 #[tokio::test]
-async fn one_write_too_big_for_the_disk_takes_no_other_with_it() {
-    let bench = bench(100, 64 << 20, &Options { max_bytes: Some(2 << 20), ..Options::default() });
+async fn a_write_too_large_for_the_disk_fails_alone() {
+    let bench =
+        test_writer(100, 64 << 20, &StoreOptions { max_bytes: Some(2 << 20), ..StoreOptions::default() });
     let go = bench.block();
     let first = bench.put("first", 1_000).unwrap();
     let big = bench.put("big", 4 << 20).unwrap();
@@ -124,15 +125,15 @@ async fn one_write_too_big_for_the_disk_takes_no_other_with_it() {
 }
 
 #[tokio::test]
-async fn what_was_handed_in_is_done_though_nobody_waits() {
-    let bench = bench(100, 1 << 20, &Options::default());
+async fn queued_writes_complete_without_a_waiting_caller() {
+    let bench = test_writer(100, 1 << 20, &StoreOptions::default());
     drop(bench.put("a", 1).unwrap());
     assert_eq!(bench.names(), ["a"]);
 }
 
 #[tokio::test]
-async fn the_log_does_not_grow_for_ever() {
-    let bench = bench(100, 64 << 20, &Options::default());
+async fn the_wal_stays_bounded() {
+    let bench = test_writer(100, 64 << 20, &StoreOptions::default());
     for round in 0..800 {
         bench.put(&format!("{round:03}"), 100_000).unwrap().await.unwrap().unwrap();
     }

@@ -5,33 +5,33 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Image types that models can view.
-const SEEN: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+const VIEWABLE_TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 /// Maximum number of images in one answer.
 const MAX_IMAGES: usize = 8;
 /// Maximum size of an image in base64, in bytes.
-const MAX_IMAGE: usize = 4 << 20;
+const MAX_IMAGE_BASE64_BYTES: usize = 4 << 20;
 
 /// The answer of a tool.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ToolAnswer {
     /// Text for the model.
     pub text: String,
     /// Images for the model.
-    pub images: Vec<Image>,
+    pub images: Vec<AnswerImage>,
     /// The complete answer, matching the tool's output schema; absent if the call failed.
     pub structured: Option<Value>,
 }
 
 /// An image in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image {
+pub struct AnswerImage {
     /// MIME type, e.g. `image/png`.
     pub mime_type: String,
     /// Content in base64.
     pub data: String,
 }
 
-impl Answer {
+impl ToolAnswer {
     pub(crate) fn new(text: String, structured: Value) -> Self {
         Self { text, images: Vec::new(), structured: Some(structured) }
     }
@@ -49,16 +49,17 @@ impl Answer {
 
 /// An artifact in the result object.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Artifact {
+pub(crate) struct ResultArtifact {
     pub(crate) name: String,
     pub(crate) mime_type: String,
     pub(crate) size: u64,
     content_base64: String,
 }
 
-impl Artifact {
-    fn is_seen(&self) -> bool {
-        SEEN.contains(&self.mime_type.as_str()) && self.content_base64.len() <= MAX_IMAGE
+impl ResultArtifact {
+    fn is_viewable(&self) -> bool {
+        VIEWABLE_TYPES.contains(&self.mime_type.as_str())
+            && self.content_base64.len() <= MAX_IMAGE_BASE64_BYTES
     }
 
     pub(crate) fn describe(&self) -> String {
@@ -67,7 +68,8 @@ impl Artifact {
 }
 
 /// Returns the artifacts that a model can view.
-pub(crate) fn images(artifacts: Vec<Artifact>) -> Vec<Image> {
-    let seen = artifacts.into_iter().filter(Artifact::is_seen).take(MAX_IMAGES);
-    seen.map(|artifact| Image { mime_type: artifact.mime_type, data: artifact.content_base64 }).collect()
+pub(crate) fn viewable_images(artifacts: Vec<ResultArtifact>) -> Vec<AnswerImage> {
+    let seen = artifacts.into_iter().filter(ResultArtifact::is_viewable).take(MAX_IMAGES);
+    seen.map(|artifact| AnswerImage { mime_type: artifact.mime_type, data: artifact.content_base64 })
+        .collect()
 }

@@ -3,22 +3,22 @@
 use serde_json::{Map, Value, json};
 
 use crate::Error;
-use crate::answer::{Answer, Image};
+use crate::answer::{AnswerImage, ToolAnswer};
 
 /// A tool call.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Call {
+pub struct ModelCall {
     /// Name of the tool, if given.
     pub name: Option<String>,
     /// Input of the tool.
     pub input: Map<String, Value>,
     /// Format of the reply.
-    pub reply: Reply,
+    pub reply: ReplyFormat,
 }
 
 /// The format of a call and its reply, with the id of the call.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Reply {
+pub enum ReplyFormat {
     /// OpenAI chat completions: `{"id", "type": "function", "function": {"name", "arguments": "{…}"}}`.
     Chat(Value),
     /// OpenAI responses: `{"type": "function_call", "call_id", "name", "arguments": "{…}"}`.
@@ -29,7 +29,7 @@ pub enum Reply {
     Plain,
 }
 
-impl Call {
+impl ModelCall {
     /// Parses a call.
     ///
     /// # Errors
@@ -37,43 +37,47 @@ impl Call {
     pub fn parse(mut body: Map<String, Value>) -> Result<Self, Error> {
         let kind = body.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
         if let Some(Value::Object(function)) = body.remove("function") {
-            return Self::of(function, "arguments", Reply::Chat(take(&mut body, "id")));
+            return Self::from_fields(function, "arguments", ReplyFormat::Chat(take_field(&mut body, "id")));
         }
         match kind.as_str() {
             "function_call" => {
-                let id = take(&mut body, "call_id");
-                Self::of(body, "arguments", Reply::Responses(id))
+                let id = take_field(&mut body, "call_id");
+                Self::from_fields(body, "arguments", ReplyFormat::Responses(id))
             }
             "tool_use" => {
-                let id = take(&mut body, "id");
-                Self::of(body, "input", Reply::Messages(id))
+                let id = take_field(&mut body, "id");
+                Self::from_fields(body, "input", ReplyFormat::Messages(id))
             }
-            _ if is_only(&body, &["name", "arguments"]) => Self::of(body, "arguments", Reply::Plain),
-            _ if is_only(&body, &["name", "input"]) => Self::of(body, "input", Reply::Plain),
+            _ if has_exactly(&body, &["name", "arguments"]) => {
+                Self::from_fields(body, "arguments", ReplyFormat::Plain)
+            }
+            _ if has_exactly(&body, &["name", "input"]) => {
+                Self::from_fields(body, "input", ReplyFormat::Plain)
+            }
             _ => {
-                let name = body.remove("tool").map(text).transpose()?;
-                Ok(Self { name, input: body, reply: Reply::Plain })
+                let name = body.remove("tool").map(into_string).transpose()?;
+                Ok(Self { name, input: body, reply: ReplyFormat::Plain })
             }
         }
     }
 
-    fn of(mut call: Map<String, Value>, field: &str, reply: Reply) -> Result<Self, Error> {
-        let name = call.remove("name").map(text).transpose()?;
-        let input = match take(&mut call, field) {
+    fn from_fields(mut call: Map<String, Value>, field: &str, reply: ReplyFormat) -> Result<Self, Error> {
+        let name = call.remove("name").map(into_string).transpose()?;
+        let input = match take_field(&mut call, field) {
             Value::Object(input) => input,
             Value::Null => Map::new(),
             // OpenAI's models send the arguments as a string of JSON.
             Value::String(written) if written.trim().is_empty() => Map::new(),
-            Value::String(written) => belljar_engine::json::object(written.as_bytes())?,
+            Value::String(written) => belljar_engine::json::parse_object(written.as_bytes())?,
             _ => return Err(Error::Call(format!("'{field}' is not an object"))),
         };
         Ok(Self { name, input, reply })
     }
 }
 
-impl Reply {
+impl ReplyFormat {
     /// Formats an answer as the result to return to the model.
-    pub fn with(self, answer: Answer) -> Value {
+    pub fn render(self, answer: ToolAnswer) -> Value {
         let is_error = answer.is_error();
         match self {
             Self::Chat(id) => json!({"role": "tool", "tool_call_id": id, "content": answer.text}),
@@ -81,14 +85,14 @@ impl Reply {
                 json!({"type": "function_call_output", "call_id": id, "output": answer.text})
             }
             Self::Messages(id) => {
-                let content = content(answer.text, answer.images, |image| {
+                let content = render_content(answer.text, answer.images, |image| {
                     let source = json!({"type": "base64", "media_type": image.mime_type, "data": image.data});
                     json!({"type": "image", "source": source})
                 });
                 json!({"type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error})
             }
             Self::Plain => {
-                let content = content(
+                let content = render_content(
                     answer.text,
                     answer.images,
                     |image| json!({"type": "image", "mimeType": image.mime_type, "data": image.data}),
@@ -103,15 +107,15 @@ impl Reply {
     }
 }
 
-fn content(text: String, images: Vec<Image>, image: fn(Image) -> Value) -> Vec<Value> {
+fn render_content(text: String, images: Vec<AnswerImage>, image: fn(AnswerImage) -> Value) -> Vec<Value> {
     std::iter::once(json!({"type": "text", "text": text})).chain(images.into_iter().map(image)).collect()
 }
 
-fn take(body: &mut Map<String, Value>, field: &str) -> Value {
+fn take_field(body: &mut Map<String, Value>, field: &str) -> Value {
     body.remove(field).unwrap_or_default()
 }
 
-fn text(value: Value) -> Result<String, Error> {
+fn into_string(value: Value) -> Result<String, Error> {
     match value {
         Value::String(text) => Ok(text),
         _ => Err(Error::Call("the tool name is not a string".to_owned())),
@@ -119,7 +123,7 @@ fn text(value: Value) -> Result<String, Error> {
 }
 
 /// Returns whether the object has exactly these fields.
-fn is_only(body: &Map<String, Value>, fields: &[&str]) -> bool {
+fn has_exactly(body: &Map<String, Value>, fields: &[&str]) -> bool {
     body.len() == fields.len() && fields.iter().all(|field| body.contains_key(*field))
 }
 
@@ -127,17 +131,17 @@ fn is_only(body: &Map<String, Value>, fields: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(call: Value) -> Result<Call, Error> {
-        Call::parse(call.as_object().unwrap().clone())
+    fn parse(call: Value) -> Result<ModelCall, Error> {
+        ModelCall::parse(call.as_object().unwrap().clone())
     }
 
-    fn answered(call: Call) -> Value {
-        let images = vec![Image { mime_type: "image/png".to_owned(), data: "AAAA".to_owned() }];
-        call.reply.with(Answer { text: "42".to_owned(), images, structured: Some(json!({"a": 1})) })
+    fn answered(call: ModelCall) -> Value {
+        let images = vec![AnswerImage { mime_type: "image/png".to_owned(), data: "AAAA".to_owned() }];
+        call.reply.render(ToolAnswer { text: "42".to_owned(), images, structured: Some(json!({"a": 1})) })
     }
 
     #[test]
-    fn a_call_is_taken_as_it_is_and_answered_in_the_same_words() {
+    fn calls_are_answered_in_their_own_format() {
         let input = json!({"language": "python", "code": "print(42)"});
         let written = input.to_string();
         let chat = json!({"id": "call_1", "type": "function",
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_refused() {
+    fn malformed_calls_are_refused() {
         for wrong in [
             json!({"tool": 7, "code": ""}),
             json!({"type": "tool_use", "name": "run_code", "input": [1]}),

@@ -6,7 +6,7 @@ use thiserror::Error as ThisError;
 #[derive(Debug, ThisError)]
 pub enum Error {
     /// There is no tool with that name.
-    #[error("there is no tool '{0}'; available: {known}", known = crate::table::names())]
+    #[error("there is no tool '{0}'; available: {known}", known = crate::table::tool_names())]
     UnknownTool(String),
     /// The input does not match the tool's schema.
     #[error("{tool}: {message}")]
@@ -33,8 +33,8 @@ pub enum Error {
     Engine(#[from] belljar_engine::Error),
     /// An operation on the sandbox failed.
     #[error(transparent)]
-    Living(#[from] belljar_engine::living::LivingError),
+    Sandbox(#[from] belljar_engine::sandbox_handle::SandboxError),
     /// The backend failed.
     #[error("{0}")]
-    Hands(String),
+    Backend(String),
 }

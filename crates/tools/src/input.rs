@@ -29,7 +29,7 @@ pub(crate) struct RunCode {
     /// automatically: only name packages that are not imported, or that need a version.
     pub(crate) dependencies: Option<Vec<String>>,
     /// Files to write to the working folder first.
-    pub(crate) files: Option<Vec<File>>,
+    pub(crate) files: Option<Vec<ToolFile>>,
     /// Standard input of the program.
     pub(crate) stdin: Option<String>,
     /// Timeout in milliseconds (default 30000).
@@ -46,7 +46,7 @@ pub(crate) struct RunCommand {
     /// One or more lines of Bash.
     pub(crate) command: String,
     /// Files to write to the working folder first.
-    pub(crate) files: Option<Vec<File>>,
+    pub(crate) files: Option<Vec<ToolFile>>,
     /// Standard input of the command.
     pub(crate) stdin: Option<String>,
     /// Working folder (default /workspace).
@@ -61,7 +61,7 @@ pub(crate) struct RunCommand {
 /// A file to write to the working folder.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct File {
+pub(crate) struct ToolFile {
     /// Path relative to the working folder.
     pub(crate) path: String,
     /// Content as text.
@@ -184,8 +184,8 @@ fn packages(named: Option<Vec<String>>) -> Dependencies {
     Dependencies { detect: None, packages: named.unwrap_or_default() }
 }
 
-fn files(given: Option<Vec<File>>) -> Vec<FileSpec> {
-    let spec = |file: File| FileSpec {
+fn files(given: Option<Vec<ToolFile>>) -> Vec<FileSpec> {
+    let spec = |file: ToolFile| FileSpec {
         path: file.path,
         content: file.content,
         content_base64: file.content_base64,

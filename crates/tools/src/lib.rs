@@ -8,24 +8,24 @@
 //! [`Hands`] is the port. It is implemented by an in-process engine ([`Alone`]), and by the server for a
 //! tenant. This crate does not touch disk, network or processes.
 
-mod act;
-mod alone;
 mod answer;
+mod backend;
 mod call;
 mod error;
-mod hands;
+mod execute;
 mod input;
+mod local_backend;
 mod mcp;
+mod progress;
+mod render;
 mod resources;
 mod table;
-mod telling;
-mod words;
 
-pub use alone::Alone;
-pub use answer::{Answer, Image};
-pub use call::{Call, Reply};
+pub use answer::{AnswerImage, ToolAnswer};
+pub use backend::{BackendFuture, OpenResult, SandboxFiles, ToolBackend};
+pub use call::{ModelCall, ReplyFormat};
 pub use error::Error;
-pub use hands::{Done, Entered, Hands, Opened};
-pub use mcp::{Desk, Office, serve};
-pub use table::{Format, Tool, definitions};
-pub use telling::{Telling, hear};
+pub use local_backend::LocalBackend;
+pub use mcp::{McpHost, McpServer, serve};
+pub use progress::{ProgressSender, forward_progress};
+pub use table::{DefinitionFormat, Tool, definitions};

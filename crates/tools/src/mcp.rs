@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use belljar_engine::admit::MAX_REQUEST;
+use belljar_engine::admit::MAX_REQUEST_BYTES;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Extensions, Implementation,
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
@@ -16,44 +16,44 @@ use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::answer::Answer;
-use crate::hands::Hands;
+use crate::answer::ToolAnswer;
+use crate::backend::ToolBackend;
+use crate::progress::{ProgressSender, forward_progress};
 use crate::resources;
-use crate::table::{Effect, Tool};
-use crate::telling::{Telling, hear};
+use crate::table::{Tool, ToolEffect};
 
 const INSTRUCTIONS: &str = "Runs code in isolated sandboxes. run_code runs one program and keeps nothing; for work in \
     several steps, sandbox_open opens a sandbox whose files persist, for run_code, run_command, read_file, write_file \
     and list_files.";
 
 /// Finds the backend for the caller of a request.
-pub trait Office: Send + Sync + 'static {
+pub trait McpHost: Send + Sync + 'static {
     /// Returns the backend for a request; `request` has the transport's data, e.g. the authenticated caller.
     ///
     /// # Errors
     /// Says why the request is not permitted.
-    fn hands(&self, request: &Extensions) -> Result<Arc<dyn Hands>, ErrorData>;
+    fn backend(&self, request: &Extensions) -> Result<Arc<dyn ToolBackend>, ErrorData>;
 }
 
 /// A host with a single caller.
-impl Office for Arc<dyn Hands> {
-    fn hands(&self, _request: &Extensions) -> Result<Arc<dyn Hands>, ErrorData> {
+impl McpHost for Arc<dyn ToolBackend> {
+    fn backend(&self, _request: &Extensions) -> Result<Arc<dyn ToolBackend>, ErrorData> {
         Ok(Arc::clone(self))
     }
 }
 
 /// The MCP request handler.
 #[derive(Debug)]
-pub struct Desk<O>(pub O);
+pub struct McpServer<O>(pub O);
 
 /// Serves one client over a pair of streams until it disconnects.
 pub async fn serve(
-    hands: Arc<dyn Hands>,
+    hands: Arc<dyn ToolBackend>,
     read: impl AsyncRead + Send + Unpin + 'static,
     write: impl AsyncWrite + Send + Unpin + 'static,
 ) {
-    let transport = AsyncRwTransport::new_server(read, write).with_max_line_length(MAX_REQUEST);
-    match Desk(hands).serve(transport).await {
+    let transport = AsyncRwTransport::new_server(read, write).with_max_line_length(MAX_REQUEST_BYTES);
+    match McpServer(hands).serve(transport).await {
         Ok(running) => drop(running.waiting().await),
         // The client disconnected before initialization.
         Err(error) => tracing::debug!(%error, "MCP session not established"),
@@ -63,9 +63,9 @@ pub async fn serve(
 /// Returns the MCP definition of a tool.
 pub(crate) fn definition(tool: &Tool) -> rmcp::model::Tool {
     let annotations = ToolAnnotations::with_title(tool.title)
-        .read_only(tool.effect == Effect::Reads)
-        .destructive(tool.effect == Effect::Ends)
-        .idempotent(matches!(tool.effect, Effect::Reads | Effect::Writes))
+        .read_only(tool.effect == ToolEffect::Reads)
+        .destructive(tool.effect == ToolEffect::Destroys)
+        .idempotent(matches!(tool.effect, ToolEffect::Reads | ToolEffect::Writes))
         .open_world(false);
     rmcp::model::Tool::new(tool.name, tool.description, Arc::new(tool.input.clone()))
         .with_title(tool.title)
@@ -73,7 +73,7 @@ pub(crate) fn definition(tool: &Tool) -> rmcp::model::Tool {
         .with_annotations(annotations)
 }
 
-impl<O: Office> ServerHandler for Desk<O> {
+impl<O: McpHost> ServerHandler for McpServer<O> {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
         let own = Implementation::new("belljar", env!("CARGO_PKG_VERSION")).with_title("Belljar");
@@ -89,7 +89,7 @@ impl<O: Office> ServerHandler for Desk<O> {
     }
 
     fn get_tool(&self, name: &str) -> Option<rmcp::model::Tool> {
-        Tool::named(name).ok().map(definition)
+        Tool::find(name).ok().map(definition)
     }
 
     async fn call_tool(
@@ -97,10 +97,12 @@ impl<O: Office> ServerHandler for Desk<O> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let hands = self.0.hands(&context.extensions)?;
+        let hands = self.0.backend(&context.extensions)?;
         let tool =
-            Tool::named(&request.name).map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        Ok(call(tool, &*hands, request.arguments.unwrap_or_default(), &context).await.into())
+            Tool::find(&request.name).map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+        Ok(call_tool_with_progress(tool, &*hands, request.arguments.unwrap_or_default(), &context)
+            .await
+            .into())
     }
 
     async fn list_resources(
@@ -108,7 +110,7 @@ impl<O: Office> ServerHandler for Desk<O> {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let hands = self.0.hands(&context.extensions)?;
+        let hands = self.0.backend(&context.extensions)?;
         Ok(ListResourcesResult::with_all_items(resources::list(&*hands).await))
     }
 
@@ -117,7 +119,7 @@ impl<O: Office> ServerHandler for Desk<O> {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(ListResourceTemplatesResult::with_all_items(vec![resources::template()]))
+        Ok(ListResourceTemplatesResult::with_all_items(vec![resources::file_template()]))
     }
 
     async fn read_resource(
@@ -125,7 +127,7 @@ impl<O: Office> ServerHandler for Desk<O> {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let hands = self.0.hands(&context.extensions)?;
+        let hands = self.0.backend(&context.extensions)?;
         let contents = resources::read(&*hands, &request.uri)
             .await
             .map_err(|error| ErrorData::resource_not_found(error.to_string(), None))?;
@@ -134,32 +136,32 @@ impl<O: Office> ServerHandler for Desk<O> {
 }
 
 /// Calls a tool and sends progress notifications meanwhile.
-async fn call(
+async fn call_tool_with_progress(
     tool: &Tool,
-    hands: &dyn Hands,
+    hands: &dyn ToolBackend,
     input: Map<String, Value>,
     context: &RequestContext<RoleServer>,
 ) -> CallToolResult {
-    let mut telling = Telling::default();
+    let mut telling = ProgressSender::default();
     let told = telling.0.subscribe();
     let calling = tool.call(hands, input, &mut telling, Box::pin(context.ct.cancelled()));
     let mut steps = 0;
-    let called = hear(told, calling, |what| {
+    let called = forward_progress(told, calling, |what| {
         steps += 1;
-        progress(context, steps, what)
+        notify_progress(context, steps, what)
     });
-    content(called.await.unwrap_or_else(|error| Answer::failure(&error)))
+    to_mcp_result(called.await.unwrap_or_else(|error| ToolAnswer::failure(&error)))
 }
 
 /// Sends a progress notification, if the client asked for them.
-async fn progress(context: &RequestContext<RoleServer>, steps: u32, what: String) {
+async fn notify_progress(context: &RequestContext<RoleServer>, steps: u32, what: String) {
     let Some(token) = context.meta.get_progress_token() else { return };
     let param = ProgressNotificationParam::new(token, f64::from(steps)).with_message(what);
     // A lost notification is harmless: the client still gets the result.
     let _ = context.peer.notify_progress(param).await;
 }
 
-fn content(answer: Answer) -> CallToolResult {
+fn to_mcp_result(answer: ToolAnswer) -> CallToolResult {
     let is_error = answer.is_error();
     let images = answer.images.into_iter().map(|image| ContentBlock::image(image.data, image.mime_type));
     let blocks: Vec<_> = std::iter::once(ContentBlock::text(answer.text)).chain(images).collect();

@@ -7,8 +7,8 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use crate::Error;
-use crate::act::{Checked, Closed, FileRead, Listing, Written};
-use crate::hands::Opened;
+use crate::backend::OpenResult;
+use crate::execute::{CheckResult, CloseResult, FileContent, FolderListing, WriteResult};
 use crate::input::{
     CheckCode, ListFiles, ReadFile, RunCode, RunCommand, SandboxClose, SandboxOpen, WriteFile,
 };
@@ -27,26 +27,26 @@ pub struct Tool {
     /// JSON Schema of the output.
     pub output: Map<String, Value>,
     /// Effect on the sandbox; a tool never affects anything else.
-    pub(crate) effect: Effect,
-    pub(crate) kind: Kind,
+    pub(crate) effect: ToolEffect,
+    pub(crate) kind: ToolKind,
 }
 
 /// Effect of a tool on its sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum ToolEffect {
     /// Read-only.
     Reads,
     /// Adds or replaces; idempotent.
     Writes,
     /// Runs arbitrary code.
-    Anything,
+    RunsCode,
     /// Destroys something.
-    Ends,
+    Destroys,
 }
 
 /// Identifies a tool.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum ToolKind {
     RunCode,
     RunCommand,
     SandboxOpen,
@@ -58,7 +58,7 @@ pub(crate) enum Kind {
 }
 
 /// Alias of `run_code` that some models use.
-const CODE_EXECUTION: &str = "code_execution";
+const RUN_CODE_ALIAS: &str = "code_execution";
 
 impl Tool {
     /// Returns all tools.
@@ -71,23 +71,23 @@ impl Tool {
     ///
     /// # Errors
     /// Fails if there is no such tool.
-    pub fn named(name: &str) -> Result<&'static Self, Error> {
-        let name = if name == CODE_EXECUTION { "run_code" } else { name };
+    pub fn find(name: &str) -> Result<&'static Self, Error> {
+        let name = if name == RUN_CODE_ALIAS { "run_code" } else { name };
         let found = Self::all().iter().find(|tool| tool.name == name);
         found.ok_or_else(|| Error::UnknownTool(name.chars().take(64).collect()))
     }
 }
 
 /// Returns the names of all tools, for messages.
-pub(crate) fn names() -> String {
+pub(crate) fn tool_names() -> String {
     Tool::all().iter().map(|tool| tool.name).collect::<Vec<_>>().join(", ")
 }
 
 fn table() -> Vec<Tool> {
-    runs().into_iter().chain(sandboxes()).chain(files()).chain([check_code()]).collect()
+    run_tools().into_iter().chain(sandbox_tools()).chain(file_tools()).chain([check_tool()]).collect()
 }
 
-fn runs() -> [Tool; 2] {
+fn run_tools() -> [Tool; 2] {
     let result = || as_object(serde_json::from_str(include_str!("result.schema.json")).unwrap_or_default());
     [
         Tool {
@@ -98,8 +98,8 @@ fn runs() -> [Tool; 2] {
                 automatically. There is usually no network. Nothing persists between calls unless a sandbox is given.",
             input: schema_of::<RunCode>(),
             output: result(),
-            effect: Effect::Anything,
-            kind: Kind::RunCode,
+            effect: ToolEffect::RunsCode,
+            kind: ToolKind::RunCode,
         },
         Tool {
             name: "run_command",
@@ -108,76 +108,76 @@ fn runs() -> [Tool; 2] {
                 sandbox first and pass it: its files persist between calls.",
             input: schema_of::<RunCommand>(),
             output: result(),
-            effect: Effect::Anything,
-            kind: Kind::RunCommand,
+            effect: ToolEffect::RunsCode,
+            kind: ToolKind::RunCommand,
         },
     ]
 }
 
-fn sandboxes() -> [Tool; 2] {
+fn sandbox_tools() -> [Tool; 2] {
     [
         Tool {
             name: "sandbox_open",
             title: "Open a sandbox",
             description: "Opens a sandbox whose files persist between calls, for work in several steps. Close it when done.",
             input: schema_of::<SandboxOpen>(),
-            output: schema_of::<Opened>(),
-            effect: Effect::Anything,
-            kind: Kind::SandboxOpen,
+            output: schema_of::<OpenResult>(),
+            effect: ToolEffect::RunsCode,
+            kind: ToolKind::SandboxOpen,
         },
         Tool {
             name: "sandbox_close",
             title: "Close a sandbox",
             description: "Closes a sandbox: kills everything that runs in it and deletes its files.",
             input: schema_of::<SandboxClose>(),
-            output: schema_of::<Closed>(),
-            effect: Effect::Ends,
-            kind: Kind::SandboxClose,
+            output: schema_of::<CloseResult>(),
+            effect: ToolEffect::Destroys,
+            kind: ToolKind::SandboxClose,
         },
     ]
 }
 
-fn files() -> [Tool; 3] {
+fn file_tools() -> [Tool; 3] {
     [
         Tool {
             name: "read_file",
             title: "Read a file",
             description: "Reads a file in a sandbox: text as is, images for viewing, other content in base64.",
             input: schema_of::<ReadFile>(),
-            output: schema_of::<FileRead>(),
-            effect: Effect::Reads,
-            kind: Kind::ReadFile,
+            output: schema_of::<FileContent>(),
+            effect: ToolEffect::Reads,
+            kind: ToolKind::ReadFile,
         },
         Tool {
             name: "write_file",
             title: "Write a file",
             description: "Writes a file in a sandbox, replacing an existing one.",
             input: schema_of::<WriteFile>(),
-            output: schema_of::<Written>(),
-            effect: Effect::Writes,
-            kind: Kind::WriteFile,
+            output: schema_of::<WriteResult>(),
+            effect: ToolEffect::Writes,
+            kind: ToolKind::WriteFile,
         },
         Tool {
             name: "list_files",
             title: "List files",
             description: "Lists a folder in a sandbox.",
             input: schema_of::<ListFiles>(),
-            output: schema_of::<Listing>(),
-            effect: Effect::Reads,
-            kind: Kind::ListFiles,
+            output: schema_of::<FolderListing>(),
+            effect: ToolEffect::Reads,
+            kind: ToolKind::ListFiles,
         },
     ]
 }
 
-fn check_code() -> Tool {
+fn check_tool() -> Tool {
     Tool {
         name: "check_code",
         title: "Check code",
         description: "Checks code against the policy without running it, and suggests what to write instead.",
         input: schema_of::<CheckCode>(),
-        output: schema_of::<Checked>(),
-        effect: Effect::Reads,
-        kind: Kind::CheckCode,
+        output: schema_of::<CheckResult>(),
+        effect: ToolEffect::Reads,
+        kind: ToolKind::CheckCode,
     }
 }
 
@@ -189,7 +189,7 @@ fn schema_of<T: JsonSchema>() -> Map<String, Value> {
         settings.meta_schema = None;
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
-    plain(&mut schema);
+    simplify(&mut schema);
     let mut schema = as_object(schema);
     schema.remove("title");
     schema.remove("description");
@@ -203,7 +203,7 @@ fn as_object(value: Value) -> Map<String, Value> {
     }
 }
 
-fn plain(schema: &mut Value) {
+fn simplify(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
             if let Some(Value::Array(kinds)) = object.get_mut("type") {
@@ -224,16 +224,16 @@ fn plain(schema: &mut Value) {
             if object.get("format").is_some_and(Value::is_string) {
                 object.remove("format");
             }
-            object.values_mut().for_each(plain);
+            object.values_mut().for_each(simplify);
         }
-        Value::Array(values) => values.iter_mut().for_each(plain),
+        Value::Array(values) => values.iter_mut().for_each(simplify),
         _ => {}
     }
 }
 
 /// Format of tool definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum DefinitionFormat {
     /// `tools` of OpenAI chat completions and compatible APIs.
     OpenAi,
     /// `tools` of Anthropic messages.
@@ -245,22 +245,22 @@ pub enum Format {
 }
 
 /// Returns the definitions of all tools.
-pub fn definitions(format: Format) -> Value {
+pub fn definitions(format: DefinitionFormat) -> Value {
     let each = |define: fn(&Tool) -> Value| Tool::all().iter().map(define).collect::<Value>();
     match format {
-        Format::OpenAi => each(|tool| {
+        DefinitionFormat::OpenAi => each(|tool| {
             let Tool { name, description, input, .. } = tool;
             json!({"type": "function", "function": {"name": name, "description": description, "parameters": input}})
         }),
-        Format::Anthropic => each(|tool| {
+        DefinitionFormat::Anthropic => each(|tool| {
             let Tool { name, description, input, .. } = tool;
             json!({"name": name, "description": description, "input_schema": input})
         }),
-        Format::Mcp => {
+        DefinitionFormat::Mcp => {
             let tools: Vec<_> = Tool::all().iter().map(crate::mcp::definition).collect();
             json!({"tools": tools})
         }
-        Format::Json => each(|tool| {
+        DefinitionFormat::Json => each(|tool| {
             let Tool { name, title, description, input, output, .. } = tool;
             json!({"name": name, "title": title, "description": description, "input": input, "output": output})
         }),
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemas_are_plain() {
+    fn schemas_are_simple() {
         for tool in Tool::all() {
             let text = Value::from(tool.input.clone()).to_string();
             for word in ["$ref", "$schema", "null", "anyOf", "format"] {
@@ -282,15 +282,16 @@ mod tests {
             assert_eq!(tool.output["type"], "object", "{}", tool.name);
             assert_eq!(tool.input["additionalProperties"], false, "{}", tool.name);
         }
-        let run = &Tool::named("code_execution").unwrap().input;
+        let run = &Tool::find("code_execution").unwrap().input;
         assert_eq!(run["required"], json!(["language", "code"]));
         assert_eq!(run["properties"]["language"]["enum"][0], "python");
         assert_eq!(run["properties"]["files"]["items"]["required"], json!(["path"]));
     }
 
     #[test]
-    fn definitions_are_in_the_words_of_their_clients() {
-        let [openai, anthropic, mcp] = [Format::OpenAi, Format::Anthropic, Format::Mcp].map(definitions);
+    fn definitions_have_the_format_of_their_clients() {
+        let [openai, anthropic, mcp] =
+            [DefinitionFormat::OpenAi, DefinitionFormat::Anthropic, DefinitionFormat::Mcp].map(definitions);
         assert_eq!(openai[0]["function"]["name"], "run_code");
         assert_eq!(openai[0]["function"]["parameters"], anthropic[0]["input_schema"]);
         assert_eq!(anthropic[0]["input_schema"], mcp["tools"][0]["inputSchema"]);

@@ -1,11 +1,11 @@
-"""Runs untrusted code under glass.
+"""Runs untrusted code in sandboxes.
 
     >>> import belljar
     >>> belljar.run("print(6 * 7)").stdout
     '42\\n'
 
-With ``BELLJAR_SERVER`` and ``BELLJAR_API_KEY`` that happens on a server; without, on a private one that lives as long
-as this process.
+Code runs on the server named by ``BELLJAR_SERVER`` and ``BELLJAR_API_KEY``, or else on a private server that ends with
+this process.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def run(
     idempotency_key: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Result:
-    """Runs code, or ``command=…``, in a fresh sandbox. That a program fails is no error unless ``check`` is set."""
+    """Runs code, or ``command=…``, in a fresh sandbox. A failing program raises only if ``check`` is set."""
     with Client() as client:
         return client.run(code, check=check, idempotency_key=idempotency_key, **options)
 
@@ -146,19 +146,19 @@ async def arun(
     idempotency_key: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Result:
-    """The same, awaited."""
+    """Async version of :func:`run`."""
     async with AsyncClient() as client:
         return await client.run(code, check=check, idempotency_key=idempotency_key, **options)
 
 
 def stream(code: str | bytes | None = None, **options: Unpack[RunOptions]) -> Stream[Output, Result]:
-    """Output as it comes; ``.result()`` gives what there is at the end."""
+    """Runs code and yields its output as it is written; ``.result()`` returns the final result."""
     call = _calls.stream(run_request(code, **options))
     return Stream(Client()._transport, call, Events("result", read_result), owned=True)
 
 
 def astream(code: str | bytes | None = None, **options: Unpack[RunOptions]) -> AsyncStream[Output, Result]:
-    """The same, awaited: ``async for piece in astream(…)``."""
+    """Async version of :func:`stream`: ``async for piece in astream(…)``."""
     call = _calls.stream(run_request(code, **options))
     return AsyncStream(AsyncClient()._transport, call, Events("result", read_result), owned=True)
 
@@ -171,7 +171,7 @@ def map(
     return_exceptions: bool = False,
     **options: Unpack[RunOptions],
 ) -> list[Result | BelljarError]:
-    """Calls ``main`` of the code with each of these arguments, so many at a time; results are in their order."""
+    """Calls the code's ``main`` with each set of arguments, ``jobs`` at a time; returns the results in order."""
     with Client() as client:
         return client.map(code, argument_sets, jobs=jobs, return_exceptions=return_exceptions, **options)
 
@@ -184,7 +184,7 @@ async def amap(
     return_exceptions: bool = False,
     **options: Unpack[RunOptions],
 ) -> list[Result | BelljarError]:
-    """The same, awaited."""
+    """Async version of :func:`map`."""
     async with AsyncClient() as client:
         return await client.map(code, argument_sets, jobs=jobs, return_exceptions=return_exceptions, **options)
 
@@ -196,8 +196,8 @@ def execute_code(
     explicit_dependencies: Sequence[str] | None = None,
     timeout: float | None = None,
 ) -> Result:
-    """Runs code as agents ask for it. The context is in the workspace as ``context.json``."""
-    return run(code, **_as_asked(language, context, explicit_dependencies, timeout))
+    """Runs code with the parameters that agents commonly use; the program reads the context from ``context.json``."""
+    return run(code, **_execute_options(language, context, explicit_dependencies, timeout))
 
 
 async def aexecute_code(
@@ -207,11 +207,11 @@ async def aexecute_code(
     explicit_dependencies: Sequence[str] | None = None,
     timeout: float | None = None,
 ) -> Result:
-    """The same, awaited."""
-    return await arun(code, **_as_asked(language, context, explicit_dependencies, timeout))
+    """Async version of :func:`execute_code`."""
+    return await arun(code, **_execute_options(language, context, explicit_dependencies, timeout))
 
 
-def _as_asked(
+def _execute_options(
     language: str,
     context: Mapping[str, Any] | None,
     explicit_dependencies: Sequence[str] | None,

@@ -1,4 +1,4 @@
-"""Where the program ``belljar`` is."""
+"""Finds the ``belljar`` program."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 from .errors import BinaryNotFound
 
-_ADVICE = """the program 'belljar' is not here. One of these brings it:
-  pip install .                                 from a clone: compiles it into the package (needs Rust)
-  cargo install --path crates/cli               from a clone: puts it on the PATH (needs Rust)
-  export BELLJAR_BIN=/path/to/belljar           where there is one already
+_ADVICE = """the program 'belljar' was not found. One of these fixes it:
+  pip install .                                 in a clone: compiles it into the package (needs Rust)
+  cargo install --path crates/cli               in a clone: installs it on the PATH (needs Rust)
+  export BELLJAR_BIN=/path/to/belljar           uses an existing program
   export BELLJAR_SERVER=http://HOST:7117        uses a server instead, with its key in BELLJAR_API_KEY"""
 
 
 def find_binary() -> str:
-    """What ``BELLJAR_BIN`` says, the one that came with this package, or the one on the ``PATH``."""
+    """Returns the program in ``BELLJAR_BIN``, else the one installed with this package, else the one on ``PATH``."""
     if named := os.environ.get("BELLJAR_BIN"):
         if not os.access(named, os.X_OK):
-            raise BinaryNotFound(f"BELLJAR_BIN: {named!r} is no program that can be run")
+            raise BinaryNotFound(f"BELLJAR_BIN: {named!r} is not an executable file")
         return named
     beside = [Path(sysconfig.get_path("scripts", scheme)) / "belljar" for scheme in _schemes()]
     for path in beside:

@@ -1,4 +1,4 @@
-"""Every call that there is: what is sent, and how the answer is read. Nothing here waits for anything."""
+"""All API calls as data: the request to send and how to read its response. Nothing here does I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from ._http import Call
-from ._request import Json, given
+from ._request import Json, drop_none
 from .result import Result, read_result
 from .states import (
     CommandInfo,
@@ -40,7 +40,7 @@ def _nothing(response: httpx.Response) -> None:
 
 
 def _part(text: str) -> str:
-    """One part of a path, whatever is in it."""
+    """Quotes text as one path segment."""
     return quote(text, safe="")
 
 
@@ -97,7 +97,7 @@ def sandboxes(cursor: str | None) -> Call[tuple[list[SandboxInfo], str | None]]:
     def read(page: Mapping[str, Any]) -> tuple[list[SandboxInfo], str | None]:
         return [read_sandbox(each) for each in page["sandboxes"]], page["next_cursor"]
 
-    return Call("GET", "/v1/sandboxes", _json(read), params=given(cursor=cursor), repeatable=True)
+    return Call("GET", "/v1/sandboxes", _json(read), params=drop_none(cursor=cursor), repeatable=True)
 
 
 def sandbox(id: str) -> Call[SandboxInfo]:
@@ -125,7 +125,7 @@ def stats(id: str) -> Call[Stats]:
 
 
 def snapshot(id: str, label: str | None) -> Call[Snapshot]:
-    return Call("POST", f"{_box(id)}/snapshots", _json(read_snapshot), json=given(label=label), waits=True)
+    return Call("POST", f"{_box(id)}/snapshots", _json(read_snapshot), json=drop_none(label=label), waits=True)
 
 
 def snapshots() -> Call[list[Snapshot]]:
@@ -196,12 +196,12 @@ def read_bytes(box: str, path: str) -> Call[bytes]:
 
 
 def write_bytes(box: str, path: str, data: bytes, permissions: str | None) -> Call[None]:
-    params = given(path=path, permissions=permissions)
+    params = drop_none(path=path, permissions=permissions)
     return Call("PUT", _files(box), _nothing, params=params, content=data, repeatable=True)
 
 
 def write_pieces(box: str, path: str, pieces: Callable[[], Iterator[bytes]], permissions: str | None) -> Call[None]:
-    params = given(path=path, permissions=permissions)
+    params = drop_none(path=path, permissions=permissions)
     return Call("PUT", _files(box), _nothing, params=params, pieces=pieces, repeatable=True)
 
 
@@ -209,7 +209,7 @@ def list_files(box: str, path: str, cursor: str | None) -> Call[tuple[list[FileI
     def read(page: Mapping[str, Any]) -> tuple[list[FileInfo], str | None]:
         return [read_file(each, each["name"]) for each in page["entries"]], page["next_cursor"]
 
-    params = given(path=path, cursor=cursor)
+    params = drop_none(path=path, cursor=cursor)
     return Call("GET", _files(box, "/list"), _json(read), params=params, repeatable=True)
 
 

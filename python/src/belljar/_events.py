@@ -1,4 +1,4 @@
-"""Answers that come in pieces: lines, and server-sent events made of them. Nothing here reads a socket."""
+"""Parses streamed responses: lines, and server-sent events. Nothing here reads a socket."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .errors import ConnectionFailed
 
 T = TypeVar("T")
 
-#: The longest line: a result with all that it may carry is far below.
-_LONGEST = 512 << 20
+#: Maximum length of a line; even a result with large artifacts is far below.
+_MAX_LINE_BYTES = 512 << 20
 
 
 class Lines:
-    """Cuts bytes at line feeds, and nowhere else: text in JSON may have other ends of lines in it."""
+    """Splits bytes at line feeds only: text in JSON may contain other line separators."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -30,26 +30,26 @@ class Lines:
             yield bytes(self._rest[begin:end])
             begin = end + 1
         del self._rest[:begin]
-        if len(self._rest) > _LONGEST:
-            raise ConnectionFailed("the server sent a line that is too long to be one")
+        if len(self._rest) > _MAX_LINE_BYTES:
+            raise ConnectionFailed("the server sent a line that is too long")
 
 
 @dataclass(frozen=True)
 class Output:
-    """A piece of what a program wrote."""
+    """A piece of a program's output."""
 
     #: stdout or stderr.
     stream: str
     text: str
-    #: Of a command in a sandbox: the number of its first byte, counted over both streams.
+    #: For a command in a sandbox: the offset of the first byte, counted over both streams.
     offset: int | None = None
-    #: So many bytes before it are no longer kept.
+    #: Number of bytes before it that are no longer stored.
     lost: int = 0
 
 
 @dataclass(frozen=True)
 class Change:
-    """Something that happened to a file in a watched folder."""
+    """A change of a file in a watched folder."""
 
     #: created, modified, removed, moved_from, moved_to, attributes, overflow or gone.
     kind: str
@@ -59,7 +59,7 @@ class Change:
 
 
 class Events(Generic[T]):
-    """Reads events: pieces on the way, and what is left at the end. ``end`` names that last one."""
+    """Decodes events: pieces while the response streams, and the final object of the event named ``end``."""
 
     def __init__(self, end: str, read: Callable[[Mapping[str, Any]], T]) -> None:
         self._end = end
@@ -68,20 +68,20 @@ class Events(Generic[T]):
         self._lost = 0
         self.last: T | None = None
 
-    def told_by(self, lines: Iterable[bytes]) -> Iterator[Any]:
-        """The pieces in these lines."""
-        return (piece for piece in map(self._take, lines) if piece is not None)
+    def decode(self, lines: Iterable[bytes]) -> Iterator[Any]:
+        """Yields the pieces in these lines."""
+        return (piece for piece in map(self._decode_line, lines) if piece is not None)
 
-    def _take(self, line: bytes) -> Any:
-        """What a line tells, if it tells something by itself."""
+    def _decode_line(self, line: bytes) -> Any:
+        """Returns the piece that a line completes, if any."""
         field, _, value = line.partition(b":")
         if field == b"event":
             self._name = value.strip().decode()
         elif field == b"data":
-            return self._told(json.loads(value))
+            return self._decode_event(json.loads(value))
         return None
 
-    def _told(self, data: dict[str, Any]) -> Any:
+    def _decode_event(self, data: dict[str, Any]) -> Any:
         if self._name == "output":
             lost, self._lost = self._lost, 0
             return Output(data["stream"], data["text"], data.get("offset"), lost)

@@ -1,4 +1,4 @@
-"""The error object, as the server and the command line write it, becomes an exception."""
+"""Converts error objects of the server and the command line to exceptions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from .result import read_findings
 
 
 def failure(body: Any, *, status: int | None = None, retry_after: float | None = None) -> RequestFailed:
-    """Why a request was not served."""
+    """Returns the exception for an error object."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
-        return ServerFailed(f"an answer that is none of belljar's (HTTP {status})", code="internal", status=status)
+        message = f"the response is not from a belljar server (HTTP {status})"
+        return ServerFailed(message, code="internal", status=status)
     code = str(error.get("code", "internal"))
     raised = BY_CODE.get(code, RequestFailed)(
         str(error.get("message", "")),
@@ -30,7 +31,7 @@ def failure(body: Any, *, status: int | None = None, retry_after: float | None =
 
 
 def failure_of(response: httpx.Response) -> RequestFailed:
-    """The same of an answer that has been read."""
+    """Returns the exception for an error response whose body has been read."""
     try:
         body = response.json()
     except ValueError:

@@ -1,6 +1,6 @@
-"""Calls are data; two thin transports send them, one that waits and one that awaits.
+"""Sends calls over HTTP with two thin transports: one blocking, one async.
 
-What is said, how an answer is read and when to try again is decided here, once for both.
+Request arguments, error handling and retries are shared by both.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .errors import NOTHING_RAN, TRY_LATER, BelljarError, ConnectionFailed, Requ
 
 T = TypeVar("T")
 
-#: Seconds without a byte after which a server is gone. Where a program is waited for, keep-alives of TCP say so.
-_SILENCE = 60.0
-_CONNECT = 10.0
-#: Longer than this is not waited for; the caller is told when to try again.
-_LONGEST_WAIT = 30.0
+#: Read timeout. Calls that wait for a program have none; TCP keep-alive detects a dead server there.
+_READ_SECONDS = 60.0
+_CONNECT_SECONDS = 10.0
+#: A longer ``Retry-After`` is not waited for but raised to the caller.
+_MAX_RETRY_SECONDS = 30.0
 
 
-def _alive() -> list[tuple[int, int, int]]:
-    """Has the system notice a peer that is gone, within about a minute."""
+def _keepalive() -> list[tuple[int, int, int]]:
+    """Returns socket options that detect a dead peer within about a minute."""
     wanted = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 3}
     known = [(name, seconds) for name, seconds in wanted.items() if hasattr(socket, name)]
     options = [(socket.IPPROTO_TCP, int(getattr(socket, name)), seconds) for name, seconds in known]
@@ -44,7 +44,7 @@ def _alive() -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request, and how its answer is read."""
+    """A request, and how to read its response."""
 
     method: str
     path: str
@@ -52,15 +52,15 @@ class Call(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     json: Json | None = None
     content: bytes | None = None
-    #: A body in pieces, from its beginning each time.
+    #: Returns an iterator over the body; called again for each attempt.
     pieces: Callable[[], Iterator[bytes]] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    #: Whether a program is waited for, which takes as long as it takes.
+    #: Whether the response waits for a program, for an unbounded time.
     waits: bool = False
-    #: Whether it may be sent twice: it changes nothing, or the server knows it again.
+    #: Whether it may be sent twice: it is idempotent, or has an idempotency key.
     repeatable: bool = False
-    #: Whether a program in a sandbox answers: its answer is given whatever its status.
-    passed: bool = False
+    #: Whether a program in a sandbox answers; its response is returned whatever its status.
+    proxied: bool = False
 
     def arguments(self, server: _server.Server) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {server.key}"} if server.key else {}
@@ -71,24 +71,26 @@ class Call(Generic[T]):
             "url": server.url + self.path,
             "params": self.params,
             "headers": {**headers, **self.headers},
-            "timeout": httpx.Timeout(_SILENCE, connect=_CONNECT, read=None if self.waits else _SILENCE, pool=None),
+            "timeout": httpx.Timeout(
+                _READ_SECONDS, connect=_CONNECT_SECONDS, read=None if self.waits else _READ_SECONDS, pool=None
+            ),
             **({} if self.json is None else {"json": self.json}),
             **({} if self.content is None else {"content": self.content}),
         }
 
 
 class Attempts:
-    """When a call is sent again: nobody has run it, or it may run twice."""
+    """Decides when a call is retried: if nothing has run, or if it may run twice."""
 
     def __init__(self, call: Call[Any], retries: int) -> None:
         self._call = call
         self._left = retries
         self._pause = 0.1
 
-    def after(self, error: BelljarError) -> float:
-        """How many seconds to wait. Raises the error where it is not to be tried again."""
+    def delay_after(self, error: BelljarError) -> float:
+        """Returns the seconds to wait before the next attempt. Raises the error if there is none."""
         wait = self._wait(error)
-        if wait is None or self._left <= 0 or wait > _LONGEST_WAIT:
+        if wait is None or self._left <= 0 or wait > _MAX_RETRY_SECONDS:
             raise error
         self._left -= 1
         return wait
@@ -103,12 +105,12 @@ class Attempts:
 
     def _next_pause(self) -> float:
         self._pause *= 2
-        # So that not everybody comes back at the same moment.
+        # Jitter, so that clients do not all retry at the same moment.
         return self._pause * random.uniform(0.75, 1.25)  # noqa: S311 (no secret)
 
 
 class _NotSent(ConnectionFailed):
-    """Nobody was there."""
+    """The request was never sent, so nothing has run."""
 
 
 @contextmanager
@@ -122,18 +124,18 @@ def _translated() -> Iterator[None]:
         raise ConnectionFailed(f"the connection to the server broke: {error or type(error).__name__}") from error
 
 
-def _raised(call: Call[Any], response: httpx.Response) -> httpx.Response:
-    """Raises what is an error of the server's; a program does not know the name that the server gave to the request."""
+def _raise_error(call: Call[Any], response: httpx.Response) -> httpx.Response:
+    """Raises an error of the server; returns an error response of a program, which cannot know the request id."""
     error = failure_of(response)
-    if call.passed and (error.request_id is None or error.request_id != response.headers.get("x-request-id")):
+    if call.proxied and (error.request_id is None or error.request_id != response.headers.get("x-request-id")):
         return response
     raise error
 
 
 def tls(url: str) -> ssl.SSLContext:
-    """Whom to trust at an address."""
+    """Returns the TLS context for an address."""
     if not url.startswith("https:"):
-        # Trusts nobody: nothing is encrypted here, and reading the system's authorities takes a while.
+        # Never used: plain HTTP has no TLS, and loading the system's certificate authorities is slow.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context = ssl.create_default_context()
     if authorities := os.environ.get("BELLJAR_CA_CERT"):
@@ -142,12 +144,12 @@ def tls(url: str) -> ssl.SSLContext:
 
 
 class Transport:
-    """Waits. May be used by any number of threads, and after a fork."""
+    """The blocking transport. Can be used by any number of threads, and after a fork."""
 
     def __init__(self, find: Callable[[], _server.Server], retries: int) -> None:
         self._find = find
         self._retries = retries
-        #: By process: connections of a parent are the parent's.
+        #: One per process id: a forked child must not use its parent's connections.
         self._clients: dict[int, httpx.Client] = {}
 
     def server(self) -> _server.Server:
@@ -161,21 +163,21 @@ class Transport:
 
     @contextmanager
     def open(self, call: Call[Any]) -> Iterator[httpx.Response]:
-        """The answer before its body; one that is an error is raised."""
+        """Sends a call, with retries, and yields the response before its body is read. Raises error responses."""
         attempts = Attempts(call, self._retries)
         while True:
             try:
                 response = self._once(call)
                 break
             except BelljarError as error:
-                time.sleep(attempts.after(error))
+                time.sleep(attempts.delay_after(error))
         try:
             yield response
         finally:
             response.close()
 
     def bytes(self, call: Call[Any]) -> Generator[builtins.bytes, None, None]:
-        """The body of an answer, as it comes."""
+        """Yields the body of the response as it arrives."""
         with self.open(call) as response:
             body = response.iter_bytes()
             while True:
@@ -186,11 +188,11 @@ class Transport:
                 yield piece
 
     def events(self, call: Call[Any], events: Events[Any]) -> Generator[Any, None, None]:
-        """What the events of an answer tell, as they come."""
+        """Yields the decoded events of the response as they arrive."""
         lines, body = Lines(), self.bytes(call)
         try:
             for piece in body:
-                yield from events.told_by(lines.feed(piece))
+                yield from events.decode(lines.feed(piece))
         finally:
             body.close()
 
@@ -206,14 +208,14 @@ class Transport:
                 return response
             response.read()
         response.close()
-        return _raised(call, response)
+        return _raise_error(call, response)
 
     def _connected(self, server: _server.Server) -> httpx.Client:
         client = self._clients.get(os.getpid())
         if client is None:
-            transport = httpx.HTTPTransport(verify=tls(server.url), socket_options=_alive())
+            transport = httpx.HTTPTransport(verify=tls(server.url), socket_options=_keepalive())
             made = httpx.Client(transport=transport, trust_env=False)
-            # No lock, since one that is held during a fork stays so for ever.
+            # No lock: one that is held during a fork would stay locked in the child.
             client = self._clients.setdefault(os.getpid(), made)
             if client is not made:
                 made.close()
@@ -226,7 +228,7 @@ class Transport:
 
 
 class AsyncTransport:
-    """Awaits. Belongs to one event loop."""
+    """The async transport. Belongs to one event loop."""
 
     def __init__(self, find: Callable[[], _server.Server], retries: int) -> None:
         self._find = find
@@ -234,7 +236,7 @@ class AsyncTransport:
         self._client: httpx.AsyncClient | None = None
 
     async def server(self) -> _server.Server:
-        # The first one may have to start it.
+        # The first call may have to start the private server, which blocks.
         return await asyncio.get_running_loop().run_in_executor(None, self._find)
 
     async def send(self, call: Call[T]) -> T:
@@ -251,7 +253,7 @@ class AsyncTransport:
                 response = await self._once(call)
                 break
             except BelljarError as error:
-                await asyncio.sleep(attempts.after(error))
+                await asyncio.sleep(attempts.delay_after(error))
         try:
             yield response
         finally:
@@ -272,8 +274,8 @@ class AsyncTransport:
         lines, body = Lines(), self.bytes(call)
         try:
             async for piece in body:
-                for told in events.told_by(lines.feed(piece)):
-                    yield told
+                for decoded in events.decode(lines.feed(piece)):
+                    yield decoded
         finally:
             await body.aclose()
 
@@ -289,11 +291,11 @@ class AsyncTransport:
                 return response
             await response.aread()
         await response.aclose()
-        return _raised(call, response)
+        return _raise_error(call, response)
 
     def _connected(self, server: _server.Server) -> httpx.AsyncClient:
         if self._client is None:
-            transport = httpx.AsyncHTTPTransport(verify=tls(server.url), socket_options=_alive())
+            transport = httpx.AsyncHTTPTransport(verify=tls(server.url), socket_options=_keepalive())
             self._client = httpx.AsyncClient(transport=transport, trust_env=False)
         return self._client
 

@@ -1,4 +1,4 @@
-"""What a caller says becomes the request object. Nothing is checked that the server checks: it refuses by name."""
+"""Builds request objects from arguments. Values are validated by the server, which names the invalid field."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ if TYPE_CHECKING:
     from typing_extensions import TypeAlias
 
 Json = dict[str, Any]
-#: Bytes, or as people write them: ``"512M"``, ``"1.5G"``.
+#: A number of bytes, or text such as ``"512M"`` or ``"1.5G"``.
 Size: TypeAlias = Union[int, str]
-#: Text, bytes, or a file of this machine whose content is sent.
+#: Text, bytes, or the path of a local file whose content is sent.
 Content: TypeAlias = Union[str, bytes, "os.PathLike[str]"]
-#: Nothing, everything, or the named hosts alone.
+#: No network, the full network, or only the listed hosts.
 Network: TypeAlias = Union[bool, Literal["none", "full"], Sequence[str]]
-#: A program and its arguments, or a line for the shell.
+#: A list with a program and its arguments, or a shell command.
 CommandLine: TypeAlias = Union[str, Sequence[str]]
 
 
 class Limits(TypedDict, total=False):
-    """What a run, or a sandbox, may use. What is left out comes from the profile."""
+    """Limits of a run or a sandbox. Omitted ones come from the profile."""
 
     #: Seconds of wall-clock time.
     timeout: float | None
     memory: Size | None
-    #: Processor share in cores.
+    #: CPU limit in cores.
     cpus: float | None
-    #: Everything that it may write, together.
+    #: Total size of the files that it may write.
     disk: Size | None
-    #: Processes and threads at one time.
+    #: Processes and threads at the same time.
     processes: int | None
-    #: Kept of each output stream.
+    #: How much of each output stream is kept.
     output: Size | None
 
 
 class RunOptions(Limits, total=False):
-    """What can be said about a run beside the code."""
+    """Options of a run, besides the code."""
 
     language: str
-    #: Instead of code: a program and its arguments, or a line for the shell.
+    #: Instead of code: a list with a program and its arguments, or a shell command.
     command: CommandLine | None
-    #: Given to ``main``; what that returns is the result's ``value``.
+    #: Passed to ``main``, whose return value becomes the result's ``value``.
     arguments: Mapping[str, Any] | None
     stdin: str | bytes | None
     env: Mapping[str, str] | None
-    #: Put into the workspace, by their paths in it.
+    #: Files to create in the workspace, by path.
     files: Mapping[str, Content] | None
-    #: Packages to install; with ``detect_dependencies`` also those that the code imports.
+    #: Packages to install; with ``detect_dependencies`` also the ones that the code imports.
     dependencies: Sequence[str] | None
     detect_dependencies: bool | None
     network: Network | None
@@ -59,18 +59,18 @@ class RunOptions(Limits, total=False):
     policy: str | None
     provider: str | None
     image: str | None
-    #: Layers without which nothing may run.
+    #: Isolation layers that must be in force; otherwise the run is refused.
     require: Sequence[str] | None
     workdir: str | None
     metadata: Mapping[str, Any] | None
 
 
 class SandboxOptions(TypedDict, total=False):
-    """What can be said about a sandbox that is to be opened."""
+    """Options of a new sandbox."""
 
-    #: Seconds that it lives.
+    #: Lifetime in seconds.
     timeout: float | None
-    #: Seconds that a command may take which has no time of its own.
+    #: Default time limit of a command, in seconds.
     command_timeout: float | None
     on_timeout: Literal["kill", "pause"] | None
     memory: Size | None
@@ -85,22 +85,22 @@ class SandboxOptions(TypedDict, total=False):
     provider: str | None
     image: str | None
     require: Sequence[str] | None
-    #: The id of a snapshot with whose files the workspace starts.
+    #: Id of a snapshot whose files the workspace starts with.
     snapshot: str | None
     volumes: Sequence[Mapping[str, Any]] | None
     metadata: Mapping[str, Any] | None
 
 
 class CommandOptions(TypedDict, total=False):
-    """What can be said about a command in a sandbox."""
+    """Options of a command in a sandbox."""
 
     timeout: float | None
     env: Mapping[str, str] | None
     workdir: str | None
     stdin: str | None
-    #: Whether more can be written to it later.
+    #: Whether standard input stays open for later writes.
     stdin_open: bool | None
-    #: How much of its output is kept for whoever looks later.
+    #: How many bytes of its output are kept for later readers.
     keep_bytes: int | None
 
 
@@ -123,20 +123,20 @@ def run_request(
     output: Size | None = None,
     **plain: Any,
 ) -> Json:
-    """The body of ``POST /v1/executions``, without what was not said."""
+    """Builds the body of ``POST /v1/executions``; omitted options are left out."""
     if (code is None) == (command is None):
-        raise ValueError("give code, or command=…, and not both")
+        raise ValueError("pass either code or command=…, not both")
     if isinstance(dependencies, str):
-        raise ValueError("dependencies: a list of names")
+        raise ValueError("dependencies: must be a list of names")
     packages = {"packages": None if dependencies is None else list(dependencies), "detect": detect_dependencies}
-    return given(
+    return drop_none(
         **_text("code", code),
         language=None if code is None else language,
         command=None if command is None else words(command),
         arguments=arguments,
         **_text("stdin", stdin),
         files=None if files is None else [_file(path, content) for path, content in files.items()],
-        dependencies=given(**packages) or None,
+        dependencies=drop_none(**packages) or None,
         network=network_spec(network),
         limits=limits(timeout, memory, cpus, disk, processes, output),
         **_known(plain, (*_COMMON, "workdir")),
@@ -155,8 +155,8 @@ def sandbox_request(
     network: Network | None = None,
     **plain: Any,
 ) -> Json:
-    """The body of ``POST /v1/sandboxes``."""
-    return given(
+    """Builds the body of ``POST /v1/sandboxes``."""
+    return drop_none(
         timeout_ms=_milliseconds(timeout),
         limits=limits(command_timeout, memory, cpus, disk, processes, output),
         network=network_spec(network),
@@ -165,25 +165,25 @@ def sandbox_request(
 
 
 def command_request(command: CommandLine, *, timeout: float | None = None, **plain: Any) -> Json:
-    """The body of ``POST /v1/sandboxes/{id}/commands``."""
+    """Builds the body of ``POST /v1/sandboxes/{id}/commands``."""
     line = {"shell": command} if isinstance(command, str) else {"command": list(command)}
     allowed = ("env", "workdir", "stdin", "stdin_open", "keep_bytes", "background", "terminal")
-    return given(**line, timeout_ms=_milliseconds(timeout), **_known(plain, allowed))
+    return drop_none(**line, timeout_ms=_milliseconds(timeout), **_known(plain, allowed))
 
 
-#: What runs and sandboxes have in common, passed on as it is.
+#: Options of both runs and sandboxes that are passed on unchanged.
 _COMMON = ("env", "profile", "policy", "provider", "image", "require", "metadata")
 
 
 def _known(options: Mapping[str, Any], allowed: Sequence[str]) -> Mapping[str, Any]:
     for name in options:
         if name not in allowed:
-            raise TypeError(f"there is no option {name!r}")
+            raise TypeError(f"unknown option {name!r}")
     return options
 
 
-def given(**fields: Any) -> Json:
-    """What was said at all."""
+def drop_none(**fields: Any) -> Json:
+    """Returns the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -199,7 +199,7 @@ def limits(
     processes: int | None,
     output: Size | None,
 ) -> Json | None:
-    said = given(
+    fields = drop_none(
         timeout_ms=_milliseconds(timeout),
         memory_bytes=size(memory),
         cpus=cpus,
@@ -207,7 +207,7 @@ def limits(
         processes=processes,
         output_bytes=size(output),
     )
-    return said or None
+    return fields or None
 
 
 def network_spec(network: Network | None) -> Json | None:
@@ -217,7 +217,7 @@ def network_spec(network: Network | None) -> Json | None:
         return {"mode": "full" if network else "none"}
     if isinstance(network, str):
         if network not in ("none", "full"):
-            raise ValueError("network: True, False, 'none', 'full' or a list of hosts")
+            raise ValueError("network: must be True, False, 'none', 'full' or a list of hosts")
         return {"mode": network}
     return {"mode": "hosts", "hosts": list(network)}
 
@@ -226,12 +226,12 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
 def size(value: Size | None) -> int | None:
-    """``"512M"`` as bytes; a prefix means powers of 1024."""
+    """Converts a size such as ``"512M"`` to bytes; units are powers of 1024."""
     if value is None or isinstance(value, int):
         return value
     parts = _SIZE.fullmatch(value)
     if parts is None:
-        raise ValueError(f"{value!r} is not a size; write for example '512M' or '1G'")
+        raise ValueError(f"{value!r} is not a size; write, for example, '512M' or '1G'")
     factor: int = 1024 ** " kmgt".index(parts[2].lower() or " ")
     return round(float(parts[1]) * factor)
 

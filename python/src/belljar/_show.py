@@ -1,4 +1,4 @@
-"""How results look in a prompt and in a notebook. What a program wrote is shown as escaped text, never as markup."""
+"""Formats results for prompts and notebooks. Program output is shown as escaped text, never as markup."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from .result import Artifact, Result
     from .states import CommandResult
 
-#: So much of each stream is shown; the rest is in the result.
-_SHOWN = 20_000
-#: Pictures without a script in them. SVG can have one, but not as the source of an image.
+#: Characters of each stream that are shown; the rest is in the result.
+_SHOWN_CHARACTERS = 20_000
+#: Image types that cannot run scripts. SVG can contain scripts, but they do not run in an ``img`` element.
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"})
-_LARGEST_PICTURE = 8 << 20
+_MAX_PICTURE_BYTES = 8 << 20
 _BASE64 = re.compile(r"[A-Za-z0-9+/=]*\Z")
 _BOX = "margin:0.3em 0;white-space:pre-wrap;overflow-wrap:anywhere"
 
 
 def line(result: Result) -> str:
-    """``<Result succeeded in 26 ms: '42\\n'>``"""
+    """Formats a result: ``<Result succeeded in 26 ms: '42\\n'>``"""
     parts = [f"{result.status} in {result.duration_ms:.0f} ms"]
     if result.exit_code:
         parts.append(f"exit code {result.exit_code}")
@@ -32,18 +32,18 @@ def line(result: Result) -> str:
         parts.append(f"value={_cut(repr(result.value), 200)}")
     if result.artifacts:
         parts.append(", ".join(artifact.name for artifact in result.artifacts))
-    return _harmless(f"<Result {': '.join(parts)}>")
+    return _escaped(f"<Result {': '.join(parts)}>")
 
 
 def command_line(result: CommandResult) -> str:
-    """``<CommandResult exit code 0 in 3 ms: 'out\\n'>``"""
+    """Formats the result of a command: ``<CommandResult exit code 0 in 3 ms: 'out\\n'>``"""
     parts = [f"{result.ending} in {result.duration_ms:.0f} ms"]
     parts += [repr(_cut(text, 200)) for text in (result.stdout, result.stderr) if text]
-    return _harmless(f"<CommandResult {': '.join(parts)}>")
+    return _escaped(f"<CommandResult {': '.join(parts)}>")
 
 
 def plain(result: Result) -> str:
-    return f"{line(result)}\n{_harmless(_cut(result.text, _SHOWN))}"
+    return f"{line(result)}\n{_escaped(_cut(result.text, _SHOWN_CHARACTERS))}"
 
 
 def html_of(result: Result) -> str:
@@ -62,9 +62,9 @@ def html_of_command(result: CommandResult) -> str:
 
 
 def artifact(each: Artifact) -> str:
-    """A picture as a picture, anything else by its name."""
+    """Shows a picture as an image, and any other artifact by its name."""
     name = html.escape(each.name, quote=True)
-    can_be_shown = each.mime_type in _PICTURES and each.size <= _LARGEST_PICTURE
+    can_be_shown = each.mime_type in _PICTURES and each.size <= _MAX_PICTURE_BYTES
     if can_be_shown and _BASE64.match(each.content_base64):
         return f'<img alt="{name}" style="max-width:100%" src="data:{each.mime_type};base64,{each.content_base64}">'
     return f"<div>{name} ({html.escape(each.mime_type)}, {each.size} bytes)</div>"
@@ -81,11 +81,11 @@ def _framed(parts: list[str], note: str) -> str:
 def _block(text: str, style: str) -> str:
     if not text:
         return ""
-    return f'<pre style="{_BOX};{style}">{html.escape(_cut(text, _SHOWN))}</pre>'
+    return f'<pre style="{_BOX};{style}">{html.escape(_cut(text, _SHOWN_CHARACTERS))}</pre>'
 
 
-def _harmless(text: str) -> str:
-    """Control characters of a program's must not draw on a terminal."""
+def _escaped(text: str) -> str:
+    """Escapes control characters, so that program output cannot control the terminal."""
     return "".join(each if each in "\n\t" or each.isprintable() else repr(each)[1:-1] for each in text)
 
 

@@ -1,4 +1,4 @@
-"""A server, named or private, and what it runs in fresh sandboxes."""
+"""Clients for a server, named or private, that run code in fresh sandboxes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-#: How often a call is sent again that nobody has run.
+#: How often a call is retried.
 _RETRIES = 4
 
 
 def _finder(server: str | None, api_key: str | None) -> Callable[[], _server.Server]:
-    """The server that was named, or the private one of whatever process asks."""
+    """Returns a function that finds the named server, or the private one of the calling process."""
     named = _server.named(server, api_key)
     return _server.private if named is None else lambda: named
 
 
 def own(client: C | None, kind: Callable[[], C]) -> tuple[C, bool]:
-    """A client, and whether it is to be closed by whoever asks."""
+    """Returns a client, and whether the caller owns it and must close it."""
     return (kind(), True) if client is None else (client, False)
 
 
 class Client:
-    """Calls a server: the one at ``server``, that of ``BELLJAR_SERVER``, or a private one of this process.
+    """Calls a server: the one at ``server``, else the one in ``BELLJAR_SERVER``, else a private one of this process.
 
-    Any number of threads may use one. What nobody has run is sent again by itself; what may have run only with an
-    ``idempotency_key``, by which the server knows it. Without such a key, a run whose caller goes away is cancelled.
+    Any number of threads can share a client. A request is retried automatically if it is certain that nothing has run;
+    if something may have run, only with an ``idempotency_key``. Without such a key, a run is canceled when its caller
+    disconnects.
     """
 
     def __init__(self, server: str | None = None, api_key: str | None = None, *, retries: int = _RETRIES) -> None:
@@ -55,12 +56,12 @@ class Client:
         idempotency_key: str | None = None,
         **options: Unpack[RunOptions],
     ) -> Result:
-        """Runs code, or ``command=…``, in a fresh sandbox. That a program fails is no error unless ``check`` is set."""
+        """Runs code, or ``command=…``, in a fresh sandbox. A failing program raises only if ``check`` is set."""
         result = self._transport.send(_calls.run(run_request(code, **options), key=idempotency_key))
         return result.raise_for_status() if check else result
 
     def stream(self, code: str | bytes | None = None, **options: Unpack[RunOptions]) -> Stream[Output, Result]:
-        """The same, with output as it comes."""
+        """Runs code and yields its output as it is written."""
         return Stream(self._transport, _calls.stream(run_request(code, **options)), Events("result", read_result))
 
     def map(
@@ -72,7 +73,7 @@ class Client:
         return_exceptions: bool = False,
         **options: Unpack[RunOptions],
     ) -> list[Result | BelljarError]:
-        """Calls ``main`` of the code with each of these arguments, so many at a time; results are in their order."""
+        """Calls the code's ``main`` with each set of arguments, ``jobs`` at a time; returns the results in order."""
         request = partial(run_request, code, **options)
         with ThreadPoolExecutor(jobs, thread_name_prefix="belljar") as pool:
             each: list[Future[Result]] = [
@@ -87,22 +88,22 @@ class Client:
     def submit(
         self, code: str | bytes | None = None, *, idempotency_key: str | None = None, **options: Unpack[RunOptions]
     ) -> str:
-        """Has something run for which nobody waits, and gives its id."""
+        """Starts an execution without waiting for it, and returns its id."""
         return self._transport.send(_calls.submit(run_request(code, **options), key=idempotency_key))
 
     def get(self, id: str) -> Result:
-        """An execution: its result, or how it stands."""
+        """Returns an execution: its result, or its current state."""
         return self._transport.send(_calls.get(id))
 
     def follow(self, id: str) -> Stream[Output, Result]:
-        """Its output from the beginning, and its result."""
+        """Streams the output of an execution from the beginning, then its result."""
         return Stream(self._transport, _calls.follow(id), Events("result", read_result))
 
     def cancel(self, id: str) -> Result:
         return self._transport.send(_calls.cancel(id))
 
     def sandboxes(self) -> list[SandboxInfo]:
-        """Those that live, newest first."""
+        """Lists open sandboxes, newest first."""
         found, cursor = self._transport.send(_calls.sandboxes(None))
         while cursor is not None:
             more, cursor = self._transport.send(_calls.sandboxes(cursor))
@@ -116,7 +117,7 @@ class Client:
         self._transport.send(_calls.delete_snapshot(id))
 
     def close(self) -> None:
-        """Closes its connections. A private server goes on until the process ends."""
+        """Closes the connections. A private server keeps running until the process ends."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -127,7 +128,7 @@ class Client:
 
 
 class AsyncClient:
-    """The same, awaited, in one event loop."""
+    """Async version of :class:`Client`. Belongs to one event loop."""
 
     def __init__(self, server: str | None = None, api_key: str | None = None, *, retries: int = _RETRIES) -> None:
         self._transport = AsyncTransport(_finder(server, api_key), retries)
@@ -156,10 +157,10 @@ class AsyncClient:
         **options: Unpack[RunOptions],
     ) -> list[Result | BelljarError]:
         request = partial(run_request, code, **options)
-        turns = asyncio.Semaphore(jobs)
+        slots = asyncio.Semaphore(jobs)
 
         async def one(wanted: Mapping[str, Any]) -> Result | BelljarError:
-            async with turns:
+            async with slots:
                 try:
                     return await self._transport.send(_calls.run(request(arguments=wanted)))
                 except BelljarError as error:

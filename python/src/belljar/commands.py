@@ -1,4 +1,4 @@
-"""Commands of a sandbox that go on by themselves."""
+"""Background commands of a sandbox."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CommandStream: TypeAlias = "Stream[Output, CommandResult]"
 AsyncCommandStream: TypeAlias = "AsyncStream[Output, CommandResult]"
 
 
-def told() -> Events[CommandResult]:
+def command_events() -> Events[CommandResult]:
     return Events("ended", read_ended)
 
 
 class Command:
-    """A command in the background."""
+    """A background command."""
 
     def __init__(self, transport: Transport, sandbox: str, started: CommandInfo) -> None:
         self._transport = transport
@@ -31,23 +31,23 @@ class Command:
         self.pid = started.pid
 
     def info(self) -> CommandInfo:
-        """How it stands."""
+        """Returns the current state of the command."""
         return self._transport.send(_calls.command_info(self._sandbox, self.id))
 
     def output(self, start: int = 0) -> CommandStream:
-        """What it has written and will write, from a byte on; as many may look as like to."""
-        return Stream(self._transport, _calls.command_output(self._sandbox, self.id, start), told())
+        """Streams past and future output from a byte offset on. There can be any number of readers."""
+        return Stream(self._transport, _calls.command_output(self._sandbox, self.id, start), command_events())
 
     def wait(self) -> CommandInfo:
-        """Waits for its end."""
+        """Waits until the command ends."""
         return self.output().result().info
 
     def write(self, data: str | bytes, *, close: bool = False) -> None:
-        """Writes to its standard input, which has to be open (``stdin_open=True``)."""
+        """Writes to standard input, which must be open (``stdin_open=True``)."""
         self._transport.send(_calls.command_stdin(self._sandbox, self.id, _bytes(data), close))
 
     def signal(self, signal: str | int = "SIGTERM") -> None:
-        """Sends a signal to its process group."""
+        """Sends a signal to the process group of the command."""
         self._transport.send(_calls.command_signal(self._sandbox, self.id, signal))
 
     def kill(self) -> None:
@@ -58,7 +58,7 @@ class Command:
 
 
 class AsyncCommand:
-    """The same, awaited."""
+    """Async version of :class:`Command`."""
 
     def __init__(self, transport: AsyncTransport, sandbox: str, started: CommandInfo) -> None:
         self._transport = transport
@@ -70,7 +70,7 @@ class AsyncCommand:
         return await self._transport.send(_calls.command_info(self._sandbox, self.id))
 
     def output(self, start: int = 0) -> AsyncCommandStream:
-        return AsyncStream(self._transport, _calls.command_output(self._sandbox, self.id, start), told())
+        return AsyncStream(self._transport, _calls.command_output(self._sandbox, self.id, start), command_events())
 
     async def wait(self) -> CommandInfo:
         return (await self.output().result()).info

@@ -1,7 +1,7 @@
-"""Everything that can be raised, by kind.
+"""All exceptions.
 
-What a program did is not an error: a failed run is a :class:`~belljar.Result`. It becomes a :class:`ProgramFailed` only
-where somebody asks for that, with ``check=True`` or :meth:`~belljar.Result.raise_for_status`.
+A failing program is not an error: it gives a :class:`~belljar.Result`. :class:`ProgramFailed` is raised only with
+``check=True`` or by :meth:`~belljar.Result.raise_for_status`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class BelljarError(Exception):
-    """The base of them all."""
+    """Base class of all exceptions of this package."""
 
 
-# ── What a program did, where somebody asked to have that raised ─────────────────────────────────────────────────────
+# ── Failures of programs, raised on request ──────────────────────────────────────────────────────────────────────────
 
 
 class ProgramFailed(BelljarError):
-    """It ran, and did not succeed. ``result`` is what it did."""
+    """The program ran and did not succeed; see ``result``."""
 
     def __init__(self, message: str, result: Result | CommandResult) -> None:
         super().__init__(message)
@@ -29,32 +29,32 @@ class ProgramFailed(BelljarError):
 
 
 class SandboxTimeout(ProgramFailed, TimeoutError):
-    """Its time was over."""
+    """The program reached its time limit."""
 
 
 class LimitExceeded(ProgramFailed):
-    """A limit ended it: memory, processes, disk or output."""
+    """The program was ended by a limit: memory, processes, disk or output."""
 
 
 class Refused(BelljarError):
-    """A policy did not let it run; ``findings`` says why."""
+    """A policy refused the code or command; see ``findings``."""
 
     findings: tuple[Finding, ...] = ()
 
 
 class CodeRefused(ProgramFailed, Refused):
-    """The same of code, where that is a result like any other."""
+    """A policy refused code; there is a ``result`` with the status ``refused``."""
 
 
 class Cancelled(ProgramFailed):
-    """Somebody ended it, or the server did."""
+    """The execution was canceled, or interrupted because the server stopped."""
 
 
-# ── Why a request was not served ─────────────────────────────────────────────────────────────────────────────────────
+# ── Failed requests ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class RequestFailed(BelljarError):
-    """The server did not serve a request. ``code`` is a word of a closed list."""
+    """The server did not serve a request. ``code`` is one of a closed list of error codes."""
 
     def __init__(
         self,
@@ -77,27 +77,27 @@ class RequestFailed(BelljarError):
 
 
 class InvalidRequest(RequestFailed, ValueError):
-    """Something about the request has to change."""
+    """The request is invalid."""
 
 
 class Unsupported(InvalidRequest):
-    """Known, but not possible on that server: a language it has no runtime for, a layer that its kernel lacks."""
+    """The server cannot do this: for example, it has no runtime for a language, or its kernel lacks a layer."""
 
 
 class AuthenticationError(RequestFailed):
-    """No key, or none that opens anything."""
+    """The API key is missing or invalid."""
 
 
 class PermissionDenied(RequestFailed):
-    """The key does not open this, or the sandbox's user may not do it."""
+    """The API key or the sandbox user lacks the permission."""
 
 
 class NotFound(RequestFailed, LookupError):
-    """There is none, or it is another tenant's."""
+    """The object does not exist, or belongs to another tenant."""
 
 
 class Conflict(RequestFailed):
-    """It is there already, in use, paused, full or over."""
+    """The object already exists, is in use, paused, full or has ended."""
 
 
 class SandboxEnded(Conflict):
@@ -109,30 +109,30 @@ class SandboxPaused(Conflict):
 
 
 class PortUnavailable(RequestFailed):
-    """Nobody answers at that port of the sandbox, at least not in HTTP or not in time."""
+    """Nothing answered at that port of the sandbox, or not with HTTP, or not in time."""
 
 
 class CommandRefused(RequestFailed, Refused):
-    """A policy did not let a command of a sandbox run."""
+    """A policy refused a command in a sandbox."""
 
 
 class DependencyFailed(RequestFailed):
-    """A package that was asked for cannot be had, or not be built. Nothing ran."""
+    """A requested package cannot be resolved or built. Nothing ran."""
 
 
 class Busy(RequestFailed):
-    """There is too much to do, or a quota is used up; ``retry_after`` says in how many seconds to try again."""
+    """The server is overloaded, or a quota is used up; retry after ``retry_after`` seconds."""
 
 
 class ServerFailed(RequestFailed):
-    """The server could not do its part."""
+    """The server failed."""
 
 
-# ── What came between ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Connections and the private server ───────────────────────────────────────────────────────────────────────────────
 
 
 class ConnectionFailed(BelljarError, ConnectionError):
-    """The server could not be reached, or the connection broke. What was under way may have run."""
+    """The server could not be reached, or the connection broke; the request may have run."""
 
 
 class NotStarted(BelljarError):
@@ -140,7 +140,7 @@ class NotStarted(BelljarError):
 
 
 class BinaryNotFound(NotStarted):
-    """The program ``belljar`` is not here; the message says how to get it."""
+    """The ``belljar`` program was not found; the message says how to install it."""
 
 
 _KINDS: dict[type[RequestFailed], tuple[str, ...]] = {
@@ -177,10 +177,10 @@ _KINDS: dict[type[RequestFailed], tuple[str, ...]] = {
     ServerFailed: ("setup_failed", "request_timeout", "storage_full", "storage_unavailable", "internal"),
 }
 
-#: Which exception stands for which code.
+#: The exception for each error code.
 BY_CODE: dict[str, type[RequestFailed]] = {code: kind for kind, codes in _KINDS.items() for code in codes}
 
-#: After this nothing has run, so the same request may be sent again.
+#: Codes after which nothing has run, so that the same request may be sent again.
 NOTHING_RAN = frozenset({"too_many_requests"})
-#: After these it is worth another try, but something may have run: a result that cannot be kept is answered so, too.
+#: Temporary failures after which something may have run; for example, the result of a run could not be stored.
 TRY_LATER = frozenset({"overloaded", "shutting_down", "storage_unavailable", "sandbox_memory_exhausted"})

@@ -1,4 +1,4 @@
-"""Files of a sandbox. Paths are absolute, or relative to ``/workspace``, and are resolved inside."""
+"""Files of a sandbox. Paths are absolute or relative to ``/workspace``, and are resolved inside the sandbox."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 
 from . import _calls
-from ._archive import Downloaded, archive_bound, check, opened, pieces_of, save, unpack
+from ._archive import Downloaded, check_size, max_archive_bytes, open_source, read_chunks, save, unpack
 from ._events import Change, Events
 from ._http import AsyncTransport, Transport
 from .states import FileInfo
 from .streams import AsyncStream, Stream
 
-_LARGEST_DOWNLOAD = 256 << 20
-_IN_MEMORY = 4 << 20
+_MAX_DOWNLOAD_BYTES = 256 << 20
+#: Larger downloads are spooled to disk.
+_IN_MEMORY_BYTES = 4 << 20
 
 
 def _bytes(data: str | bytes) -> bytes:
@@ -41,11 +42,11 @@ class Files:
         return self.read(path).decode()
 
     def write(self, path: str, data: str | bytes, *, mode: int | None = None) -> None:
-        """Writes a whole file, and makes the folders that it needs."""
+        """Writes a whole file, and creates missing parent folders."""
         self._transport.send(_calls.write_bytes(self._sandbox, path, _bytes(data), _permissions(mode)))
 
     def list(self, path: str = ".") -> list[FileInfo]:
-        """All of a folder, sorted by name."""
+        """Lists a folder, sorted by name."""
         found, cursor = self._transport.send(_calls.list_files(self._sandbox, path, None))
         while cursor is not None:
             more, cursor = self._transport.send(_calls.list_files(self._sandbox, path, cursor))
@@ -65,28 +66,30 @@ class Files:
         self._transport.send(_calls.move(self._sandbox, source, target, replace))
 
     def watch(self, path: str = ".", *, recursive: bool = False) -> Stream[Change, None]:
-        """Changes in a folder, as they happen."""
+        """Streams changes in a folder as they happen."""
         return Stream(self._transport, _calls.watch(self._sandbox, path, recursive), Events("", lambda _: None))
 
     def upload(self, source: str | os.PathLike[str], path: str) -> None:
-        """Copies a file of this machine to a path, or what is in a folder into a folder."""
-        file, mode = opened(Path(source))
+        """Copies a local file to a path, or the contents of a local folder into a folder."""
+        file, mode = open_source(Path(source))
         with file:
             if mode is None:
                 self.make_folder(path)
-                self._transport.send(_calls.unpack(self._sandbox, path, partial(pieces_of, file)))
+                self._transport.send(_calls.unpack(self._sandbox, path, partial(read_chunks, file)))
             else:
-                self._transport.send(_calls.write_pieces(self._sandbox, path, partial(pieces_of, file), mode))
+                self._transport.send(_calls.write_pieces(self._sandbox, path, partial(read_chunks, file), mode))
 
-    def download(self, path: str, target: str | os.PathLike[str], *, max_bytes: int = _LARGEST_DOWNLOAD) -> Downloaded:
-        """Copies a file to a path of this machine, or what is in a folder into a folder. No links are made there."""
+    def download(
+        self, path: str, target: str | os.PathLike[str], *, max_bytes: int = _MAX_DOWNLOAD_BYTES
+    ) -> Downloaded:
+        """Copies a file to a local path, or the contents of a folder into a local folder. Creates no links."""
         if self.stat(path).is_directory:
             return unpack(self._transport.bytes(_calls.pack(self._sandbox, path)), Path(target), max_bytes)
         return save(self._transport.bytes(_calls.read_bytes(self._sandbox, path)), Path(target), max_bytes)
 
 
 class AsyncFiles:
-    """The same, awaited."""
+    """Async version of :class:`Files`."""
 
     def __init__(self, transport: AsyncTransport, sandbox: str) -> None:
         self._transport = transport
@@ -124,23 +127,23 @@ class AsyncFiles:
         return AsyncStream(self._transport, _calls.watch(self._sandbox, path, recursive), Events("", lambda _: None))
 
     async def upload(self, source: str | os.PathLike[str], path: str) -> None:
-        file, mode = await asyncio.to_thread(opened, Path(source))
+        file, mode = await asyncio.to_thread(open_source, Path(source))
         with file:
             if mode is None:
                 await self.make_folder(path)
-                await self._transport.send(_calls.unpack(self._sandbox, path, partial(pieces_of, file)))
+                await self._transport.send(_calls.unpack(self._sandbox, path, partial(read_chunks, file)))
             else:
-                await self._transport.send(_calls.write_pieces(self._sandbox, path, partial(pieces_of, file), mode))
+                await self._transport.send(_calls.write_pieces(self._sandbox, path, partial(read_chunks, file), mode))
 
     async def download(
-        self, path: str, target: str | os.PathLike[str], *, max_bytes: int = _LARGEST_DOWNLOAD
+        self, path: str, target: str | os.PathLike[str], *, max_bytes: int = _MAX_DOWNLOAD_BYTES
     ) -> Downloaded:
         folder = (await self.stat(path)).is_directory
         call = _calls.pack(self._sandbox, path) if folder else _calls.read_bytes(self._sandbox, path)
-        with SpooledTemporaryFile(max_size=_IN_MEMORY) as spool:
+        with SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as spool:
             async for piece in self._transport.bytes(call):
                 spool.write(piece)
-                check(spool.tell(), archive_bound(max_bytes))
-            # What writes files waits for them, so it is done beside the loop.
+                check_size(spool.tell(), max_archive_bytes(max_bytes))
+            # Writing files blocks, so a thread does it.
             work = unpack if folder else save
-            return await asyncio.to_thread(work, pieces_of(spool), Path(target), max_bytes)
+            return await asyncio.to_thread(work, read_chunks(spool), Path(target), max_bytes)

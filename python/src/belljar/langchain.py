@@ -12,7 +12,7 @@ __all__ = ["Toolbox", "tools"]
 
 
 def tools(toolbox: Toolbox | None = None) -> list[BaseTool]:
-    """Both tools, as the toolbox has them."""
+    """Returns both tools of a toolbox."""
     box = toolbox or Toolbox()
     return [
         _tool(box.python, box.apython, PYTHON_NAME, PYTHON_ABOUT),

@@ -10,7 +10,7 @@ __all__ = ["Toolbox", "tools"]
 
 
 def tools(toolbox: Toolbox | None = None) -> list[Tool]:
-    """Both tools, as the toolbox has them."""
+    """Returns both tools of a toolbox."""
     box = toolbox or Toolbox()
     return [
         function_tool(box.apython, name_override=PYTHON_NAME, description_override=PYTHON_ABOUT),

@@ -1,6 +1,6 @@
-"""A folder of this machine in which programs may do as they like, and nowhere else.
+"""A local folder that sandboxed programs may change, and nothing else on this machine.
 
-Host folders are no business of a server's, so this goes by the command line: ``belljar run --workspace FOLDER``.
+Servers do not accept host folders in requests, so this uses the command line: ``belljar run --workspace FOLDER``.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _EMPTY = "chmod -R u+rwX . && find . -mindepth 1 -delete"
 
 
 class Playground:
-    """A folder that is made where there is none. What runs in it may change it, and nothing else of this machine."""
+    """A folder, created if missing, that programs may change. They can change nothing else on this machine."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).resolve()
         self.path.mkdir(parents=True, exist_ok=True)
-        #: Whether somebody's files were there before.
+        #: Whether the folder contained files before.
         self.had_files = any(self.path.iterdir())
 
     def run(
@@ -57,10 +57,10 @@ class Playground:
         policy: str | None = None,
         check: bool = False,
     ) -> Result:
-        """Runs code, or a command, with this folder as its workspace."""
+        """Runs code or a command with this folder as its workspace."""
         if (code is None) == (command is None):
-            raise ValueError("give code, or command=…, and not both")
-        words_of_it = ["-", f"--language={language}"] if command is None else ["--", *words(command)]
+            raise ValueError("pass either code or command=…, not both")
+        program = ["-", f"--language={language}"] if command is None else ["--", *words(command)]
         flags = _flags(
             args=None if arguments is None else json.dumps(arguments),
             timeout=None if timeout is None else f"{round(timeout * 1_000)}ms",
@@ -72,23 +72,23 @@ class Playground:
             policy=policy,
         )
         flags += [f"--dep={name}" for name in dependencies]
-        # Never by way of our own environment, where one such as LD_PRELOAD would count outside.
+        # Never through the environment of this process, where LD_PRELOAD, for example, would affect belljar itself.
         flags += [f"--env={name}={value}" for name, value in (env or {}).items()]
-        with tempfile.TemporaryDirectory(prefix="belljar-") as aside:
+        with tempfile.TemporaryDirectory(prefix="belljar-") as scratch:
             if stdin is not None:
-                Path(aside, "stdin").write_bytes(_bytes(stdin))
-                flags.append(f"--stdin={aside}/stdin")
-            result = self._belljar([*flags, *words_of_it], _bytes(code or b""))
+                Path(scratch, "stdin").write_bytes(_bytes(stdin))
+                flags.append(f"--stdin={scratch}/stdin")
+            result = self._belljar([*flags, *program], _bytes(code or b""))
         return result.raise_for_status() if check else result
 
     async def arun(self, code: str | bytes | None = None, **options: Any) -> Result:
-        """The same, awaited; the options are those of :meth:`run`."""
+        """Async version of :meth:`run`, with the same options."""
         return await asyncio.to_thread(lambda: self.run(code, **options))
 
     def _belljar(self, arguments: list[str], code: bytes) -> Result:
         command = [find_binary(), "run", "--json", f"--workspace={self.path}", *arguments]
-        here = {name: value for name, value in os.environ.items() if name != "BELLJAR_SERVER"}
-        done = subprocess.run(command, input=code, capture_output=True, env=here, check=False)
+        environment = {name: value for name, value in os.environ.items() if name != "BELLJAR_SERVER"}
+        done = subprocess.run(command, input=code, capture_output=True, env=environment, check=False)
         try:
             answer = json.loads(done.stdout)
         except ValueError:
@@ -98,25 +98,25 @@ class Playground:
         return read_result(answer)
 
     def open(self, path: str, mode: str = "r", *, encoding: str = "utf-8") -> IO[Any]:
-        """Opens a plain file in it, as the built-in ``open`` does. No link is followed: a program may have left it."""
+        """Opens a regular file like the built-in ``open``, without following links that a program may have left."""
         kind, binary = mode.replace("b", "").replace("t", ""), "b" in mode
         if kind not in _FLAGS:
-            raise ValueError("mode: 'r', 'w' or 'a', and 'b' for bytes")
+            raise ValueError("mode: must be 'r', 'w' or 'a', with 'b' for bytes")
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if path.startswith("/") or ".." in parts or not parts:
-            raise ValueError(f"{path!r} is no path in the playground; write it relative, without '..'")
-        # Nor are pipes waited for.
+            raise ValueError(f"{path!r} is not a path in the playground; use a relative path without '..'")
+        # O_NONBLOCK keeps a pipe from blocking the open.
         file = _descend(self.path, parts, _FLAGS[kind] | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise ValueError(f"{path!r} is no plain file")
+            raise ValueError(f"{path!r} is not a regular file")
         raw = os.fdopen(file, {"r": "rb", "w": "wb", "a": "ab"}[kind])
         return raw if binary else io.TextIOWrapper(raw, encoding=encoding)
 
     def clean(self, *, everything: bool = False) -> None:
-        """Empties the folder, from inside a sandbox. One that had files of yours is left alone unless you say so."""
+        """Empties the folder from inside a sandbox. Refuses if it had files before, unless ``everything`` is set."""
         if self.had_files and not everything:
-            raise ValueError(f"{self.path} had files in it before; clean(everything=True) removes those as well")
+            raise ValueError(f"{self.path} had files before; clean(everything=True) removes them too")
         self.run(command=_EMPTY, check=True)
         self.had_files = False
 
@@ -124,14 +124,14 @@ class Playground:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The folder stays as it is."""
+        """Leaves the folder unchanged."""
 
     def __repr__(self) -> str:
         return f"<Playground {self.path}>"
 
 
 def _descend(folder: Path, parts: list[str], flags: int) -> int:
-    """Opens what is at a path, one folder after the other, so that no link is on the way."""
+    """Opens a path one component at a time, following no link."""
     at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts[:-1]:
@@ -143,8 +143,8 @@ def _descend(folder: Path, parts: list[str], flags: int) -> int:
         os.close(at)
 
 
-def _flags(**said: Any) -> list[str]:
-    return [f"--{name}={value}" for name, value in said.items() if value is not None]
+def _flags(**options: Any) -> list[str]:
+    return [f"--{name}={value}" for name, value in options.items() if value is not None]
 
 
 def _network(network: Network | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The result object: what a program did, the same from every front end. Everything from the program in it is data."""
+"""The result of an execution, the same object from every front end."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Artifact:
 
     @property
     def bytes(self) -> builtins.bytes:
-        """What is in it."""
+        """The content."""
         return base64.b64decode(self.content_base64)
 
     def save(self, to: str | os.PathLike[str]) -> Path:
-        """Writes it to a file; or into a folder, beside whatever has its name there. Says where it is."""
+        """Saves the artifact to a file, or into a folder under a name that is free. Returns the path."""
         path = Path(to)
         if not path.is_dir():
             path.write_bytes(self.bytes)
             return path
-        # The program chose the name: it must not lead elsewhere, and nothing may be lost to it.
+        # The program chose the name: it must not leave the folder or overwrite a file.
         name = Path(os.path.basename(self.name) or "artifact")
         for number in itertools.count(1):
             free = path / (name.name if number == 1 else f"{name.stem}-{number}{name.suffix}")
@@ -59,7 +59,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a policy minds in the code, or that the sandbox kept the program from."""
+    """A policy violation found in the code, or an action that the sandbox denied."""
 
     rule: str
     category: str
@@ -73,7 +73,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Installed:
-    """What was installed for a run."""
+    """Packages installed for an execution."""
 
     packages: tuple[str, ...]
     cache: str
@@ -82,7 +82,7 @@ class Installed:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a run used."""
+    """Resource usage of an execution."""
 
     cpu_ms: float
     peak_memory_bytes: int
@@ -91,23 +91,23 @@ class Usage:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What really enforced a run."""
+    """How an execution was really isolated."""
 
     provider: str
     kernel: str
     isolation: tuple[str, ...]
     warm: str | bool
     simulated: bool
-    #: Whose machine it ran on (host, template, region), where that was not Belljar's: isolation is theirs then.
+    #: The remote service that ran it (host, template, region), if any; it is then responsible for isolation.
     service: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What a program did."""
+    """The result of an execution."""
 
     id: str
-    #: succeeded, failed, timed_out, limit_exceeded, refused, cancelled, interrupted; before its end queued or running.
+    #: succeeded, failed, timed_out, limit_exceeded, refused, cancelled, interrupted; queued or running until it ends.
     status: str
     exit_code: int | None
     signal: str | None
@@ -116,11 +116,11 @@ class Result:
     stderr: str
     stdout_truncated: bool
     stderr_truncated: bool
-    #: Whether ``main`` returned something, and what.
+    #: Whether ``main`` returned a value, which is then ``value``.
     has_value: bool
     value: Any
     artifacts: tuple[Artifact, ...]
-    #: One line that a person can act on.
+    #: A one-line explanation, if it did not succeed.
     error: str | None
     findings: tuple[Finding, ...]
     dependencies: Installed
@@ -128,9 +128,9 @@ class Result:
     usage: Usage
     receipt: Receipt | None
     metadata: Mapping[str, Any]
-    #: In a batch: the number of its request, from 0.
+    #: In a batch: the index of its request, from 0.
     index: int | None
-    #: The object as it came.
+    #: The JSON object as received.
     raw: Mapping[str, Any] = field(compare=False)
 
     @property
@@ -156,7 +156,7 @@ class Result:
 
     @property
     def text(self) -> str:
-        """All that a person or a model needs to read: output, errors, the value and why it did not succeed."""
+        """Everything a person or a model needs to read: output, errors, the value and the reason of a failure."""
         parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n")]
         if self.has_value:
             parts.append(f"returned: {self.value!r}")
@@ -165,10 +165,10 @@ class Result:
         return "\n".join(part for part in parts if part)
 
     def raise_for_status(self) -> Result:
-        """Raises :class:`ProgramFailed` or its kin unless it succeeded; gives itself otherwise."""
+        """Returns the result if it succeeded, else raises :class:`ProgramFailed` or a subclass."""
         if self.success:
             return self
-        reason = self.error or f"it ended as {self.status}"
+        reason = self.error or f"the execution ended with status {self.status}"
         failure = _FAILURES.get(self.status, ProgramFailed)(reason, self)
         if isinstance(failure, CodeRefused):
             failure.findings = self.findings
@@ -190,7 +190,7 @@ def _bytes_of(raw: Mapping[str, Any], stream: str) -> bytes:
 
 
 def read_result(raw: Mapping[str, Any]) -> Result:
-    """Reads the object. Fields that a later server adds are in ``raw``."""
+    """Reads a result object. Fields that a newer server adds are only in ``raw``."""
     returned, installed = raw["result"], raw["dependencies"]
     return Result(
         id=raw["id"],
@@ -226,5 +226,5 @@ def read_receipt(raw: Mapping[str, Any] | None) -> Receipt | None:
 
 
 def _pick(kind: Any, raw: Mapping[str, Any]) -> Any:
-    """Takes the fields that are known, whatever else there may be; one that is missing is none."""
+    """Builds ``kind`` from its known fields; missing ones are None."""
     return kind(**{name: raw.get(name) for name in kind.__dataclass_fields__})

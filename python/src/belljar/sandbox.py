@@ -1,4 +1,4 @@
-"""A sandbox that stays: opened once, worked in until its time is over or it is closed."""
+"""Long-lived sandboxes: opened once, used until they expire or are closed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._request import (
     sandbox_request,
 )
 from .client import AsyncClient, Client, own
-from .commands import AsyncCommand, AsyncCommandStream, Command, CommandStream, told
+from .commands import AsyncCommand, AsyncCommandStream, Command, CommandStream, command_events
 from .errors import NotFound, SandboxEnded
 from .files import AsyncFiles, Files
 from .result import Result, read_result
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class Port:
-    """A port inside, through the server."""
+    """A port of a sandbox, reachable through the server."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        #: Where it is reached, with a slash at its end; ``headers`` have to be sent along.
+        #: The address, ending with a slash. Requests must send ``headers``.
         self.url = url
         self.headers = dict(headers)
 
@@ -45,12 +45,12 @@ class Port:
         return f"<Port {self.url}>"
 
 
-def _whole(response: httpx.Response) -> httpx.Response:
+def _unchanged(response: httpx.Response) -> httpx.Response:
     return response
 
 
-def _ask(sandbox: str, method: str, port: int, path: str, options: Mapping[str, Any]) -> Call[httpx.Response]:
-    return Call(method, _calls.port_path(sandbox, port, path), _whole, waits=True, passed=True, **options)
+def _port_request(sandbox: str, method: str, port: int, path: str, options: Mapping[str, Any]) -> Call[httpx.Response]:
+    return Call(method, _calls.port_path(sandbox, port, path), _unchanged, waits=True, proxied=True, **options)
 
 
 def _port(server: Any, sandbox: str, port: int) -> Port:
@@ -59,30 +59,30 @@ def _port(server: Any, sandbox: str, port: int) -> Port:
 
 
 class Sandbox:
-    """A sandbox. ``with Sandbox() as box`` opens one and ends it; ``Sandbox.connect(id)`` finds one that is there."""
+    """A sandbox. ``with Sandbox() as box`` opens and closes one; ``Sandbox.connect(id)`` uses an open one."""
 
     def __init__(self, *, client: Client | None = None, **options: Unpack[SandboxOptions]) -> None:
         self._client, self._owned = own(client, Client)
-        self._find(_calls.open_sandbox(sandbox_request(**options)))
+        self._attach(_calls.open_sandbox(sandbox_request(**options)))
 
     @classmethod
     def connect(cls, id: str, *, client: Client | None = None) -> Self:
-        """One that was opened before, by whomever. Leaving ``with`` ends that too."""
+        """Uses a sandbox that is already open. Leaving a ``with`` block closes it too."""
         box = cls.__new__(cls)
         box._client, box._owned = own(client, Client)
-        box._find(_calls.sandbox(id))
+        box._attach(_calls.sandbox(id))
         return box
 
-    def _find(self, call: Call[SandboxInfo]) -> None:
+    def _attach(self, call: Call[SandboxInfo]) -> None:
         self._transport: Transport = self._client._transport
         try:
             self.id = self._transport.send(call).id
         except BaseException:
-            self._let_go()
+            self._close_client()
             raise
         self.files = Files(self._transport, self.id)
 
-    # ── Running things ──
+    # ── Code and commands ──
 
     def run(
         self,
@@ -92,51 +92,52 @@ class Sandbox:
         idempotency_key: str | None = None,
         **options: Unpack[RunOptions],
     ) -> Result:
-        """Runs code in it, whose files it finds and leaves."""
+        """Runs code in the sandbox. Files are kept from one run to the next."""
         request = run_request(code, **options)
         result = self._transport.send(_calls.run(request, key=idempotency_key, sandbox=self.id))
         return result.raise_for_status() if check else result
 
     def stream(self, code: str | bytes | None = None, **options: Unpack[RunOptions]) -> Stream[Output, Result]:
-        """The same, with output as it comes."""
+        """Runs code in the sandbox and yields its output as it is written."""
         call = _calls.stream(run_request(code, **options), sandbox=self.id)
         return Stream(self._transport, call, Events("result", read_result))
 
     def command(self, command: CommandLine, *, check: bool = False, **options: Unpack[CommandOptions]) -> CommandResult:
-        """Runs a command and waits for its end. A string is a line for the shell, a list a program."""
+        """Runs a command and waits until it ends. A string is a shell command, a list a program with arguments."""
         result = self._transport.send(_calls.command(self.id, command_request(command, **options)))
         return result.raise_for_status() if check else result
 
     def stream_command(self, command: CommandLine, **options: Unpack[CommandOptions]) -> CommandStream:
-        """The same, with output as it comes. Closing the stream kills the command."""
-        return Stream(self._transport, _calls.stream_command(self.id, command_request(command, **options)), told())
+        """Runs a command and yields its output as it is written. Closing the stream kills the command."""
+        call = _calls.stream_command(self.id, command_request(command, **options))
+        return Stream(self._transport, call, command_events())
 
     def start(self, command: CommandLine, **options: Unpack[CommandOptions]) -> Command:
-        """Starts a command that goes on in the background."""
+        """Starts a command in the background."""
         started = self._transport.send(_calls.start_command(self.id, command_request(command, **options)))
         return Command(self._transport, self.id, started)
 
     def commands(self) -> list[CommandInfo]:
-        """Those that run or are remembered, oldest first."""
+        """Lists commands, running and ended ones, oldest first."""
         return self._transport.send(_calls.commands(self.id))
 
     def shell(self, command: CommandLine = "exec bash", *, rows: int = 24, columns: int = 80) -> Shell:
-        """A terminal in it. Needs ``pip install belljar[shell]``."""
+        """Opens a terminal. Needs ``pip install belljar[shell]``."""
         request = terminal_request(command, rows, columns)
         started = self._transport.send(_calls.start_command(self.id, request))
         return Shell(self._transport.server(), self.id, started.id)
 
-    # ── Reaching what listens inside ──
+    # ── Ports ──
 
     def request(self, method: str, port: int, path: str = "/", **options: Any) -> httpx.Response:
-        """Asks a program that listens on a port inside. Its answer is given whatever its status."""
-        return self._transport.send(_ask(self.id, method, port, path, options))
+        """Sends an HTTP request to a port of the sandbox. Returns the response whatever its status."""
+        return self._transport.send(_port_request(self.id, method, port, path, options))
 
     def port(self, port: int) -> Port:
-        """The address of a port inside, for other clients."""
+        """Returns the address of a port of the sandbox, for other clients."""
         return _port(self._transport.server(), self.id, port)
 
-    # ── Its life ──
+    # ── State and lifetime ──
 
     def info(self) -> SandboxInfo:
         return self._transport.send(_calls.sandbox(self.id))
@@ -145,29 +146,29 @@ class Sandbox:
         return self._transport.send(_calls.stats(self.id))
 
     def pause(self) -> SandboxInfo:
-        """Has nothing in it run any more; its time stands still."""
+        """Freezes all processes. A paused sandbox does not expire."""
         return self._transport.send(_calls.pause(self.id))
 
     def resume(self) -> SandboxInfo:
         return self._transport.send(_calls.resume(self.id))
 
     def extend(self, seconds: float) -> SandboxInfo:
-        """Lets it live for so long from now on."""
+        """Sets the remaining lifetime."""
         return self._transport.send(_calls.extend(self.id, seconds))
 
     def snapshot(self, label: str | None = None) -> Snapshot:
-        """Keeps its files; ``Sandbox(snapshot=….id)`` starts another with them."""
+        """Saves the files; ``Sandbox(snapshot=….id)`` opens another sandbox with them."""
         return self._transport.send(_calls.snapshot(self.id, label))
 
     def close(self) -> None:
-        """Ends it, and everything in it. One that has ended already stays so."""
+        """Ends the sandbox and everything in it. Does nothing if it has already ended."""
         try:
             with suppress(SandboxEnded, NotFound):
                 self._transport.send(_calls.close_sandbox(self.id))
         finally:
-            self._let_go()
+            self._close_client()
 
-    def _let_go(self) -> None:
+    def _close_client(self) -> None:
         if self._owned:
             self._client.close()
 
@@ -182,7 +183,7 @@ class Sandbox:
 
 
 class AsyncSandbox:
-    """The same, awaited: ``async with AsyncSandbox() as box``."""
+    """Async version of :class:`Sandbox`: ``async with AsyncSandbox() as box``."""
 
     def __init__(self, *, client: AsyncClient | None = None, **options: Unpack[SandboxOptions]) -> None:
         self._client, self._owned = own(client, AsyncClient)
@@ -196,11 +197,11 @@ class AsyncSandbox:
         return box
 
     async def open(self) -> Self:
-        """Opens it, where ``async with`` does not."""
+        """Opens the sandbox; ``async with`` does this automatically."""
         try:
             self.id = (await self._transport.send(self._opening)).id
         except BaseException:
-            await self._let_go()
+            await self._close_client()
             raise
         self.files = AsyncFiles(self._transport, self.id)
         return self
@@ -229,7 +230,7 @@ class AsyncSandbox:
 
     def stream_command(self, command: CommandLine, **options: Unpack[CommandOptions]) -> AsyncCommandStream:
         call = _calls.stream_command(self.id, command_request(command, **options))
-        return AsyncStream(self._transport, call, told())
+        return AsyncStream(self._transport, call, command_events())
 
     async def start(self, command: CommandLine, **options: Unpack[CommandOptions]) -> AsyncCommand:
         started = await self._transport.send(_calls.start_command(self.id, command_request(command, **options)))
@@ -244,7 +245,7 @@ class AsyncSandbox:
         return await AsyncShell.attach(await self._transport.server(), self.id, started.id)
 
     async def request(self, method: str, port: int, path: str = "/", **options: Any) -> httpx.Response:
-        return await self._transport.send(_ask(self.id, method, port, path, options))
+        return await self._transport.send(_port_request(self.id, method, port, path, options))
 
     async def port(self, port: int) -> Port:
         return _port(await self._transport.server(), self.id, port)
@@ -272,9 +273,9 @@ class AsyncSandbox:
             with suppress(SandboxEnded, NotFound):
                 await self._transport.send(_calls.close_sandbox(self.id))
         finally:
-            await self._let_go()
+            await self._close_client()
 
-    async def _let_go(self) -> None:
+    async def _close_client(self) -> None:
         if self._owned:
             await self._client.close()
 

@@ -1,4 +1,4 @@
-"""A terminal in a sandbox, over a WebSocket."""
+"""Terminals in a sandbox, over WebSocket."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .states import CommandInfo, read_command
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_CONNECT = 10.0
-_LONGEST = 16 << 20
+_CONNECT_SECONDS = 10.0
+_MAX_MESSAGE_BYTES = 16 << 20
 
 
 def terminal_request(command: CommandLine, rows: int, columns: int) -> Json:
@@ -26,7 +26,7 @@ def terminal_request(command: CommandLine, rows: int, columns: int) -> Json:
 
 
 class _Terminal:
-    """What both kinds know: where it is, what is said, what a message means."""
+    """Shared by :class:`Shell` and :class:`AsyncShell`: the address, and how to decode messages."""
 
     def __init__(self, server: Server, sandbox: str, command: int) -> None:
         scheme, rest = server.url.split(":", 1)
@@ -34,23 +34,23 @@ class _Terminal:
         self.arguments: dict[str, Any] = {
             "uri": f"{base}/v1/sandboxes/{sandbox}/commands/{command}/terminal",
             "additional_headers": {"Authorization": f"Bearer {server.key}"} if server.key else {},
-            "open_timeout": _CONNECT,
+            "open_timeout": _CONNECT_SECONDS,
             "proxy": None,
-            "max_size": _LONGEST,
+            "max_size": _MAX_MESSAGE_BYTES,
             "ssl": tls(server.url) if scheme == "https" else None,
         }
-        #: How it ended, when it has.
+        #: The final state, once the terminal has ended.
         self.ended: CommandInfo | None = None
 
-    def take(self, message: str | bytes) -> bytes | None:
-        """The output in a message, if it is one."""
+    def decode(self, message: str | bytes) -> bytes | None:
+        """Returns the output in a message, if it contains any."""
         if isinstance(message, bytes):
             return message
-        said = json.loads(message)
-        if "ended" in said:
-            self.ended = read_command(said["ended"])
-        elif "error" in said:
-            raise failure(said)
+        event = json.loads(message)
+        if "ended" in event:
+            self.ended = read_command(event["ended"])
+        elif "error" in event:
+            raise failure(event)
         return None
 
 
@@ -63,11 +63,11 @@ def _bytes(data: str | bytes) -> bytes:
 
 
 def _missing(error: ImportError) -> BelljarError:
-    return BelljarError(f"a terminal needs another package: pip install 'belljar[shell]' ({error})")
+    return BelljarError(f"terminals need another package: pip install 'belljar[shell]' ({error})")
 
 
 class Shell:
-    """A terminal: iterating gives output until it ends. Closing it leaves the shell alone; it ends with the sandbox."""
+    """A terminal. Iterate to read its output. Closing it leaves the shell running until the sandbox ends."""
 
     def __init__(self, server: Server, sandbox: str, command: int) -> None:
         try:
@@ -85,11 +85,11 @@ class Shell:
 
     @property
     def ended(self) -> CommandInfo | None:
-        """How it ended, when its output has been read to the end."""
+        """The final state of the command, once all output has been read."""
         return self._terminal.ended
 
     def send(self, data: str | bytes) -> None:
-        """Types something."""
+        """Sends input."""
         self._socket.send(_bytes(data))
 
     def resize(self, rows: int, columns: int) -> None:
@@ -98,13 +98,13 @@ class Shell:
     def __iter__(self) -> Iterator[bytes]:
         try:
             for message in self._socket:
-                if output := self._terminal.take(message):
+                if output := self._terminal.decode(message):
                     yield output
         except self._lost as error:
             raise ConnectionFailed(f"the terminal's connection broke: {error}") from error
 
     def read_until(self, text: str | bytes) -> bytes:
-        """Output up to and with what holds these bytes; all of it where they never come."""
+        """Returns the output up to and including these bytes, or all of it if they never appear."""
         read, wanted = b"", _bytes(text)
         for output in self:
             read += output
@@ -123,7 +123,7 @@ class Shell:
 
 
 class AsyncShell:
-    """The same, awaited."""
+    """Async version of :class:`Shell`."""
 
     def __init__(self, terminal: _Terminal, opened: AsyncExitStack, socket: Any, lost: tuple[type[Exception], ...]):
         self._terminal = terminal
@@ -157,7 +157,7 @@ class AsyncShell:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             async for message in self._socket:
-                if output := self._terminal.take(message):
+                if output := self._terminal.decode(message):
                     yield output
         except self._lost as error:
             raise ConnectionFailed(f"the terminal's connection broke: {error}") from error

@@ -11,9 +11,9 @@ from .toolbox import COMMAND_ABOUT, COMMAND_NAME, PYTHON_ABOUT, PYTHON_NAME, Too
 __all__ = ["Toolbox", "tools"]
 
 
-class _Boxed(Tool):  # type: ignore[misc]
+class _SandboxTool(Tool):  # type: ignore[misc]
     output_type = "string"
-    # It has one argument, whose name is said when it is made.
+    # The only argument is named at construction, not in the signature.
     skip_forward_signature_validation = True
 
     def __init__(self, function: Callable[..., str], argument: str, name: str, about: str) -> None:
@@ -28,9 +28,9 @@ class _Boxed(Tool):  # type: ignore[misc]
 
 
 def tools(toolbox: Toolbox | None = None) -> list[Tool]:
-    """Both tools, as the toolbox has them."""
+    """Returns both tools of a toolbox."""
     box = toolbox or Toolbox()
     return [
-        _Boxed(box.python, "code", PYTHON_NAME, PYTHON_ABOUT),
-        _Boxed(box.command, "command", COMMAND_NAME, COMMAND_ABOUT),
+        _SandboxTool(box.python, "code", PYTHON_NAME, PYTHON_ABOUT),
+        _SandboxTool(box.command, "command", COMMAND_NAME, COMMAND_ABOUT),
     ]

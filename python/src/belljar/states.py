@@ -1,4 +1,4 @@
-"""How things stand: sandboxes, what they use, their commands, files and snapshots."""
+"""State of sandboxes, and of their commands, files and snapshots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .result import Finding, Receipt, read_findings, read_receipt
 
 @dataclass(frozen=True)
 class SandboxInfo:
-    """A sandbox as it stands. Times are milliseconds since 1970."""
+    """The state of a sandbox. Times are milliseconds since 1970."""
 
     id: str
     #: starting, running, paused or ended.
@@ -21,18 +21,18 @@ class SandboxInfo:
     image: str
     profile: str
     created: int
-    #: None while it is paused.
+    #: None while the sandbox is paused.
     expires: int | None
     ended_because: str | None
     receipt: Receipt | None
     metadata: Mapping[str, Any]
-    #: The object as it came.
+    #: The JSON object as received.
     raw: Mapping[str, Any] = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of a sandbox, as they were."""
+    """Saved files of a sandbox."""
 
     id: str
     sandbox: str
@@ -43,7 +43,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a sandbox uses now."""
+    """Resource usage of a sandbox."""
 
     cpu_ms: int | None
     memory_bytes: int | None
@@ -53,13 +53,13 @@ class Stats:
     memory_kills: int
     forks_refused: int
     disk_full: bool
-    #: What it was kept from since it was opened, whichever of its commands that was.
+    #: What the sandbox has denied to any of its commands since it was opened.
     findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
 class CommandInfo:
-    """A command of a sandbox as it stands."""
+    """The state of a command in a sandbox."""
 
     id: int
     pid: int
@@ -75,7 +75,7 @@ class CommandInfo:
 
 @dataclass(frozen=True, repr=False)
 class CommandResult:
-    """A command whose end was waited for."""
+    """The result of a command that has ended."""
 
     info: CommandInfo
     stdout: str
@@ -83,12 +83,12 @@ class CommandResult:
     stdout_truncated: bool
     stderr_truncated: bool
     duration_ms: float
-    #: What policies say of it, and what the sandbox kept it from.
+    #: Policy findings, and what the sandbox denied.
     findings: tuple[Finding, ...] = ()
 
     @property
     def exit_code(self) -> int | None:
-        """None where a signal or its time ended it."""
+        """The exit code; None if a signal or the time limit ended the command."""
         return self.info.exit_code
 
     @property
@@ -97,19 +97,19 @@ class CommandResult:
 
     @property
     def text(self) -> str:
-        """All that a person or a model needs to read."""
+        """Everything a person or a model needs to read."""
         parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n"), "" if self.success else f"[{self.ending}]"]
         return "\n".join(part for part in parts if part)
 
     @property
     def ending(self) -> str:
-        """How it ended, in words."""
+        """How the command ended, as text."""
         if self.info.timed_out:
             return "timed out"
         return f"signal {self.info.signal}" if self.info.signal else f"exit code {self.info.exit_code}"
 
     def raise_for_status(self) -> CommandResult:
-        """Raises :class:`ProgramFailed` or :class:`SandboxTimeout` unless it succeeded; gives itself otherwise."""
+        """Returns the result if it succeeded, else raises :class:`ProgramFailed` or :class:`SandboxTimeout`."""
         if self.success:
             return self
         kind = SandboxTimeout if self.info.timed_out else ProgramFailed
@@ -124,18 +124,18 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """What is at a path."""
+    """A file, folder or link."""
 
-    #: Its name in a list, or the path that was asked for.
+    #: The name in a listing, or the requested path.
     name: str
     #: file, directory, link or other.
     kind: str
     size: int
-    #: As in 0644.
+    #: Octal, such as 0644.
     permissions: str
     #: Milliseconds since 1970.
     modified: int
-    #: Where a link points.
+    #: The target of a link.
     target: str | None
 
     @property
@@ -163,8 +163,8 @@ def read_snapshot(raw: Mapping[str, Any]) -> Snapshot:
 
 
 def read_stats(raw: Mapping[str, Any]) -> Stats:
-    figures = {name: raw[name] for name in Stats.__dataclass_fields__ if name != "findings"}
-    return Stats(**figures, findings=read_findings(raw["findings"]))
+    counters = {name: raw[name] for name in Stats.__dataclass_fields__ if name != "findings"}
+    return Stats(**counters, findings=read_findings(raw["findings"]))
 
 
 def read_command(raw: Mapping[str, Any]) -> CommandInfo:
@@ -172,7 +172,7 @@ def read_command(raw: Mapping[str, Any]) -> CommandInfo:
 
 
 def read_ended(raw: Mapping[str, Any]) -> CommandResult:
-    """Of a command that was streamed, the output has gone by already."""
+    """Reads the result of a command. If it was streamed, the object has no output."""
     return CommandResult(
         info=read_command(raw),
         stdout=raw.get("stdout", ""),

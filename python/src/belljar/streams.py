@@ -1,4 +1,4 @@
-"""Output as it comes, and then the result. Closing one before its end lets go of what it shows."""
+"""Streams of output that end with a result. Closing a stream early closes its connection."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ P = TypeVar("P")
 T = TypeVar("T")
 
 
-def _ended(events: Events[T]) -> T:
+def _final(events: Events[T]) -> T:
     if events.last is None:
-        raise ConnectionFailed("the server's answer broke off before its end")
+        raise ConnectionFailed("the server's response ended too early")
     return events.last
 
 
-def _told(transport: Transport, call: Call[Any], events: Events[Any]) -> Generator[Any, None, None]:
-    """With a transport of its own, which is closed behind it."""
+def _owned_events(transport: Transport, call: Call[Any], events: Events[Any]) -> Generator[Any, None, None]:
+    """Yields the events, then closes the transport, which belongs to the stream."""
     try:
         yield from transport.events(call, events)
     finally:
         transport.close()
 
 
-async def _atold(transport: AsyncTransport, call: Call[Any], events: Events[Any]) -> AsyncGenerator[Any, None]:
+async def _owned_async_events(
+    transport: AsyncTransport, call: Call[Any], events: Events[Any]
+) -> AsyncGenerator[Any, None]:
     pieces = transport.events(call, events)
     try:
         async for piece in pieces:
@@ -38,11 +40,11 @@ async def _atold(transport: AsyncTransport, call: Call[Any], events: Events[Any]
 
 
 class Stream(Generic[P, T]):
-    """An iterator over pieces; :meth:`result` reads the rest and gives what there is at the end."""
+    """An iterator over pieces of output; :meth:`result` reads the rest and returns the final result."""
 
     def __init__(self, transport: Transport, call: Call[Any], events: Events[T], *, owned: bool = False) -> None:
         self._events = events
-        self._pieces = _told(transport, call, events) if owned else transport.events(call, events)
+        self._pieces = _owned_events(transport, call, events) if owned else transport.events(call, events)
 
     def __iter__(self) -> Iterator[P]:
         return self
@@ -54,7 +56,7 @@ class Stream(Generic[P, T]):
     def result(self) -> T:
         for _ in self._pieces:
             pass
-        return _ended(self._events)
+        return _final(self._events)
 
     def close(self) -> None:
         self._pieces.close()
@@ -67,11 +69,11 @@ class Stream(Generic[P, T]):
 
 
 class AsyncStream(Generic[P, T]):
-    """The same, awaited."""
+    """Async version of :class:`Stream`."""
 
     def __init__(self, transport: AsyncTransport, call: Call[Any], events: Events[T], *, owned: bool = False) -> None:
         self._events = events
-        self._pieces = _atold(transport, call, events) if owned else transport.events(call, events)
+        self._pieces = _owned_async_events(transport, call, events) if owned else transport.events(call, events)
 
     def __aiter__(self) -> AsyncIterator[P]:
         return self
@@ -83,7 +85,7 @@ class AsyncStream(Generic[P, T]):
     async def result(self) -> T:
         async for _ in self._pieces:
             pass
-        return _ended(self._events)
+        return _final(self._events)
 
     async def close(self) -> None:
         await self._pieces.aclose()

@@ -1,4 +1,4 @@
-"""What agents are offered: two tools, the same for every framework. A framework's own module only wraps them."""
+"""Two tools for agents, the same for every framework; each framework's module only wraps them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PYTHON_NAME = "execute_python_code_in_sandbox"
 PYTHON_ABOUT = (
     "Runs Python code in a fresh sandbox without network, for at most 30 seconds, and returns what it printed. "
-    "Nothing is kept between calls. Files that it leaves in ./artifacts are returned to the user."
+    "Nothing is kept between calls. Files that the code writes to ./artifacts are returned to the user."
 )
 COMMAND_NAME = "run_terminal_command_in_sandbox"
 COMMAND_ABOUT = (
@@ -31,27 +31,27 @@ COMMAND_ABOUT = (
 )
 _PYTHON_SECONDS = 30.0
 _COMMAND_SECONDS = 120.0
-#: So much of an output is given to a model: its head and its tail.
-_SHOWN = 16_000
-#: So many results are kept for whoever looks at them.
-_KEPT = 100
-#: What a model can do something about.
-_FOR_THE_MODEL = (InvalidRequest, DependencyFailed, Refused)
+#: Characters of an output stream that a model gets: the beginning and the end.
+_SHOWN_CHARACTERS = 16_000
+#: Number of results kept in ``Toolbox.results``.
+_KEPT_RESULTS = 100
+#: Errors that a model can react to.
+_REPORTED_TO_MODEL = (InvalidRequest, DependencyFailed, Refused)
 
 
 @dataclass
 class Toolbox:
-    """The two tools, and how they run. ``files`` are there in every run; ``results`` are those of the last runs."""
+    """The two tools and their settings. ``files`` exist in every run; ``results`` holds the latest results."""
 
     network: Network = False
     files: Mapping[str, Content] = field(default_factory=dict)
     dependencies: Sequence[str] | None = None
     profile: str | None = None
-    #: Where artifacts are saved, if anywhere.
+    #: Folder in which artifacts are saved; None saves none.
     artifacts: str | os.PathLike[str] | None = None
     client: Client | None = None
     async_client: AsyncClient | None = None
-    results: deque[Result] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    results: deque[Result] = field(default_factory=lambda: deque(maxlen=_KEPT_RESULTS))
 
     def python(self, code: str) -> str:
         return self._run(code, self._for_python())
@@ -77,30 +77,31 @@ class Toolbox:
     def _run(self, code: str | None, options: RunOptions) -> str:
         try:
             with nullcontext(self.client) if self.client is not None else Client() as client:
-                return self._told(client.run(code, **options))
-        except _FOR_THE_MODEL as error:
-            return f"It did not run: {error}"
+                return self._answer(client.run(code, **options))
+        except _REPORTED_TO_MODEL as error:
+            return f"Nothing ran: {error}"
 
     async def _arun(self, code: str | None, options: RunOptions) -> str:
         client = self.async_client or AsyncClient()
         try:
-            return self._told(await client.run(code, **options))
-        except _FOR_THE_MODEL as error:
-            return f"It did not run: {error}"
+            return self._answer(await client.run(code, **options))
+        except _REPORTED_TO_MODEL as error:
+            return f"Nothing ran: {error}"
         finally:
             if self.async_client is None:
                 await client.close()
 
-    def _told(self, result: Result) -> str:
-        """What a model is told."""
+    def _answer(self, result: Result) -> str:
+        """Returns the text for the model."""
         self.results.append(result)
         parts = [_section("STDOUT", result.stdout), _section("STDERR", result.stderr)]
         if not result.success:
-            parts.append(f"It did not succeed ({result.status}): {result.error or f'exit code {result.exit_code}'}")
+            reason = result.error or f"exit code {result.exit_code}"
+            parts.append(f"The execution did not succeed ({result.status}): {reason}")
         for artifact in result.artifacts:
             saved = f", saved as {artifact.save(self._folder())}" if self.artifacts is not None else ""
             parts.append(f"Artifact {artifact.name} ({artifact.mime_type}, {artifact.size} bytes){saved}")
-        return "\n".join(part for part in parts if part) or "It succeeded and printed nothing."
+        return "\n".join(part for part in parts if part) or "The execution succeeded and printed nothing."
 
     def _folder(self) -> Path:
         folder = Path(self.artifacts or ".")
@@ -111,7 +112,7 @@ class Toolbox:
 def _section(name: str, text: str) -> str:
     if not text:
         return ""
-    if len(text) > _SHOWN:
-        half = _SHOWN // 2
-        text = f"{text[:half]}\n… {len(text) - _SHOWN} characters left out …\n{text[-half:]}"
+    if len(text) > _SHOWN_CHARACTERS:
+        half = _SHOWN_CHARACTERS // 2
+        text = f"{text[:half]}\n… {len(text) - _SHOWN_CHARACTERS} characters left out …\n{text[-half:]}"
     return f"--- {name} ---\n{text.rstrip()}"

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use super::Registry;
-use super::requirement::normalised;
+use super::PackageRegistry;
+use super::requirement::normalize_name;
 
-static MODULES: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+static PACKAGES_BY_MODULE: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
     rows(include_str!("../../data/python_imports.csv")).filter_map(|row| row.split_once(',')).collect()
 });
 static PYPI: LazyLock<HashSet<&str>> =
@@ -19,29 +19,30 @@ fn rows(text: &'static str) -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns whether a package is well known, by its normalized name.
-pub(super) fn is_known(registry: Registry, package: &str) -> bool {
-    known(registry).contains(package)
+pub(super) fn is_known(registry: PackageRegistry, package: &str) -> bool {
+    well_known_packages(registry).contains(package)
 }
 
 /// Returns all well-known packages.
-pub(super) fn known(registry: Registry) -> &'static HashSet<&'static str> {
+pub(super) fn well_known_packages(registry: PackageRegistry) -> &'static HashSet<&'static str> {
     match registry {
-        Registry::Pypi => &PYPI,
-        Registry::Npm => &NPM,
+        PackageRegistry::Pypi => &PYPI,
+        PackageRegistry::Npm => &NPM,
     }
 }
 
 /// Returns the modules whose package has another name.
-pub(super) fn modules() -> impl Iterator<Item = (&'static str, &'static str)> {
-    MODULES.iter().map(|(module, package)| (*module, *package))
+pub(super) fn modules_with_renamed_packages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PACKAGES_BY_MODULE.iter().map(|(module, package)| (*module, *package))
 }
 
 /// Returns the package of a dotted module: by its longest prefix in the table, else by its first component if
 /// that is a known package. Also returns how many components the match covers.
 pub(super) fn package_of(module: &str) -> Option<(String, usize)> {
-    let of_row = prefixes(module).find_map(|(prefix, parts)| Some((MODULES.get(prefix)?.to_string(), parts)));
+    let of_row = prefixes(module)
+        .find_map(|(prefix, parts)| Some((PACKAGES_BY_MODULE.get(prefix)?.to_string(), parts)));
     of_row.or_else(|| {
-        let top = normalised(module.split('.').next().unwrap_or(module));
+        let top = normalize_name(module.split('.').next().unwrap_or(module));
         PYPI.contains(top.as_str()).then_some((top, 1))
     })
 }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_sorted_without_doubles_and_well_formed() {
+    fn tables_are_sorted_unique_and_well_formed() {
         for text in [
             include_str!("../../data/python_imports.csv"),
             include_str!("../../data/pypi_names.txt"),
@@ -76,14 +77,14 @@ mod tests {
             }
         }
         assert!(PYPI.len() >= 1_000 && NPM.len() >= 1_000);
-        for (module, package) in modules() {
+        for (module, package) in modules_with_renamed_packages() {
             assert!(PYPI.contains(package), "{module}: {package} is not among the names");
         }
-        assert!(PYPI.iter().all(|name| normalised(name) == **name));
+        assert!(PYPI.iter().all(|name| normalize_name(name) == **name));
     }
 
     #[test]
-    fn the_longest_row_counts() {
+    fn the_longest_matching_row_wins() {
         for (module, wanted) in [
             ("cv2", Some(("opencv-python-headless", 1))),
             ("google.cloud.storage.blob", Some(("google-cloud-storage", 3))),

@@ -12,21 +12,29 @@ use ruff_python_ast::token::{TokenKind, Tokens};
 use ruff_text_size::Ranged;
 use serde::Deserialize;
 
-use super::{Declared, How, Requirement};
-use crate::lines::Lines;
+use super::{DeclaredRequirement, ImportOrigin, Requirement};
+use crate::line_index::LineIndex;
 
 /// Maximum length of a line of requirements; longer lines are prose.
-const MAX_LINE: usize = 1_000;
+const MAX_LINE_BYTES: usize = 1_000;
 
-pub(super) fn declared(code: &str, tokens: &Tokens, lines: &Lines) -> Vec<Declared> {
-    let mut declared = script(code);
+pub(super) fn declared_requirements(
+    code: &str,
+    tokens: &Tokens,
+    lines: &LineIndex,
+) -> Vec<DeclaredRequirement> {
+    let mut declared = script_dependencies(code);
     for token in tokens {
         if !matches!(token.kind(), TokenKind::Comment | TokenKind::IpyEscapeCommand) {
             continue;
         }
         let Some(text) = code.get(token.start().to_usize()..token.end().to_usize()) else { continue };
-        let line = lines.at(token.start().to_usize());
-        declared.extend(listed(text).into_iter().map(|text| Declared { text, line, how: How::Comment }));
+        let line = lines.line_of(token.start().to_usize());
+        declared.extend(parse_requirements_comment(text).into_iter().map(|text| DeclaredRequirement {
+            text,
+            line,
+            how: ImportOrigin::Comment,
+        }));
     }
     declared
 }
@@ -39,15 +47,19 @@ struct Script {
 
 /// Returns the dependencies of the only `script` block; the specification makes a second one an error, so
 /// neither counts.
-fn script(code: &str) -> Vec<Declared> {
-    let mut blocks = blocks(code);
+fn script_dependencies(code: &str) -> Vec<DeclaredRequirement> {
+    let mut blocks = script_blocks(code);
     let (Some((line, text)), None) = (blocks.next(), blocks.next()) else { return Vec::new() };
     let Ok(script) = toml::from_str::<Script>(&text) else { return Vec::new() };
-    script.dependencies.into_iter().map(|text| Declared { text, line, how: How::Script }).collect()
+    script
+        .dependencies
+        .into_iter()
+        .map(|text| DeclaredRequirement { text, line, how: ImportOrigin::Script })
+        .collect()
 }
 
 /// Returns the script blocks, each with its first line.
-fn blocks(code: &str) -> impl Iterator<Item = (u32, String)> {
+fn script_blocks(code: &str) -> impl Iterator<Item = (u32, String)> {
     let mut lines = (1..).zip(code.lines());
     std::iter::from_fn(move || {
         let (start, _) = lines.by_ref().find(|(_, line)| line.trim_end() == "# /// script")?;
@@ -72,24 +84,24 @@ fn blocks(code: &str) -> impl Iterator<Item = (u32, String)> {
 }
 
 /// Returns the requirements in a comment, or none if it is prose.
-fn listed(comment: &str) -> Vec<String> {
+fn parse_requirements_comment(comment: &str) -> Vec<String> {
     let text = comment.trim_start_matches(['#', '!', '%', ' ', '$']).trim();
-    if text.len() > MAX_LINE {
+    if text.len() > MAX_LINE_BYTES {
         return Vec::new();
     }
     let items: Vec<&str> = if let Some(rest) = after_pip(text) {
         rest.split_whitespace().take_while(|word| !word.starts_with('-')).collect()
-    } else if let Some(rest) = after_word(text) {
+    } else if let Some(rest) = after_keyword(text) {
         rest.split(',').map(str::trim).filter(|item| !item.is_empty()).collect()
     } else {
         return Vec::new();
     };
     let items: Vec<String> =
         items.into_iter().map(|item| item.trim_matches(['"', '\'', '`']).to_owned()).collect();
-    if items.iter().all(|item| Requirement::python(item).is_ok()) { items } else { Vec::new() }
+    if items.iter().all(|item| Requirement::parse_python(item).is_ok()) { items } else { Vec::new() }
 }
 
-fn after_word(text: &str) -> Option<&str> {
+fn after_keyword(text: &str) -> Option<&str> {
     let (word, rest) = text.split_once(':')?;
     ["requires", "requirements", "dependencies"]
         .iter()

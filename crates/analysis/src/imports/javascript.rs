@@ -14,31 +14,40 @@ use oxc_span::SourceType;
 use oxc_syntax::scope::{ScopeFlags, ScopeId};
 
 use super::specifier::package_of;
-use super::{Found, How, Import, Language};
+use super::{DetectedImports, Import, ImportLanguage, ImportOrigin};
 use crate::budget::Budget;
-use crate::lines::Lines;
+use crate::line_index::LineIndex;
 
 /// Maximum number of lines that are parsed separately if the code as a whole cannot be parsed.
-const MAX_TRIES: usize = 500;
+const MAX_PARSED_LINES: usize = 500;
 
 /// Maximum number of lines of one import statement.
-const MAX_STATEMENT: usize = 40;
+const MAX_STATEMENT_LINES: usize = 40;
 
-pub(super) fn find(code: &str, language: Language, budget: &Budget) -> Found {
+pub(super) fn find_imports(code: &str, language: ImportLanguage, budget: &Budget) -> DetectedImports {
     let ways = match language {
-        Language::TypeScript => [SourceType::ts(), SourceType::tsx()],
+        ImportLanguage::TypeScript => [SourceType::ts(), SourceType::tsx()],
         _ => [SourceType::jsx(), SourceType::cjs().with_jsx(true)],
     };
     for way in ways {
-        if let Some((imports, broken)) = parsed(code, way, 1, budget) {
-            return Found { imports, broken, ..Found::default() };
+        if let Some((imports, broken)) = parse_imports(code, way, 1, budget) {
+            return DetectedImports { imports, broken, ..DetectedImports::default() };
         }
     }
-    Found { imports: by_line(code, ways[0], budget), broken: true, ..Found::default() }
+    DetectedImports {
+        imports: find_by_line(code, ways[0], budget),
+        broken: true,
+        ..DetectedImports::default()
+    }
 }
 
 /// Returns the imports and whether there were syntax errors, or `None` if the parser gave up.
-fn parsed(code: &str, way: SourceType, first_line: u32, budget: &Budget) -> Option<(Vec<Import>, bool)> {
+fn parse_imports(
+    code: &str,
+    way: SourceType,
+    first_line: u32,
+    budget: &Budget,
+) -> Option<(Vec<Import>, bool)> {
     // Parsing costs one step per byte, and so does every further attempt.
     if !budget.spend(code.len()) {
         return None;
@@ -48,16 +57,16 @@ fn parsed(code: &str, way: SourceType, first_line: u32, budget: &Budget) -> Opti
     let parsed = Parser::new(&allocator, code, way).with_options(options).parse();
     (!parsed.panicked).then(|| {
         let broken = !parsed.diagnostics.is_empty();
-        (Finder::of(code, first_line, budget).all(&parsed.program), broken)
+        (JavaScriptImportVisitor::new(code, first_line, budget).collect_imports(&parsed.program), broken)
     })
 }
 
 /// Finds imports in single lines and in statements that begin on them.
-fn by_line(code: &str, way: SourceType, budget: &Budget) -> Vec<Import> {
+fn find_by_line(code: &str, way: SourceType, budget: &Budget) -> Vec<Import> {
     let lines: Vec<&str> = code.lines().collect();
     let mut imports = Vec::new();
     let told = |line: &&str| ["import", "require", "export"].iter().any(|word| line.contains(word));
-    let begin = (0..lines.len()).filter(|at| told(&lines[*at])).take(MAX_TRIES);
+    let begin = (0..lines.len()).filter(|at| told(&lines[*at])).take(MAX_PARSED_LINES);
     for at in begin {
         if budget.is_spent() {
             break;
@@ -65,74 +74,74 @@ fn by_line(code: &str, way: SourceType, budget: &Budget) -> Vec<Import> {
         let first_line = u32::try_from(at + 1).unwrap_or(u32::MAX);
         let opens =
             lines[at].trim_start().starts_with("import") || lines[at].trim_start().starts_with("export");
-        let longest = if opens { MAX_STATEMENT.min(lines.len() - at) } else { 1 };
+        let longest = if opens { MAX_STATEMENT_LINES.min(lines.len() - at) } else { 1 };
         let found = (1..=longest)
-            .find_map(|length| parsed(&lines[at..at + length].join("\n"), way, first_line, budget));
+            .find_map(|length| parse_imports(&lines[at..at + length].join("\n"), way, first_line, budget));
         imports.extend(found.map(|(imports, _)| imports).unwrap_or_default());
     }
     imports
 }
 
-struct Finder<'b> {
+struct JavaScriptImportVisitor<'b> {
     budget: &'b Budget,
-    lines: Lines,
+    lines: LineIndex,
     first_line: u32,
     imports: Vec<Import>,
     /// Scopes from the outermost to the current one.
-    scopes: Vec<Scope>,
+    scopes: Vec<RequireScope>,
     /// Calls of `require` that count unless a later declaration shadows `require`; each scope owns the tail
     /// of this list.
-    required: Vec<Import>,
+    pending_requires: Vec<Import>,
     /// Number of enclosing blocks that catch a failed import.
-    forgiven: u32,
+    optional_depth: u32,
     /// Names bound to results of `createRequire`.
-    requires: BTreeSet<String>,
+    require_names: BTreeSet<String>,
 }
 
 #[derive(Default)]
-struct Scope {
+struct RequireScope {
     /// Whether `require` is redeclared in this scope.
     shadowed: bool,
     /// Index of its first entry in `required`.
-    from: usize,
+    first_required: usize,
 }
 
-impl<'b> Finder<'b> {
-    fn of(code: &str, first_line: u32, budget: &'b Budget) -> Self {
+impl<'b> JavaScriptImportVisitor<'b> {
+    fn new(code: &str, first_line: u32, budget: &'b Budget) -> Self {
         Self {
             budget,
-            lines: Lines::of(code),
+            lines: LineIndex::new(code),
             first_line,
             imports: Vec::new(),
-            scopes: vec![Scope::default()],
-            required: Vec::new(),
-            forgiven: 0,
-            requires: BTreeSet::new(),
+            scopes: vec![RequireScope::default()],
+            pending_requires: Vec::new(),
+            optional_depth: 0,
+            require_names: BTreeSet::new(),
         }
     }
 
-    fn all(mut self, program: &Program<'_>) -> Vec<Import> {
+    fn collect_imports(mut self, program: &Program<'_>) -> Vec<Import> {
         self.visit_program(program);
         self.leave_scope();
-        self.imports.append(&mut self.required);
+        self.imports.append(&mut self.pending_requires);
         self.imports
     }
 
-    fn import_of(&self, specifier: &str, at: u32, how: How) -> Option<Import> {
+    fn parse_specifier(&self, specifier: &str, at: u32, how: ImportOrigin) -> Option<Import> {
         let (name, version) = package_of(specifier)?;
-        let line = self.lines.at(at as usize) + self.first_line - 1;
+        let line = self.lines.line_of(at as usize) + self.first_line - 1;
         Some(Import {
             name: name.to_owned(),
             members: Vec::new(),
             version: version.map(str::to_owned),
             line,
-            optional: self.forgiven > 0,
+            optional: self.optional_depth > 0,
             how,
         })
     }
 
-    fn add(&mut self, source: &StringLiteral<'_>, at: u32, how: How) {
-        self.imports.extend(self.import_of(source.value.as_str(), at, how));
+    fn add(&mut self, source: &StringLiteral<'_>, at: u32, how: ImportOrigin) {
+        self.imports.extend(self.parse_specifier(source.value.as_str(), at, how));
     }
 
     /// Handles `require("x")` and `require.resolve("x")`.
@@ -144,13 +153,13 @@ impl<'b> Finder<'b> {
         let (Expression::Identifier(callee), Some(argument)) = (callee, call.arguments.first()) else {
             return;
         };
-        let made = self.requires.contains(callee.name.as_str());
+        let made = self.require_names.contains(callee.name.as_str());
         if callee.name != "require" && !made {
             return;
         }
-        let Some(specifier) = argument.as_expression().and_then(literal) else { return };
-        let import = self.import_of(specifier, call.span.start, How::Require);
-        if made { self.imports.extend(import) } else { self.required.extend(import) }
+        let Some(specifier) = argument.as_expression().and_then(literal_text) else { return };
+        let import = self.parse_specifier(specifier, call.span.start, ImportOrigin::Require);
+        if made { self.imports.extend(import) } else { self.pending_requires.extend(import) }
     }
 
     fn shadow(&mut self, name: &str) {
@@ -162,7 +171,7 @@ impl<'b> Finder<'b> {
     }
 }
 
-impl<'a> Visit<'a> for Finder<'_> {
+impl<'a> Visit<'a> for JavaScriptImportVisitor<'_> {
     fn visit_statement(&mut self, statement: &Statement<'a>) {
         if self.budget.spend(1) {
             walk::walk_statement(self, statement);
@@ -176,12 +185,12 @@ impl<'a> Visit<'a> for Finder<'_> {
     }
 
     fn enter_scope(&mut self, _: ScopeFlags, _: &std::cell::Cell<Option<ScopeId>>) {
-        self.scopes.push(Scope { shadowed: false, from: self.required.len() });
+        self.scopes.push(RequireScope { shadowed: false, first_required: self.pending_requires.len() });
     }
 
     fn leave_scope(&mut self) {
         if let Some(scope) = self.scopes.pop().filter(|scope| scope.shadowed) {
-            self.required.truncate(scope.from);
+            self.pending_requires.truncate(scope.first_required);
         }
     }
 
@@ -197,9 +206,9 @@ impl<'a> Visit<'a> for Finder<'_> {
     }
 
     fn visit_variable_declarator(&mut self, variable: &VariableDeclarator<'a>) {
-        match (&variable.id, variable.init.as_ref().filter(|init| makes_require(init))) {
+        match (&variable.id, variable.init.as_ref().filter(|init| is_create_require(init))) {
             (BindingPattern::BindingIdentifier(id), Some(_)) => {
-                self.requires.insert(id.name.to_string());
+                self.require_names.insert(id.name.to_string());
             }
             _ => walk::walk_variable_declarator(self, variable),
         }
@@ -216,7 +225,7 @@ impl<'a> Visit<'a> for Finder<'_> {
         };
         let only_types = !specifiers.is_empty() && specifiers.iter().all(is_type);
         if !import.import_kind.is_type() && !only_types {
-            self.add(&import.source, import.span.start, How::Import);
+            self.add(&import.source, import.span.start, ImportOrigin::Import);
         }
     }
 
@@ -224,13 +233,13 @@ impl<'a> Visit<'a> for Finder<'_> {
         let only_types =
             !export.specifiers.is_empty() && export.specifiers.iter().all(|one| one.export_kind.is_type());
         if !export.export_kind.is_type() && !only_types {
-            self.add(&export.source, export.span.start, How::Reexport);
+            self.add(&export.source, export.span.start, ImportOrigin::Reexport);
         }
     }
 
     fn visit_export_all_declaration(&mut self, export: &ExportAllDeclaration<'a>) {
         if !export.export_kind.is_type() {
-            self.add(&export.source, export.span.start, How::Reexport);
+            self.add(&export.source, export.span.start, ImportOrigin::Reexport);
         }
     }
 
@@ -238,13 +247,13 @@ impl<'a> Visit<'a> for Finder<'_> {
         if let TSModuleReference::ExternalModuleReference(module) = &import.module_reference
             && !import.import_kind.is_type()
         {
-            self.add(&module.expression, import.span.start, How::Require);
+            self.add(&module.expression, import.span.start, ImportOrigin::Require);
         }
     }
 
     fn visit_import_expression(&mut self, import: &ImportExpression<'a>) {
-        if let Some(specifier) = literal(&import.source) {
-            self.imports.extend(self.import_of(specifier, import.span.start, How::Dynamic));
+        if let Some(specifier) = literal_text(&import.source) {
+            self.imports.extend(self.parse_specifier(specifier, import.span.start, ImportOrigin::Dynamic));
         }
         walk::walk_import_expression(self, import);
     }
@@ -254,9 +263,9 @@ impl<'a> Visit<'a> for Finder<'_> {
         // `import("x").catch(…)` handles the absence of `x`.
         let caught = matches!(&call.callee, Expression::StaticMemberExpression(member)
             if member.property.name == "catch" && !call.arguments.is_empty());
-        self.forgiven += u32::from(caught);
+        self.optional_depth += u32::from(caught);
         self.visit_expression(&call.callee);
-        self.forgiven -= u32::from(caught);
+        self.optional_depth -= u32::from(caught);
         for argument in &call.arguments {
             self.visit_argument(argument);
         }
@@ -264,17 +273,17 @@ impl<'a> Visit<'a> for Finder<'_> {
 
     fn visit_try_statement(&mut self, attempt: &TryStatement<'a>) {
         let forgiving = u32::from(attempt.handler.is_some());
-        self.forgiven += forgiving;
+        self.optional_depth += forgiving;
         self.visit_block_statement(&attempt.block);
         // A fallback is only needed where the first choice is missing.
         attempt.handler.iter().for_each(|handler| self.visit_catch_clause(handler));
-        self.forgiven -= forgiving;
+        self.optional_depth -= forgiving;
         attempt.finalizer.iter().for_each(|block| self.visit_block_statement(block));
     }
 }
 
 /// Returns whether this is a call of `createRequire`.
-fn makes_require(init: &Expression<'_>) -> bool {
+fn is_create_require(init: &Expression<'_>) -> bool {
     let Expression::CallExpression(call) = init else { return false };
     match &call.callee {
         Expression::Identifier(name) => name.name == "createRequire",
@@ -284,7 +293,7 @@ fn makes_require(init: &Expression<'_>) -> bool {
 }
 
 /// Returns the text of a string literal, or of a template literal without expressions.
-fn literal<'a>(expression: &'a Expression<'_>) -> Option<&'a str> {
+fn literal_text<'a>(expression: &'a Expression<'_>) -> Option<&'a str> {
     match expression {
         Expression::StringLiteral(literal) => Some(literal.value.as_str()),
         Expression::TemplateLiteral(template) if template.expressions.is_empty() => {

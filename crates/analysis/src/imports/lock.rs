@@ -11,23 +11,23 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::manifest::{broken, is_hash};
-use super::requirement::normalised;
-use super::{Error, Registry, Requirement, lock_npm};
+use super::manifest::{invalid_manifest, is_hash};
+use super::requirement::normalize_name;
+use super::{Error, PackageRegistry, Requirement, lock_npm};
 
 /// Larger than the limits of manifests, because locks also list indirect dependencies.
-const MAX_BYTES: usize = 8 << 20;
-const MAX_ENTRIES: usize = 5_000;
+const MAX_LOCK_BYTES: usize = 8 << 20;
+const MAX_LOCK_ENTRIES: usize = 5_000;
 
-type Reader = fn(&'static str, &str) -> Result<Lock, Error>;
+type LockParser = fn(&'static str, &str) -> Result<LockFile, Error>;
 
 /// Content of a lock file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lock {
+pub struct LockFile {
     /// Name of the file.
     pub file: &'static str,
     /// Registry of the packages.
-    pub registry: Registry,
+    pub registry: PackageRegistry,
     /// Directly required packages, in exact versions.
     pub roots: Vec<Requirement>,
     /// Exact versions of all packages, with the hashes of their files if the lock has them.
@@ -36,38 +36,38 @@ pub struct Lock {
     pub tree: Map<String, Value>,
 }
 
-impl Lock {
+impl LockFile {
     /// Parses a lock file by its file name.
-    pub fn of_file(file: &str, text: &str) -> Option<Result<Self, Error>> {
-        let (file, read): (_, Reader) = match file {
-            "uv.lock" => ("uv.lock", uv),
-            "poetry.lock" => ("poetry.lock", poetry),
-            "pylock.toml" => ("pylock.toml", pylock),
-            "Pipfile.lock" => ("Pipfile.lock", pipfile),
-            "package-lock.json" => ("package-lock.json", lock_npm::npm),
-            "bun.lock" => ("bun.lock", lock_npm::bun),
+    pub fn parse_file(file: &str, text: &str) -> Option<Result<Self, Error>> {
+        let (file, read): (_, LockParser) = match file {
+            "uv.lock" => ("uv.lock", parse_uv),
+            "poetry.lock" => ("poetry.lock", parse_poetry),
+            "pylock.toml" => ("pylock.toml", parse_pylock),
+            "Pipfile.lock" => ("Pipfile.lock", parse_pipfile),
+            "package-lock.json" => ("package-lock.json", lock_npm::parse_npm),
+            "bun.lock" => ("bun.lock", lock_npm::parse_bun),
             _ => return None,
         };
-        if text.len() > MAX_BYTES {
-            return Some(Err(broken(file, "is larger than 8 MB")));
+        if text.len() > MAX_LOCK_BYTES {
+            return Some(Err(invalid_manifest(file, "is larger than 8 MB")));
         }
-        Some(read(file, text).and_then(|lock| match lock.pins.len() + lock.roots.len() > MAX_ENTRIES {
-            true => Err(broken(file, "lists more than 5000 packages")),
+        Some(read(file, text).and_then(|lock| match lock.pins.len() + lock.roots.len() > MAX_LOCK_ENTRIES {
+            true => Err(invalid_manifest(file, "lists more than 5000 packages")),
             false => Ok(lock),
         }))
     }
 
-    pub(super) fn new(file: &'static str, registry: Registry) -> Self {
+    pub(super) fn new(file: &'static str, registry: PackageRegistry) -> Self {
         Self { file, registry, roots: Vec::new(), pins: Vec::new(), tree: Map::new() }
     }
 
     /// Adds a Python package.
-    fn add(&mut self, package: Locked) -> Result<(), Error> {
+    fn add(&mut self, package: LockedPackage) -> Result<(), Error> {
         let pin = package.requirement()?;
-        if package.root || pin.direct.is_some() {
+        if package.is_root || pin.direct_url.is_some() {
             self.roots.push(pin.clone());
         }
-        if pin.direct.is_none() {
+        if pin.direct_url.is_none() {
             self.pins.push(pin);
         }
         Ok(())
@@ -76,39 +76,39 @@ impl Lock {
 
 /// A Python package in the common form of all these files.
 #[derive(Default)]
-struct Locked {
+struct LockedPackage {
     name: String,
     extras: Vec<String>,
     version: Option<String>,
     marker: Option<String>,
     hashes: Vec<String>,
     /// Source of the package, unless that is a registry.
-    place: Option<String>,
-    root: bool,
+    source_url: Option<String>,
+    is_root: bool,
 }
 
-impl Locked {
+impl LockedPackage {
     fn requirement(&self) -> Result<Requirement, Error> {
         let extras =
             if self.extras.is_empty() { String::new() } else { format!("[{}]", self.extras.join(",")) };
-        let which = match (&self.place, &self.version) {
+        let which = match (&self.source_url, &self.version) {
             (Some(place), _) => format!(" @ {place} "),
             (None, Some(version)) => format!("=={version}"),
             (None, None) => String::new(),
         };
         let marker = self.marker.as_ref().map_or(String::new(), |marker| format!("; {marker}"));
-        let mut requirement = Requirement::python(&format!("{}{extras}{which}{marker}", self.name))?;
+        let mut requirement = Requirement::parse_python(&format!("{}{extras}{which}{marker}", self.name))?;
         if let Some(hash) = self.hashes.iter().find(|hash| !is_hash(hash)) {
             let why = "is not a supported hash; regenerate the lock file";
-            return Err(super::requirement::refusal(hash, why));
+            return Err(super::requirement::invalid_requirement(hash, why));
         }
         requirement.hashes.clone_from(&self.hashes);
         Ok(requirement)
     }
 }
 
-fn toml<T: DeserializeOwned>(file: &'static str, text: &str) -> Result<T, Error> {
-    toml::from_str(text).map_err(|error| broken(file, error.message()))
+fn parse_toml<T: DeserializeOwned>(file: &'static str, text: &str) -> Result<T, Error> {
+    toml::from_str(text).map_err(|error| invalid_manifest(file, error.message()))
 }
 
 #[derive(Deserialize)]
@@ -153,36 +153,36 @@ impl UvPackage {
         ["virtual", "editable"].iter().any(|kind| self.source.contains_key(*kind))
     }
 
-    fn locked(&self) -> Locked {
+    fn to_locked_package(&self) -> LockedPackage {
         // If a package has several versions, markers say which one applies.
         let markers: Vec<_> = self.resolution_markers.iter().map(|one| format!("({one})")).collect();
         let files = self.wheels.iter().chain(&self.sdist);
         let place = self.source.iter().find(|(kind, _)| *kind != "registry");
-        Locked {
+        LockedPackage {
             name: self.name.clone(),
             version: self.version.clone(),
             marker: Some(markers.join(" or ")).filter(|_| !markers.is_empty()),
             hashes: files.filter_map(|file| file.hash.clone()).collect(),
-            place: place
+            source_url: place
                 .map(|(kind, place)| format!("{kind}+{}", place.as_str().unwrap_or(kind)))
-                .map(address),
-            ..Locked::default()
+                .map(as_url),
+            ..LockedPackage::default()
         }
     }
 }
 
 /// Formats a source as one word with a colon, as a URL has it.
-fn address(place: String) -> String {
+fn as_url(place: String) -> String {
     let place: String = place.chars().filter(|c| !c.is_whitespace() && !c.is_control()).collect();
     if place.contains(':') { place } else { format!("file:{place}") }
 }
 
-fn uv(file: &'static str, text: &str) -> Result<Lock, Error> {
-    let read: Uv = toml(file, text)?;
-    let mut lock = Lock::new(file, Registry::Pypi);
+fn parse_uv(file: &'static str, text: &str) -> Result<LockFile, Error> {
+    let read: Uv = parse_toml(file, text)?;
+    let mut lock = LockFile::new(file, PackageRegistry::Pypi);
     let (projects, packages): (Vec<_>, Vec<_>) = read.package.iter().partition(|one| one.is_project());
     for package in &packages {
-        lock.add(package.locked())?;
+        lock.add(package.to_locked_package())?;
     }
     // The first of several entries wins.
     let reversed = || packages.iter().rev();
@@ -198,9 +198,12 @@ fn uv(file: &'static str, text: &str) -> Result<Lock, Error> {
         };
         let Some(package) = found else { continue };
         // Packages from elsewhere are roots already.
-        let Locked { name, version, hashes, place: None, .. } = package.locked() else { continue };
+        let LockedPackage { name, version, hashes, source_url: None, .. } = package.to_locked_package()
+        else {
+            continue;
+        };
         let UvEdge { marker, extra, .. } = edge.clone();
-        let root = Locked { name, version, hashes, marker, extras: extra, ..Locked::default() };
+        let root = LockedPackage { name, version, hashes, marker, extras: extra, ..LockedPackage::default() };
         lock.roots.push(root.requirement()?);
     }
     Ok(lock)
@@ -246,28 +249,28 @@ struct PoetrySource {
 
 /// Parses a `poetry.lock`. It does not list direct requirements, so the roots are the packages that no other
 /// package needs.
-fn poetry(file: &'static str, text: &str) -> Result<Lock, Error> {
-    let read: Poetry = toml(file, text)?;
+fn parse_poetry(file: &'static str, text: &str) -> Result<LockFile, Error> {
+    let read: Poetry = parse_toml(file, text)?;
     let mains = read.package.iter().filter(|one| one.is_main());
-    let edges = mains.flat_map(|one| one.dependencies.keys().map(move |name| (one, normalised(name))));
+    let edges = mains.flat_map(|one| one.dependencies.keys().map(move |name| (one, normalize_name(name))));
     let needed: BTreeSet<String> =
-        edges.filter(|(one, name)| normalised(&one.name) != *name).map(|(_, name)| name).collect();
-    let mut lock = Lock::new(file, Registry::Pypi);
+        edges.filter(|(one, name)| normalize_name(&one.name) != *name).map(|(_, name)| name).collect();
+    let mut lock = LockFile::new(file, PackageRegistry::Pypi);
     for one in read.package {
         let marker = match &one.markers {
             Some(Value::Object(groups)) => groups.get("main").and_then(Value::as_str),
             markers => markers.as_ref().and_then(Value::as_str),
         };
-        let root = one.is_main() && !needed.contains(&normalised(&one.name));
+        let root = one.is_main() && !needed.contains(&normalize_name(&one.name));
         let place = one.source.filter(|source| source.kind != "legacy");
-        lock.add(Locked {
-            root,
+        lock.add(LockedPackage {
+            is_root: root,
             name: one.name,
             version: Some(one.version),
             marker: marker.map(str::to_owned),
             hashes: one.files.into_iter().filter_map(|file| file.hash).collect(),
-            place: place.map(|source| address(format!("{}+{}", source.kind, source.url))),
-            ..Locked::default()
+            source_url: place.map(|source| as_url(format!("{}+{}", source.kind, source.url))),
+            ..LockedPackage::default()
         })?;
     }
     Ok(lock)
@@ -299,9 +302,9 @@ struct PylockFile {
 }
 
 /// Parses a `pylock.toml`. Every package is a root, with its marker, except those only for groups and extras.
-fn pylock(file: &'static str, text: &str) -> Result<Lock, Error> {
-    let read: Pylock = toml(file, text)?;
-    let mut lock = Lock::new(file, Registry::Pypi);
+fn parse_pylock(file: &'static str, text: &str) -> Result<LockFile, Error> {
+    let read: Pylock = parse_toml(file, text)?;
+    let mut lock = LockFile::new(file, PackageRegistry::Pypi);
     for one in read.packages {
         let apart = |marker: &String| marker.contains("dependency_groups") || marker.contains("extras");
         if one.marker.as_ref().is_some_and(apart) {
@@ -311,20 +314,20 @@ fn pylock(file: &'static str, text: &str) -> Result<Lock, Error> {
         let known =
             |(kind, hash): (String, String)| Some(format!("{kind}:{hash}")).filter(|one| is_hash(one));
         let hashes = one.wheels.into_iter().chain(one.sdist).flat_map(|file| file.hashes).filter_map(known);
-        lock.add(Locked {
-            root: true,
+        lock.add(LockedPackage {
+            is_root: true,
             name: one.name,
             version: one.version,
             marker: one.marker,
             hashes: hashes.collect(),
-            place: place.map(|place| address(where_from(&place).to_owned())),
-            ..Locked::default()
+            source_url: place.map(|place| as_url(source_url(&place).to_owned())),
+            ..LockedPackage::default()
         })?;
     }
     Ok(lock)
 }
 
-fn where_from(place: &Value) -> &str {
+fn source_url(place: &Value) -> &str {
     ["url", "path"].iter().find_map(|key| place.get(key)?.as_str()).unwrap_or("elsewhere")
 }
 
@@ -346,21 +349,23 @@ struct PipfilePackage {
     rest: BTreeMap<String, Value>,
 }
 
-fn pipfile(file: &'static str, text: &str) -> Result<Lock, Error> {
-    let read: Pipfile = serde_json::from_str(text).map_err(|error| broken(file, &error.to_string()))?;
-    let mut lock = Lock::new(file, Registry::Pypi);
+fn parse_pipfile(file: &'static str, text: &str) -> Result<LockFile, Error> {
+    let read: Pipfile =
+        serde_json::from_str(text).map_err(|error| invalid_manifest(file, &error.to_string()))?;
+    let mut lock = LockFile::new(file, PackageRegistry::Pypi);
     for (name, one) in read.default {
         let elsewhere = ["git", "hg", "svn", "bzr", "file", "path"];
         let place = elsewhere.iter().find_map(|kind| Some((kind, one.rest.get(*kind)?)));
         let version = one.version.as_deref().map(|version| version.trim_start_matches("==").to_owned());
-        lock.add(Locked {
-            root: true,
+        lock.add(LockedPackage {
+            is_root: true,
             name,
             extras: one.extras,
             version,
             marker: one.markers,
             hashes: one.hashes,
-            place: place.map(|(kind, place)| address(format!("{kind}+{}", place.as_str().unwrap_or(kind)))),
+            source_url: place
+                .map(|(kind, place)| as_url(format!("{kind}+{}", place.as_str().unwrap_or(kind)))),
         })?;
     }
     Ok(lock)

@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::lock::Lock;
-use super::manifest::broken;
-use super::npm::pair;
-use super::requirement::refusal;
+use super::lock::LockFile;
+use super::manifest::invalid_manifest;
+use super::npm::requirement_from_parts;
+use super::requirement::invalid_requirement;
 use super::specifier::is_name;
-use super::{Error, Registry, Requirement};
+use super::{Error, PackageRegistry, Requirement};
 
-const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
+const DEPENDENCY_FIELDS: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
 /// Further fields that decide whether a package is installed on this machine.
-const KEPT: [&str; 6] = ["os", "cpu", "libc", "optional", "peer", "peerDependenciesMeta"];
+const COPIED_FIELDS: [&str; 6] = ["os", "cpu", "libc", "optional", "peer", "peerDependenciesMeta"];
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -27,13 +27,17 @@ struct NpmLock {
     packages: Option<BTreeMap<String, Map<String, Value>>>,
 }
 
-pub(super) fn npm(file: &'static str, text: &str) -> Result<Lock, Error> {
-    let read: NpmLock = serde_json::from_str(text).map_err(|error| broken(file, &error.to_string()))?;
+pub(super) fn parse_npm(file: &'static str, text: &str) -> Result<LockFile, Error> {
+    let read: NpmLock =
+        serde_json::from_str(text).map_err(|error| invalid_manifest(file, &error.to_string()))?;
     let version = read.lockfile_version.unwrap_or_default();
     let (Some(mut packages), 2 | 3) = (read.packages, version) else {
-        return Err(broken(file, "has an unsupported version; 'npm install' with npm 7 or later updates it"));
+        return Err(invalid_manifest(
+            file,
+            "has an unsupported version; 'npm install' with npm 7 or later updates it",
+        ));
     };
-    let mut lock = Lock::new(file, Registry::Npm);
+    let mut lock = LockFile::new(file, PackageRegistry::Npm);
     let project = packages.remove("").unwrap_or_default();
     let set = |entry: &Map<String, Value>, name: &str| entry.get(name).and_then(Value::as_bool) == Some(true);
     for (place, entry) in packages {
@@ -42,14 +46,15 @@ pub(super) fn npm(file: &'static str, text: &str) -> Result<Lock, Error> {
             continue;
         }
         let name = place.rsplit_once("node_modules/").map(|(_, name)| name.to_owned());
-        let name =
-            name.ok_or_else(|| refusal(&place, "is a folder of the project; only packages are accepted"))?;
-        let from = text_of(&entry, "resolved").filter(|from| !from.starts_with("https://"));
+        let name = name.ok_or_else(|| {
+            invalid_requirement(&place, "is a folder of the project; only packages are accepted")
+        })?;
+        let from = string_field(&entry, "resolved").filter(|from| !from.starts_with("https://"));
         let from =
             from.filter(|from| !from.starts_with("http://")).or(set(&entry, "link").then_some("link:"));
-        add(&mut lock, &place, &name, from, &entry)?;
+        add_package(&mut lock, &place, &name, from, &entry)?;
     }
-    roots(&mut lock, &project)?;
+    add_roots(&mut lock, &project)?;
     Ok(lock)
 }
 
@@ -59,16 +64,16 @@ struct BunLock {
     packages: BTreeMap<String, Vec<Value>>,
 }
 
-pub(super) fn bun(file: &'static str, text: &str) -> Result<Lock, Error> {
-    let wrong = |error: serde_json::Error| broken(file, &error.to_string());
+pub(super) fn parse_bun(file: &'static str, text: &str) -> Result<LockFile, Error> {
+    let wrong = |error: serde_json::Error| invalid_manifest(file, &error.to_string());
     let read: BunLock = serde_json::from_str(&without_trailing_commas(text)).map_err(wrong)?;
-    let mut lock = Lock::new(file, Registry::Npm);
+    let mut lock = LockFile::new(file, PackageRegistry::Npm);
     for (key, parts) in &read.packages {
-        let short = || refusal(key, "is not an entry that bun writes; regenerate the lock file");
+        let short = || invalid_requirement(key, "is not an entry that bun writes; regenerate the lock file");
         let exact = parts.first().and_then(Value::as_str).ok_or_else(short)?;
         let (real, version) =
             exact.rsplit_once('@').filter(|(name, _)| !name.is_empty()).ok_or_else(short)?;
-        let place = place_of(key).ok_or_else(short)?;
+        let place = install_path(key).ok_or_else(short)?;
         let mut entry = parts.iter().find_map(Value::as_object).cloned().unwrap_or_default();
         let hash = parts.last().and_then(Value::as_str).filter(|hash| hash.starts_with("sha512-"));
         entry.insert("version".to_owned(), version.into());
@@ -77,15 +82,15 @@ pub(super) fn bun(file: &'static str, text: &str) -> Result<Lock, Error> {
         // `name@workspace:…`, `name@github:…`, `name@https://…`.
         let name = place.rsplit_once("node_modules/").map_or("", |(_, name)| name);
         let elsewhere = exact.find([':', '#']).map(|_| &exact[exact.find('@').unwrap_or(0)..]);
-        add(&mut lock, &place, name, elsewhere, &entry)?;
+        add_package(&mut lock, &place, name, elsewhere, &entry)?;
     }
     let project = read.workspaces.get("").cloned().unwrap_or_default();
-    roots(&mut lock, &project)?;
+    add_roots(&mut lock, &project)?;
     Ok(lock)
 }
 
 /// `a/@b/c` → `node_modules/a/node_modules/@b/c`.
-fn place_of(key: &str) -> Option<String> {
+fn install_path(key: &str) -> Option<String> {
     let (mut place, mut parts) = (String::new(), key.split('/'));
     while let Some(part) = parts.next() {
         let name = if part.starts_with('@') { format!("{part}/{}", parts.next()?) } else { part.to_owned() };
@@ -94,51 +99,51 @@ fn place_of(key: &str) -> Option<String> {
     Some(place)
 }
 
-fn text_of<'a>(entry: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+fn string_field<'a>(entry: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     entry.get(name).and_then(Value::as_str)
 }
 
 /// Validates and adds one package.
-fn add(
-    lock: &mut Lock,
+fn add_package(
+    lock: &mut LockFile,
     place: &str,
     name: &str,
     elsewhere: Option<&str>,
     entry: &Map<String, Value>,
 ) -> Result<(), Error> {
     if let Some(from) = elsewhere {
-        let mut root = Requirement::any(Registry::Npm, name);
-        root.direct = Some(from.chars().filter(|c| !c.is_control() && !c.is_whitespace()).collect());
+        let mut root = Requirement::any_version(PackageRegistry::Npm, name);
+        root.direct_url = Some(from.chars().filter(|c| !c.is_control() && !c.is_whitespace()).collect());
         lock.roots.push(root);
         return Ok(());
     }
     let parts = place.split("node_modules/").map(|part| part.trim_end_matches('/'));
     if !place.starts_with("node_modules/") || !parts.skip(1).all(is_name) {
-        return Err(refusal(place, "is not an install path of a package"));
+        return Err(invalid_requirement(place, "is not an install path of a package"));
     }
-    let version = text_of(entry, "version").unwrap_or_default();
+    let version = string_field(entry, "version").unwrap_or_default();
     let exact = version.starts_with(|c: char| c.is_ascii_digit()) && !version.contains([' ', '|']);
     // A package may be installed under an alias.
-    let real = text_of(entry, "name").unwrap_or(name);
-    let mut pin = pair(real, real, if exact { version } else { "" })?;
+    let real = string_field(entry, "name").unwrap_or(name);
+    let mut pin = requirement_from_parts(real, real, if exact { version } else { "" })?;
     if pin.version.is_empty() {
-        return Err(refusal(place, "has no exact version; regenerate the lock file"));
+        return Err(invalid_requirement(place, "has no exact version; regenerate the lock file"));
     }
     let mut kept = Map::from_iter([("version".to_owned(), version.into())]);
     if real != name {
         kept.insert("name".to_owned(), real.into());
     }
-    if let Some(hash) = text_of(entry, "integrity").filter(|hash| is_integrity(hash)) {
+    if let Some(hash) = string_field(entry, "integrity").filter(|hash| is_integrity(hash)) {
         kept.insert("integrity".to_owned(), hash.into());
         pin.hashes.push(hash.to_owned());
     }
-    for kind in EDGES {
+    for kind in DEPENDENCY_FIELDS {
         if let Some(edges) = entry.get(kind) {
-            kept.insert(kind.to_owned(), edges_of(place, edges)?);
+            kept.insert(kind.to_owned(), dependency_map(place, edges)?);
         }
     }
-    for name in KEPT {
-        kept.extend(entry.get(name).map(|value| (name.to_owned(), listed(name, value))));
+    for name in COPIED_FIELDS {
+        kept.extend(entry.get(name).map(|value| (name.to_owned(), as_npm_list(name, value))));
     }
     lock.tree.insert(place.to_owned(), kept.into());
     lock.pins.push(pin);
@@ -146,7 +151,7 @@ fn add(
 }
 
 /// Wraps a single word in a list: npm writes a list where bun writes one word.
-fn listed(name: &str, value: &Value) -> Value {
+fn as_npm_list(name: &str, value: &Value) -> Value {
     match value {
         Value::String(_) if ["os", "cpu", "libc"].contains(&name) => Value::from(vec![value.clone()]),
         value => value.clone(),
@@ -154,9 +159,9 @@ fn listed(name: &str, value: &Value) -> Value {
 }
 
 /// Returns a package's dependencies: names and versions, but no URLs that an installer would open.
-fn edges_of(place: &str, edges: &Value) -> Result<Value, Error> {
+fn dependency_map(place: &str, edges: &Value) -> Result<Value, Error> {
     let edges: BTreeMap<String, String> = serde_json::from_value(edges.clone()).map_err(|_| {
-        refusal(place, "depends on something that is not a package; regenerate the lock file")
+        invalid_requirement(place, "depends on something that is not a package; regenerate the lock file")
     })?;
     for (name, version) in &edges {
         let version = version.strip_prefix("npm:").unwrap_or(version);
@@ -164,7 +169,10 @@ fn edges_of(place: &str, edges: &Value) -> Result<Value, Error> {
             .strip_prefix('@')
             .map_or(version, |rest| rest.split_once('/').map_or(rest, |(_, rest)| rest));
         if !is_name(name) || version.contains([':', '/']) {
-            return Err(refusal(place, "depends on a URL or repository; only packages are accepted"));
+            return Err(invalid_requirement(
+                place,
+                "depends on a URL or repository; only packages are accepted",
+            ));
         }
     }
     Ok(edges.into_iter().map(|(name, version)| (name, Value::from(version))).collect::<Map<_, _>>().into())
@@ -178,14 +186,14 @@ fn is_integrity(hash: &str) -> bool {
 }
 
 /// Adds the project's direct dependencies, in the versions of the lock.
-fn roots(lock: &mut Lock, project: &Map<String, Value>) -> Result<(), Error> {
+fn add_roots(lock: &mut LockFile, project: &Map<String, Value>) -> Result<(), Error> {
     for kind in ["dependencies", "optionalDependencies"] {
         for (name, stated) in project.get(kind).and_then(Value::as_object).into_iter().flatten() {
             let entry = lock.tree.get(&format!("node_modules/{name}"));
             let stated = stated.as_str().unwrap_or_default();
             let version =
                 entry.and_then(|entry| entry.get("version")?.as_str()).filter(|_| !stated.contains(':'));
-            lock.roots.push(pair(name, name, version.unwrap_or(stated))?);
+            lock.roots.push(requirement_from_parts(name, name, version.unwrap_or(stated))?);
         }
     }
     Ok(())

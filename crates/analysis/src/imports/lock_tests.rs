@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn read(file: &str, text: &str) -> Lock {
-    Lock::of_file(file, text).unwrap().unwrap()
+fn read(file: &str, text: &str) -> LockFile {
+    LockFile::parse_file(file, text).unwrap().unwrap()
 }
 
 fn shown(all: &[Requirement]) -> Vec<String> {
@@ -15,7 +15,7 @@ fn hash(digit: &str) -> String {
 }
 
 #[test]
-fn uv_has_roots_and_versions_for_different_pythons() {
+fn uv_lock_has_roots_and_versions_per_python() {
     let text = format!(
         "version = 1\nrequires-python = '>=3.9'\n\
          [[package]]\nname = 'job'\nversion = '0.1.0'\nsource = {{ virtual = '.' }}\n\
@@ -41,7 +41,7 @@ fn uv_has_roots_and_versions_for_different_pythons() {
 }
 
 #[test]
-fn poetry_asks_for_what_nothing_else_needs() {
+fn poetry_roots_are_packages_that_no_other_package_needs() {
     let text = format!(
         "[[package]]\nname = 'Requests'\nversion = '2.31.0'\noptional = false\ngroups = ['main']\nfiles = [{{ file = 'r.whl', hash = '{}' }}]\n\
          [package.dependencies]\nidna = '>=2'\n\
@@ -60,7 +60,7 @@ fn poetry_asks_for_what_nothing_else_needs() {
 }
 
 #[test]
-fn pylock_and_pipfile_ask_for_everything() {
+fn all_packages_of_pylock_and_pipfile_are_roots() {
     let text = format!(
         "lock-version = '1.0'\n[[packages]]\nname = 'idna'\nversion = '3.4'\nwheels = [{{ url = 'https://x', hashes = {{ sha256 = '{}' }} }}]\n\
          [[packages]]\nname = 'pytest'\nversion = '8.0'\nmarker = \"'dev' in dependency_groups\"\n",
@@ -78,7 +78,7 @@ fn pylock_and_pipfile_ask_for_everything() {
 }
 
 #[test]
-fn npm_and_bun_come_to_the_same() {
+fn npm_and_bun_locks_give_equal_results() {
     let npm = r#"{"name": "x", "lockfileVersion": 3, "packages": {
         "": {"dependencies": {"debug": "^4"}, "devDependencies": {"jest": "1"}},
         "node_modules/debug": {"version": "4.3.1", "resolved": "https://registry.npmjs.org/debug/-/debug-4.3.1.tgz", "integrity": "sha512-aa", "dependencies": {"ms": "2.1.2"}},
@@ -96,7 +96,7 @@ fn npm_and_bun_come_to_the_same() {
 }
 
 #[test]
-fn what_comes_from_elsewhere_is_stated_and_never_a_pin() {
+fn packages_from_urls_are_roots_and_never_pins() {
     let digest = "a".repeat(64);
     for (file, text) in [
         ("uv.lock", "[[package]]\nname = 'x'\nversion = '1'\nsource = { git = 'https://example.com/x#abc' }\n".to_owned()),
@@ -111,12 +111,12 @@ fn what_comes_from_elsewhere_is_stated_and_never_a_pin() {
     ] {
         let lock = read(file, &text);
         assert!(lock.pins.is_empty() && lock.tree.is_empty(), "{text}");
-        assert!(lock.roots[0].direct.is_some() && lock.roots[0].name == "x", "{text}");
+        assert!(lock.roots[0].direct_url.is_some() && lock.roots[0].name == "x", "{text}");
     }
 }
 
 #[test]
-fn what_is_no_lock_is_refused_with_its_name() {
+fn invalid_lock_files_are_refused() {
     let many: String =
         (0..6_000).map(|number| format!("[[package]]\nname = 'p{number}'\nversion = '1'\n")).collect();
     let large = format!("# {}", "x".repeat(9 << 20));
@@ -146,8 +146,8 @@ fn what_is_no_lock_is_refused_with_its_name() {
         ("bun.lock", "[]"),
         ("bun.lock", r#"{"workspaces": {}, "packages": {"x": []}}"#),
     ] {
-        let lock = Lock::of_file(file, text).unwrap();
+        let lock = LockFile::parse_file(file, text).unwrap();
         assert!(lock.is_err(), "{file} {}", text.chars().take(100).collect::<String>());
     }
-    assert!(Lock::of_file("yarn.lock", "").is_none());
+    assert!(LockFile::parse_file("yarn.lock", "").is_none());
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::requirement::refusal;
-use super::{Error, Lock, Requirement, npm};
+use super::requirement::invalid_requirement;
+use super::{Error, LockFile, Requirement, npm};
 
 /// Maximum number of requirements; no list for a sandbox is longer.
-const MAX_ENTRIES: usize = 2_000;
+const MAX_MANIFEST_ENTRIES: usize = 2_000;
 
-const MAX_BYTES: usize = 1 << 20;
+const MAX_MANIFEST_BYTES: usize = 1 << 20;
 
 /// Parses a `requirements.txt`; returns each requirement with its line.
 pub fn requirements_txt(text: &str) -> Result<Vec<(u32, Requirement)>, Error> {
@@ -29,10 +29,10 @@ pub fn requirements_txt(text: &str) -> Result<Vec<(u32, Requirement)>, Error> {
         }
         let entry = without_comment(&whole);
         if !entry.is_empty() {
-            requirements.push((number, entry_of(entry)?));
+            requirements.push((number, parse_entry(entry)?));
         }
     }
-    bounded("requirements.txt", requirements)
+    check_entry_count("requirements.txt", requirements)
 }
 
 /// Strips a comment. A `#` begins one at the start of a line and after whitespace; elsewhere it is part of a
@@ -44,25 +44,37 @@ fn without_comment(line: &str) -> &str {
     line[..end].trim()
 }
 
-fn entry_of(entry: &str) -> Result<Requirement, Error> {
+fn parse_entry(entry: &str) -> Result<Requirement, Error> {
     let option = entry.split([' ', '=']).next().unwrap_or(entry);
     match option {
         "-r" | "--requirement" | "-c" | "--constraint" => {
-            return Err(refusal(entry, "refers to another file, which is not read; copy its lines here"));
+            return Err(invalid_requirement(
+                entry,
+                "refers to another file, which is not read; copy its lines here",
+            ));
         }
         "-e" | "--editable" => {
-            return Err(refusal(entry, "installs from a folder, which is not supported; list packages only"));
+            return Err(invalid_requirement(
+                entry,
+                "installs from a folder, which is not supported; list packages only",
+            ));
         }
         _ if option.starts_with('-') => {
-            return Err(refusal(entry, "is an installer option, which is not supported; remove it"));
+            return Err(invalid_requirement(
+                entry,
+                "is an installer option, which is not supported; remove it",
+            ));
         }
         _ => {}
     }
     let mut parts = entry.split("--hash=");
-    let mut requirement = Requirement::python(parts.next().unwrap_or_default())?;
+    let mut requirement = Requirement::parse_python(parts.next().unwrap_or_default())?;
     for hash in parts.map(str::trim) {
         if !is_hash(hash) {
-            return Err(refusal(entry, "has an invalid hash; write, for example, --hash=sha256:…"));
+            return Err(invalid_requirement(
+                entry,
+                "has an invalid hash; write, for example, --hash=sha256:…",
+            ));
         }
         requirement.hashes.push(hash.to_owned());
     }
@@ -91,47 +103,54 @@ struct Project {
 pub fn pyproject(text: &str) -> Result<Vec<Requirement>, Error> {
     const NAME: &str = "pyproject.toml";
     check_size(NAME, text)?;
-    let file: Pyproject = toml::from_str(text).map_err(|error| broken(NAME, error.message()))?;
+    let file: Pyproject = toml::from_str(text).map_err(|error| invalid_manifest(NAME, error.message()))?;
     let listed = file.project.map(|project| project.dependencies).unwrap_or_default();
-    let listed = bounded(NAME, listed)?;
-    listed.iter().map(|text| Requirement::python(text)).collect()
+    let listed = check_entry_count(NAME, listed)?;
+    listed.iter().map(|text| Requirement::parse_python(text)).collect()
 }
 
 /// Parses `dependencies` of a `package.json`.
 pub fn package_json(text: &str) -> Result<Vec<Requirement>, Error> {
     const NAME: &str = "package.json";
     check_size(NAME, text)?;
-    let wrong = |error: serde_json::Error| broken(NAME, &error.to_string());
+    let wrong = |error: serde_json::Error| invalid_manifest(NAME, &error.to_string());
     let mut file: Map<String, Value> = serde_json::from_str(text).map_err(wrong)?;
     let listed = file.remove("dependencies").unwrap_or_else(|| Map::new().into());
     let listed: BTreeMap<String, String> = serde_json::from_value(listed).map_err(wrong)?;
-    let listed: Vec<_> = bounded(NAME, listed.into_iter().collect())?;
-    listed.iter().map(|(name, version)| npm::pair(&format!("{name}@{version}"), name, version)).collect()
+    let listed: Vec<_> = check_entry_count(NAME, listed.into_iter().collect())?;
+    listed
+        .iter()
+        .map(|(name, version)| npm::requirement_from_parts(&format!("{name}@{version}"), name, version))
+        .collect()
 }
 
 impl Requirement {
     /// Parses a manifest or lock file by its file name; of a lock, returns the direct requirements.
-    pub fn of_manifest(file: &str, text: &str) -> Option<Result<Vec<Self>, Error>> {
+    pub fn parse_manifest(file: &str, text: &str) -> Option<Result<Vec<Self>, Error>> {
         match file {
             "pyproject.toml" => Some(pyproject(text)),
             "package.json" => Some(package_json(text)),
             _ if file.ends_with(".txt") && file.starts_with("requirements") => {
                 Some(requirements_txt(text).map(|lines| lines.into_iter().map(|(_, one)| one).collect()))
             }
-            _ => Some(Lock::of_file(file, text)?.map(|lock| lock.roots)),
+            _ => Some(LockFile::parse_file(file, text)?.map(|lock| lock.roots)),
         }
     }
 }
 
 fn check_size(name: &'static str, text: &str) -> Result<(), Error> {
-    if text.len() > MAX_BYTES { Err(broken(name, "is larger than 1 MB")) } else { Ok(()) }
+    if text.len() > MAX_MANIFEST_BYTES { Err(invalid_manifest(name, "is larger than 1 MB")) } else { Ok(()) }
 }
 
-fn bounded<T>(name: &'static str, entries: Vec<T>) -> Result<Vec<T>, Error> {
-    if entries.len() > MAX_ENTRIES { Err(broken(name, "lists more than 2000 packages")) } else { Ok(entries) }
+fn check_entry_count<T>(name: &'static str, entries: Vec<T>) -> Result<Vec<T>, Error> {
+    if entries.len() > MAX_MANIFEST_ENTRIES {
+        Err(invalid_manifest(name, "lists more than 2000 packages"))
+    } else {
+        Ok(entries)
+    }
 }
 
-pub(super) fn broken(name: &'static str, why: &str) -> Error {
+pub(super) fn invalid_manifest(name: &'static str, why: &str) -> Error {
     Error::Manifest { name, why: why.escape_debug().to_string() }
 }
 
@@ -168,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn other_manifests() {
+    fn pyproject_and_package_json() {
         let text = "[project]\nname = 'x'\ndependencies = ['Requests>=2', 'a[b]']\n[tool.x]\ny = 1\n";
         let read: Vec<_> = pyproject(text).unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(read, ["requests>=2", "a[b]"]);

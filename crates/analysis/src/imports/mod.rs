@@ -21,26 +21,29 @@ mod npm;
 mod python;
 mod requirement;
 mod resolve;
-mod similar;
 mod specifier;
 mod stdlib;
+mod typos;
 
 use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
 use crate::budget::Budget;
-use crate::room::{self, Unfit};
+use crate::parse_limits::{self, ParseRefusal};
 
-pub use lock::Lock;
+pub use lock::LockFile;
 pub use manifest::{package_json, pyproject, requirements_txt};
 pub use requirement::Requirement;
-pub use resolve::{Answer, Ecosystem, Package, Reason, Resolver, Settings, Unresolved, Why};
-pub use similar::distance;
+pub use resolve::{
+    EcosystemRules, PackageReason, PackageResolution, ResolvedPackage, Resolver, ResolverSettings,
+    UnresolvedName, UnresolvedReason,
+};
 pub use stdlib::PythonVersion;
+pub use typos::edit_distance;
 
 /// Maximum size of code that is searched for imports, in bytes.
-pub const MAX_CODE: usize = 1 << 20;
+pub const MAX_SEARCHED_BYTES: usize = 1 << 20;
 
 /// Maximum number of imports; real programs have far fewer.
 const MAX_IMPORTS: usize = 2_000;
@@ -53,10 +56,10 @@ pub enum Error {
     TooLarge,
     /// The code might nest deeper than the parser's stack allows, or takes too many steps to search.
     #[error("the code is too complex to search for imports; list its packages explicitly")]
-    TooIntricate,
+    TooComplex,
     /// The code has too many imports.
     #[error("the code has more than 2000 imports; list its packages explicitly")]
-    TooMany,
+    TooManyImports,
     /// The parser panicked.
     #[error("the code could not be searched for imports; list its packages explicitly")]
     Unreadable,
@@ -81,7 +84,7 @@ pub enum Error {
 /// Languages in which imports can be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Language {
+pub enum ImportLanguage {
     /// Python.
     Python,
     /// JavaScript, with JSX.
@@ -90,9 +93,9 @@ pub enum Language {
     TypeScript,
 }
 
-impl Language {
+impl ImportLanguage {
     /// Returns the language with this name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "python" => Some(Self::Python),
             "javascript" => Some(Self::JavaScript),
@@ -102,10 +105,10 @@ impl Language {
     }
 
     /// Returns the registry of the language's packages.
-    pub fn registry(self) -> Registry {
+    pub fn registry(self) -> PackageRegistry {
         match self {
-            Self::Python => Registry::Pypi,
-            Self::JavaScript | Self::TypeScript => Registry::Npm,
+            Self::Python => PackageRegistry::Pypi,
+            Self::JavaScript | Self::TypeScript => PackageRegistry::Npm,
         }
     }
 }
@@ -113,7 +116,7 @@ impl Language {
 /// A package registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Registry {
+pub enum PackageRegistry {
     /// The Python Package Index.
     Pypi,
     /// The npm registry.
@@ -123,7 +126,7 @@ pub enum Registry {
 /// How an import or requirement was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum How {
+pub enum ImportOrigin {
     /// An `import` statement.
     Import,
     /// A call that imports by a literal name: `import_module("x")`, `import("x")`.
@@ -157,38 +160,38 @@ pub struct Import {
     /// Whether the code handles its absence.
     pub optional: bool,
     /// How the import was found.
-    pub how: How,
+    pub how: ImportOrigin,
 }
 
 /// A requirement that the code itself declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declared {
+pub struct DeclaredRequirement {
     /// The requirement as written.
     pub text: String,
     /// Line, from 1.
     pub line: u32,
     /// Whether it was in a script block or a comment.
-    pub how: How,
+    pub how: ImportOrigin,
 }
 
 /// Imports and requirements found in code.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct DetectedImports {
     /// Imports of neither the standard library nor local modules, in line order, without duplicates.
     pub imports: Vec<Import>,
     /// Requirements that the code declares.
-    pub declared: Vec<Declared>,
+    pub declared: Vec<DeclaredRequirement>,
     /// Whether the code has syntax errors, so that imports may have been missed.
     pub broken: bool,
 }
 
 /// Code to search for imports.
 #[derive(Debug, Clone, Copy)]
-pub struct Source<'a> {
+pub struct SourceCode<'a> {
     /// The code.
     pub code: &'a str,
     /// Language of the code.
-    pub language: Language,
+    pub language: ImportLanguage,
     /// Version of Python that will run the code, if it is Python.
     pub python: PythonVersion,
     /// Names of accompanying files and directories, such as `helpers.py` and `lib`.
@@ -196,43 +199,48 @@ pub struct Source<'a> {
 }
 
 /// Finds the imports of code without running it.
-pub fn detect(source: Source<'_>) -> Result<Found, Error> {
-    if source.code.len() > MAX_CODE {
+pub fn detect(source: SourceCode<'_>) -> Result<DetectedImports, Error> {
+    if source.code.len() > MAX_SEARCHED_BYTES {
         return Err(Error::TooLarge);
     }
     let endless = match source.language {
-        Language::Python => room::is_endless_python(source.code),
-        Language::JavaScript => room::is_endless(source.code),
-        Language::TypeScript => room::is_endless(source.code) || room::is_endless_typescript(source.code),
+        ImportLanguage::Python => parse_limits::exceeds_python_limits(source.code),
+        ImportLanguage::JavaScript => parse_limits::exceeds_javascript_limits(source.code),
+        ImportLanguage::TypeScript => {
+            parse_limits::exceeds_javascript_limits(source.code)
+                || parse_limits::exceeds_typescript_limits(source.code)
+        }
     };
     if endless {
-        return Err(Error::TooIntricate);
+        return Err(Error::TooComplex);
     }
     let budget = Budget::for_code(source.code.len());
-    let found = room::with_room(source.code, || find(&source, &budget));
+    let found = parse_limits::with_stack_for(source.code, || find_imports(&source, &budget));
     let mut found = found.map_err(|unfit| match unfit {
-        Unfit::Deep => Error::TooIntricate,
-        Unfit::Broke => Error::Unreadable,
+        ParseRefusal::TooDeep => Error::TooComplex,
+        ParseRefusal::ParserPanicked => Error::Unreadable,
     })?;
     if budget.is_spent() {
-        return Err(Error::TooIntricate);
+        return Err(Error::TooComplex);
     }
     if found.imports.len() > MAX_IMPORTS || found.declared.len() > MAX_IMPORTS {
-        return Err(Error::TooMany);
+        return Err(Error::TooManyImports);
     }
-    found.imports = once(found.imports);
+    found.imports = merge_duplicates(found.imports);
     Ok(found)
 }
 
-fn find(source: &Source<'_>, budget: &Budget) -> Found {
+fn find_imports(source: &SourceCode<'_>, budget: &Budget) -> DetectedImports {
     match source.language {
-        Language::Python => python::find(source, budget),
-        Language::JavaScript | Language::TypeScript => javascript::find(source.code, source.language, budget),
+        ImportLanguage::Python => python::find_imports(source, budget),
+        ImportLanguage::JavaScript | ImportLanguage::TypeScript => {
+            javascript::find_imports(source.code, source.language, budget)
+        }
     }
 }
 
 /// Merges duplicates: an import keeps its first line, and is required if any of its occurrences is.
-fn once(mut imports: Vec<Import>) -> Vec<Import> {
+fn merge_duplicates(mut imports: Vec<Import>) -> Vec<Import> {
     imports.sort_by_key(|import| import.line);
     let (mut kept, mut places): (Vec<Import>, HashMap<_, usize>) = (Vec::new(), HashMap::new());
     for import in imports {

@@ -10,72 +10,72 @@ use ruff_python_ast::{
 use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::{Ranged, TextSize};
 
-use super::{Found, How, Import, PythonVersion, Source, comments};
+use super::{DetectedImports, Import, ImportOrigin, PythonVersion, SourceCode, comments};
 use crate::budget::Budget;
-use crate::lines::Lines;
+use crate::line_index::LineIndex;
 
 /// Exceptions whose handlers make the import in their `try` block optional.
-const FORGIVING: [&str; 4] = ["ImportError", "ModuleNotFoundError", "Exception", "BaseException"];
+const IMPORT_ERROR_CLASSES: [&str; 4] = ["ImportError", "ModuleNotFoundError", "Exception", "BaseException"];
 
-pub(super) fn find(source: &Source<'_>, budget: &Budget) -> Found {
+pub(super) fn find_imports(source: &SourceCode<'_>, budget: &Budget) -> DetectedImports {
     // Parsing costs one step per byte.
     budget.spend(source.code.len());
     // IPython mode also accepts the `!pip` and `%magic` lines of notebooks.
     let parsed = parse_unchecked(source.code, ParseOptions::from(Mode::Ipython));
-    let lines = Lines::of(source.code);
-    let declared = comments::declared(source.code, parsed.tokens(), &lines);
+    let lines = LineIndex::new(source.code);
+    let declared = comments::declared_requirements(source.code, parsed.tokens(), &lines);
     let broken = parsed.has_syntax_errors();
-    let mut finder = Finder {
+    let mut finder = PythonImportVisitor {
         budget,
-        local: modules_of(source.local),
+        local: local_modules(source.local),
         version: source.python,
         lines,
         imports: Vec::new(),
-        forgiven: 0,
-        modules: BTreeSet::from(["importlib".to_owned()]),
-        functions: BTreeSet::from(["__import__".to_owned()]),
+        optional_depth: 0,
+        importlib_names: BTreeSet::from(["importlib".to_owned()]),
+        import_function_names: BTreeSet::from(["__import__".to_owned()]),
     };
     if let Some(module) = parsed.try_into_module() {
         finder.visit_body(module.suite());
     }
-    Found { imports: finder.imports, declared, broken }
+    DetectedImports { imports: finder.imports, declared, broken }
 }
 
 /// Returns the module names of local files: `helpers.py` and `lib` can be imported as `helpers` and `lib`.
-fn modules_of(files: &BTreeSet<String>) -> BTreeSet<&str> {
+fn local_modules(files: &BTreeSet<String>) -> BTreeSet<&str> {
     files.iter().map(|name| name.split('.').next().unwrap_or(name)).collect()
 }
 
-struct Finder<'a> {
+struct PythonImportVisitor<'a> {
     budget: &'a Budget,
     local: BTreeSet<&'a str>,
     version: PythonVersion,
-    lines: Lines,
+    lines: LineIndex,
     imports: Vec<Import>,
     /// Number of enclosing blocks that catch a failed import.
-    forgiven: u32,
+    optional_depth: u32,
     /// Names bound to `importlib`.
-    modules: BTreeSet<String>,
+    importlib_names: BTreeSet<String>,
     /// Names bound to `import_module` or `__import__`.
-    functions: BTreeSet<String>,
+    import_function_names: BTreeSet<String>,
 }
 
-impl Finder<'_> {
-    fn add(&mut self, name: &str, members: Vec<String>, at: TextSize, how: How) {
+impl PythonImportVisitor<'_> {
+    fn add(&mut self, name: &str, members: Vec<String>, at: TextSize, how: ImportOrigin) {
         let top = name.split('.').next().unwrap_or(name);
         if !is_dotted_name(name) || self.local.contains(top) || self.version.has(top) {
             return;
         }
-        let (line, optional) = (self.lines.at(at.to_usize()), self.forgiven > 0);
+        let (line, optional) = (self.lines.line_of(at.to_usize()), self.optional_depth > 0);
         self.imports.push(Import { name: name.to_owned(), members, version: None, line, optional, how });
     }
 
     fn import(&mut self, statement: &StmtImport) {
         for alias in &statement.names {
             if alias.name.as_str() == "importlib" {
-                self.modules.extend(alias.asname.as_ref().map(|name| name.to_string()));
+                self.importlib_names.extend(alias.asname.as_ref().map(|name| name.to_string()));
             }
-            self.add(&alias.name, Vec::new(), alias.start(), How::Import);
+            self.add(&alias.name, Vec::new(), alias.start(), ImportOrigin::Import);
         }
     }
 
@@ -83,22 +83,22 @@ impl Finder<'_> {
         let Some(module) = statement.module.as_ref().filter(|_| statement.level == 0) else { return };
         if module.as_str() == "importlib" {
             let aliases = statement.names.iter().filter(|alias| alias.name.as_str() == "import_module");
-            self.functions
+            self.import_function_names
                 .extend(aliases.map(|alias| alias.asname.as_ref().unwrap_or(&alias.name).to_string()));
         }
         let members = statement.names.iter().map(|alias| alias.name.to_string()).filter(|name| name != "*");
-        self.add(module, members.collect(), statement.start(), How::Import);
+        self.add(module, members.collect(), statement.start(), ImportOrigin::Import);
     }
 
     /// Adds the import of `importlib.import_module("x")`, also under other names.
     fn call(&mut self, call: &ExprCall) {
         let imports = match call.func.as_ref() {
-            Expr::Name(name) => self.functions.contains(name.id.as_str()),
+            Expr::Name(name) => self.import_function_names.contains(name.id.as_str()),
             Expr::Attribute(attribute) => {
                 let of = attribute.value.as_name_expr().map(|name| name.id.as_str());
                 match attribute.attr.as_str() {
                     "import_module" | "__import__" => {
-                        of.is_some_and(|of| self.modules.contains(of) || of == "builtins")
+                        of.is_some_and(|of| self.importlib_names.contains(of) || of == "builtins")
                     }
                     _ => false,
                 }
@@ -107,27 +107,27 @@ impl Finder<'_> {
         };
         let name = call.arguments.find_argument_value("name", 0).and_then(Expr::as_string_literal_expr);
         if let Some(name) = name.filter(|_| imports) {
-            self.add(name.value.to_str(), Vec::new(), call.start(), How::Dynamic);
+            self.add(name.value.to_str(), Vec::new(), call.start(), ImportOrigin::Dynamic);
         }
     }
 
-    fn attempt(&mut self, statement: &StmtTry) {
-        let forgiving = u32::from(statement.handlers.iter().any(forgives));
-        self.forgiven += forgiving;
+    fn visit_try(&mut self, statement: &StmtTry) {
+        let forgiving = u32::from(statement.handlers.iter().any(catches_import_error));
+        self.optional_depth += forgiving;
         self.visit_body(&statement.body);
         // A fallback is only needed where the first choice is missing.
         for handler in &statement.handlers {
             self.visit_except_handler(handler);
         }
         self.visit_body(&statement.orelse);
-        self.forgiven -= forgiving;
+        self.optional_depth -= forgiving;
         self.visit_body(&statement.finalbody);
     }
 
     /// Visits an `if`, except branches only for type checkers or for other Python versions.
-    fn choice(&mut self, statement: &StmtIf) {
+    fn visit_if(&mut self, statement: &StmtIf) {
         self.visit_expr(&statement.test);
-        let mut runs = self.truth(&statement.test);
+        let mut runs = self.evaluate_condition(&statement.test);
         if runs != Some(false) {
             self.visit_body(&statement.body);
         }
@@ -135,7 +135,7 @@ impl Finder<'_> {
             if runs == Some(true) {
                 return;
             }
-            runs = test.as_ref().map_or(Some(true), |test| self.truth(test));
+            runs = test.as_ref().map_or(Some(true), |test| self.evaluate_condition(test));
             test.iter().for_each(|test| self.visit_expr(test));
             if runs != Some(false) {
                 self.visit_body(body);
@@ -144,12 +144,14 @@ impl Finder<'_> {
     }
 
     /// Evaluates a condition, or returns `None` if its value is not certain.
-    fn truth(&self, test: &Expr) -> Option<bool> {
+    fn evaluate_condition(&self, test: &Expr) -> Option<bool> {
         match test {
             Expr::Name(name) if name.id.as_str() == "TYPE_CHECKING" => Some(false),
             Expr::Attribute(attribute) if attribute.attr.as_str() == "TYPE_CHECKING" => Some(false),
             Expr::BooleanLiteral(literal) => Some(literal.value),
-            Expr::UnaryOp(not) if not.op == UnaryOp::Not => self.truth(&not.operand).map(|truth| !truth),
+            Expr::UnaryOp(not) if not.op == UnaryOp::Not => {
+                self.evaluate_condition(&not.operand).map(|truth| !truth)
+            }
             Expr::Compare(compare) => match (&*compare.ops, &*compare.comparators) {
                 ([op], [Expr::Tuple(bound)]) if is_version_info(&compare.left) => {
                     compare_version(self.version, *op, &bound.elts)
@@ -161,7 +163,7 @@ impl Finder<'_> {
     }
 }
 
-impl<'b> Visitor<'b> for Finder<'_> {
+impl<'b> Visitor<'b> for PythonImportVisitor<'_> {
     fn visit_stmt(&mut self, statement: &'b Stmt) {
         if !self.budget.spend(1) {
             return;
@@ -169,12 +171,12 @@ impl<'b> Visitor<'b> for Finder<'_> {
         match statement {
             Stmt::Import(import) => self.import(import),
             Stmt::ImportFrom(import) => self.import_from(import),
-            Stmt::Try(attempt) => self.attempt(attempt),
-            Stmt::If(choice) => self.choice(choice),
-            Stmt::With(with) if with.items.iter().any(suppresses) => {
-                self.forgiven += 1;
+            Stmt::Try(attempt) => self.visit_try(attempt),
+            Stmt::If(choice) => self.visit_if(choice),
+            Stmt::With(with) if with.items.iter().any(suppresses_import_error) => {
+                self.optional_depth += 1;
                 walk_stmt(self, statement);
-                self.forgiven -= 1;
+                self.optional_depth -= 1;
             }
             _ => walk_stmt(self, statement),
         }
@@ -191,29 +193,31 @@ impl<'b> Visitor<'b> for Finder<'_> {
     }
 }
 
-fn forgives(handler: &ExceptHandler) -> bool {
+fn catches_import_error(handler: &ExceptHandler) -> bool {
     let ExceptHandler::ExceptHandler(handler) = handler;
-    handler.type_.as_deref().is_none_or(is_forgiving)
+    handler.type_.as_deref().is_none_or(is_import_error_class)
 }
 
-fn is_forgiving(caught: &Expr) -> bool {
+fn is_import_error_class(caught: &Expr) -> bool {
     match caught {
-        Expr::Name(name) => FORGIVING.contains(&name.id.as_str()),
-        Expr::Attribute(attribute) => FORGIVING.contains(&attribute.attr.as_str()),
-        Expr::Tuple(tuple) => tuple.elts.iter().any(|one| matches!(one, Expr::Name(_)) && is_forgiving(one)),
+        Expr::Name(name) => IMPORT_ERROR_CLASSES.contains(&name.id.as_str()),
+        Expr::Attribute(attribute) => IMPORT_ERROR_CLASSES.contains(&attribute.attr.as_str()),
+        Expr::Tuple(tuple) => {
+            tuple.elts.iter().any(|one| matches!(one, Expr::Name(_)) && is_import_error_class(one))
+        }
         _ => false,
     }
 }
 
 /// Returns whether the item is `contextlib.suppress(ImportError)` or similar.
-fn suppresses(item: &WithItem) -> bool {
+fn suppresses_import_error(item: &WithItem) -> bool {
     let Expr::Call(call) = &item.context_expr else { return false };
     let named = match call.func.as_ref() {
         Expr::Name(name) => name.id.as_str() == "suppress",
         Expr::Attribute(attribute) => attribute.attr.as_str() == "suppress",
         _ => false,
     };
-    named && call.arguments.args.iter().any(is_forgiving)
+    named && call.arguments.args.iter().any(is_import_error_class)
 }
 
 fn is_version_info(expression: &Expr) -> bool {

@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-use super::{Error, Registry, npm};
+use super::{Error, PackageRegistry, npm};
 
 /// Maximum length of a requirement, in bytes.
-const MAX_LENGTH: usize = 1_000;
+const MAX_REQUIREMENT_BYTES: usize = 1_000;
 
 /// Deepest parentheses of a marker.
 const MAX_MARKER_DEPTH: u32 = 16;
@@ -15,7 +15,7 @@ const MAX_MARKER_DEPTH: u32 = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
     /// Registry of the package.
-    pub registry: Registry,
+    pub registry: PackageRegistry,
     /// Name of the package, in the registry's spelling.
     pub name: String,
     /// Extras, sorted.
@@ -27,38 +27,38 @@ pub struct Requirement {
     /// Digests that the files must match, such as `sha256:…`.
     pub hashes: Vec<String>,
     /// URL to install from instead of a registry.
-    pub direct: Option<String>,
+    pub direct_url: Option<String>,
 }
 
 impl Requirement {
     /// Parses a requirement in the registry's syntax.
-    pub fn parse(registry: Registry, text: &str) -> Result<Self, Error> {
+    pub fn parse(registry: PackageRegistry, text: &str) -> Result<Self, Error> {
         match registry {
-            Registry::Pypi => Self::python(text),
-            Registry::Npm => npm::requirement(text),
+            PackageRegistry::Pypi => Self::parse_python(text),
+            PackageRegistry::Npm => npm::requirement(text),
         }
     }
 
     /// Returns a requirement for any version of a package.
-    pub(super) fn any(registry: Registry, name: &str) -> Self {
+    pub(super) fn any_version(registry: PackageRegistry, name: &str) -> Self {
         let name = match registry {
-            Registry::Pypi => normalised(name),
-            Registry::Npm => name.to_owned(),
+            PackageRegistry::Pypi => normalize_name(name),
+            PackageRegistry::Npm => name.to_owned(),
         };
         let (extras, hashes) = (Vec::new(), Vec::new());
-        Self { registry, name, extras, version: String::new(), marker: None, hashes, direct: None }
+        Self { registry, name, extras, version: String::new(), marker: None, hashes, direct_url: None }
     }
 
     /// Parses a PEP 508 requirement.
-    pub(super) fn python(text: &str) -> Result<Self, Error> {
-        let refuse = |why| Err(refusal(text, why));
-        if text.len() > MAX_LENGTH || text.chars().any(char::is_control) {
+    pub(super) fn parse_python(text: &str) -> Result<Self, Error> {
+        let refuse = |why| Err(invalid_requirement(text, why));
+        if text.len() > MAX_REQUIREMENT_BYTES || text.chars().any(char::is_control) {
             return refuse("is not a requirement; write, for example, requests==2.28.0");
         }
         if text.trim_start().starts_with('-') {
             return refuse("starts with '-', but options are not accepted; list package names only");
         }
-        if is_place(text) {
+        if is_location(text) {
             return refuse("is a path, URL or repository; only package names are accepted");
         }
         let mut rest = Cursor(text.trim());
@@ -67,21 +67,22 @@ impl Requirement {
         if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !ends_well(name) {
             return refuse("has no valid package name; write, for example, requests==2.28.0");
         }
-        let mut requirement = Self::any(Registry::Pypi, name);
+        let mut requirement = Self::any_version(PackageRegistry::Pypi, name);
         if rest.eat('[') {
-            requirement.extras = extras(&mut rest)
-                .ok_or_else(|| refusal(text, "has extras that are unclosed or not valid names"))?;
+            requirement.extras = parse_extras(&mut rest).ok_or_else(|| {
+                invalid_requirement(text, "has extras that are unclosed or not valid names")
+            })?;
         }
         if rest.eat('@') {
             let (address, marker) = rest.0.split_once(" ;").map_or((rest.0, None), |(a, m)| (a, Some(m)));
-            requirement.direct = Some(address.trim().to_owned()).filter(|address| address.contains(':'));
-            if requirement.direct.is_none() {
+            requirement.direct_url = Some(address.trim().to_owned()).filter(|address| address.contains(':'));
+            if requirement.direct_url.is_none() {
                 return refuse("has no URL after '@'");
             }
             rest = Cursor(marker.unwrap_or_default());
         } else {
-            requirement.version = versions(&mut rest).ok_or_else(|| {
-                refusal(text, "has an invalid version; write, for example, ==2.28.0 or >=2,<3")
+            requirement.version = parse_versions(&mut rest).ok_or_else(|| {
+                invalid_requirement(text, "has an invalid version; write, for example, ==2.28.0 or >=2,<3")
             })?;
             rest.skip();
             if !rest.0.is_empty() && !rest.eat(';') {
@@ -106,10 +107,10 @@ impl fmt::Display for Requirement {
         if !self.extras.is_empty() {
             write!(f, "[{}]", self.extras.join(","))?;
         }
-        match (&self.direct, self.registry) {
-            (Some(address), Registry::Pypi) => write!(f, " @ {address}")?,
-            (Some(address), Registry::Npm) => write!(f, "@{address}")?,
-            (None, Registry::Npm) if !self.version.is_empty() => write!(f, "@{}", self.version)?,
+        match (&self.direct_url, self.registry) {
+            (Some(address), PackageRegistry::Pypi) => write!(f, " @ {address}")?,
+            (Some(address), PackageRegistry::Npm) => write!(f, "@{address}")?,
+            (None, PackageRegistry::Npm) if !self.version.is_empty() => write!(f, "@{}", self.version)?,
             (None, _) => f.write_str(&self.version)?,
         }
         self.marker.iter().try_for_each(|marker| write!(f, " ; {marker}"))
@@ -117,7 +118,7 @@ impl fmt::Display for Requirement {
 }
 
 /// Normalizes the spelling of a Python package name (PEP 503).
-pub(super) fn normalised(name: &str) -> String {
+pub(super) fn normalize_name(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for c in name.chars() {
         match c {
@@ -129,12 +130,12 @@ pub(super) fn normalised(name: &str) -> String {
     out
 }
 
-pub(super) fn refusal(text: &str, why: &'static str) -> Error {
+pub(super) fn invalid_requirement(text: &str, why: &'static str) -> Error {
     Error::Requirement { text: text.chars().take(200).collect(), why }
 }
 
 /// Returns whether the text names a file, URL or repository instead of a package.
-fn is_place(text: &str) -> bool {
+fn is_location(text: &str) -> bool {
     let head = text.split(['@', ';', '[', ' ']).next().unwrap_or(text);
     head.contains(['/', '\\', ':'])
         || head.starts_with(['.', '~'])
@@ -164,13 +165,13 @@ impl<'a> Cursor<'a> {
     }
 }
 
-fn extras(rest: &mut Cursor<'_>) -> Option<Vec<String>> {
+fn parse_extras(rest: &mut Cursor<'_>) -> Option<Vec<String>> {
     let (inside, after) = rest.0.split_once(']')?;
     rest.0 = after;
     let mut extras = Vec::new();
     for extra in inside.split(',').map(str::trim).filter(|_| !inside.trim().is_empty()) {
         let plain = extra.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-        extras.push(normalised(
+        extras.push(normalize_name(
             Some(extra).filter(|extra| plain && !extra.is_empty() && !extra.starts_with('-'))?,
         ));
     }
@@ -179,7 +180,7 @@ fn extras(rest: &mut Cursor<'_>) -> Option<Vec<String>> {
 }
 
 /// `>=2, <3` → `>=2,<3`; also in parentheses.
-fn versions(rest: &mut Cursor<'_>) -> Option<String> {
+fn parse_versions(rest: &mut Cursor<'_>) -> Option<String> {
     let bracketed = rest.eat('(');
     let mut all = Vec::new();
     loop {
@@ -203,7 +204,7 @@ fn versions(rest: &mut Cursor<'_>) -> Option<String> {
 }
 
 /// Variables that a marker may use (PEP 508).
-const VARIABLES: [&str; 12] = [
+const MARKER_VARIABLES: [&str; 12] = [
     "os_name",
     "sys_platform",
     "platform_machine",
@@ -220,48 +221,48 @@ const VARIABLES: [&str; 12] = [
 
 fn is_marker(text: &str) -> bool {
     let mut rest = Cursor(text);
-    marker(&mut rest, 0).is_some() && rest.0.trim().is_empty()
+    parse_marker(&mut rest, 0).is_some() && rest.0.trim().is_empty()
 }
 
 /// Parses comparisons combined with `and`, `or` and parentheses.
-fn marker(rest: &mut Cursor<'_>, depth: u32) -> Option<()> {
+fn parse_marker(rest: &mut Cursor<'_>, depth: u32) -> Option<()> {
     if depth > MAX_MARKER_DEPTH {
         return None;
     }
     loop {
         if rest.eat('(') {
-            marker(rest, depth + 1)?;
+            parse_marker(rest, depth + 1)?;
             rest.eat(')').then_some(())?;
         } else {
-            operand(rest)?;
+            parse_operand(rest)?;
             let op = rest.take(|c| "=<>!~".contains(c));
             if op.is_empty() {
-                match word(rest) {
+                match parse_word(rest) {
                     "in" => {}
-                    "not" => (word(rest) == "in").then_some(())?,
+                    "not" => (parse_word(rest) == "in").then_some(())?,
                     _ => return None,
                 }
             } else if !["===", "==", "~=", "!=", "<=", ">=", "<", ">"].contains(&op) {
                 return None;
             }
-            operand(rest)?;
+            parse_operand(rest)?;
         }
         let before = rest.0;
-        if !matches!(word(rest), "and" | "or") {
+        if !matches!(parse_word(rest), "and" | "or") {
             rest.0 = before;
             return Some(());
         }
     }
 }
 
-fn word<'a>(rest: &mut Cursor<'a>) -> &'a str {
+fn parse_word<'a>(rest: &mut Cursor<'a>) -> &'a str {
     rest.take(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-fn operand(rest: &mut Cursor<'_>) -> Option<()> {
+fn parse_operand(rest: &mut Cursor<'_>) -> Option<()> {
     rest.skip();
     let Some(quote) = rest.0.chars().next().filter(|c| matches!(c, '"' | '\'')) else {
-        return VARIABLES.contains(&word(rest)).then_some(());
+        return MARKER_VARIABLES.contains(&parse_word(rest)).then_some(());
     };
     let (_, after) = rest.0[1..].split_once(quote)?;
     rest.0 = after;
@@ -273,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requirements_are_normalised() {
+    fn requirements_are_normalized() {
         for (text, wanted) in [
             ("requests", "requests"),
             (" Requests == 2.28.0 ", "requests==2.28.0"),
@@ -295,12 +296,16 @@ mod tests {
                 "a @ https://example.com/a.whl ; os_name=='nt'",
             ),
         ] {
-            assert_eq!(Requirement::python(text).map(|r| r.to_string()).as_deref(), Ok(wanted), "{text}");
+            assert_eq!(
+                Requirement::parse_python(text).map(|r| r.to_string()).as_deref(),
+                Ok(wanted),
+                "{text}"
+            );
         }
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn invalid_requirements_are_refused() {
         for text in [
             "",
             "-r other.txt",
@@ -335,9 +340,9 @@ mod tests {
             "\u{e9}t\u{e9}",
             "a(>=1",
         ] {
-            assert!(Requirement::python(text).is_err(), "{text:?}");
+            assert!(Requirement::parse_python(text).is_err(), "{text:?}");
         }
         let deep = format!("a; {}os_name=='x'{}", "(".repeat(400), ")".repeat(400));
-        assert!(Requirement::python(&deep).is_err());
+        assert!(Requirement::parse_python(&deep).is_err());
     }
 }

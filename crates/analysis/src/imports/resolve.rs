@@ -8,17 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::requirement::normalised;
-use super::{Declared, Found, How, Import, Registry, Requirement, catalog, similar};
+use super::requirement::normalize_name;
+use super::{
+    DeclaredRequirement, DetectedImports, Import, ImportOrigin, PackageRegistry, Requirement, catalog, typos,
+};
 
 /// The administrator's rules for packages, `[dependencies]` in the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
+pub struct ResolverSettings {
     /// Rules for Python packages.
-    pub python: Ecosystem,
+    pub python: EcosystemRules,
     /// Rules for JavaScript packages.
-    pub npm: Ecosystem,
+    pub npm: EcosystemRules,
     /// Whether URLs, paths and repositories are accepted in place of registry packages.
     pub direct: bool,
 }
@@ -26,7 +28,7 @@ pub struct Settings {
 /// Rules for the packages of one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Ecosystem {
+pub struct EcosystemRules {
     /// Additional modules, each with the requirement that provides it.
     pub imports: BTreeMap<String, String>,
     /// If not empty, the only packages that may be installed.
@@ -39,19 +41,19 @@ pub struct Ecosystem {
 
 /// Why a package was requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Reason {
+pub struct PackageReason {
     /// Name as imported or declared.
     pub name: String,
     /// Line in the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// How it was found.
-    pub how: How,
+    pub how: ImportOrigin,
 }
 
 /// A package to install.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Package {
+pub struct ResolvedPackage {
     /// Name of the package.
     pub name: String,
     /// Requirement as an installer accepts it.
@@ -62,13 +64,13 @@ pub struct Package {
     /// Whether the code handles its absence.
     pub optional: bool,
     /// Imports and declarations that need it.
-    pub because: Vec<Reason>,
+    pub because: Vec<PackageReason>,
 }
 
 /// Why an import or requirement is not installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Why {
+pub enum UnresolvedReason {
     /// No table contains the module.
     Unknown,
     /// No table contains the module, but one of these declared packages may provide it.
@@ -106,55 +108,56 @@ pub enum Why {
 
 /// An import or requirement that is not installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Unresolved {
+pub struct UnresolvedName {
     /// The import or requirement.
     #[serde(flatten)]
-    pub reason: Reason,
+    pub reason: PackageReason,
     /// Whether the code handles its absence.
     pub optional: bool,
     /// Why it is not installed.
-    pub why: Why,
+    pub why: UnresolvedReason,
 }
 
-impl Unresolved {
+impl UnresolvedName {
     /// Returns whether the code is expected to fail without it.
     pub fn is_fatal(&self) -> bool {
-        !self.optional && !matches!(self.why, Why::Covered { .. })
+        !self.optional && !matches!(self.why, UnresolvedReason::Covered { .. })
     }
 }
 
 /// Result of resolving: the packages to install, and everything that is not installed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Answer {
+pub struct PackageResolution {
     /// Packages to install, in the order in which they were declared and imported.
-    pub packages: Vec<Package>,
+    pub packages: Vec<ResolvedPackage>,
     /// Imports and requirements that are not installed.
-    pub unresolved: Vec<Unresolved>,
+    pub unresolved: Vec<UnresolvedName>,
 }
 
 /// Resolves the packages of one registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolver<'a> {
-    registry: Registry,
-    rules: &'a Ecosystem,
+    registry: PackageRegistry,
+    rules: &'a EcosystemRules,
     direct: bool,
 }
 
 impl<'a> Resolver<'a> {
     /// Creates a resolver with the administrator's settings.
-    pub fn new(registry: Registry, settings: &'a Settings) -> Self {
+    pub fn new(registry: PackageRegistry, settings: &'a ResolverSettings) -> Self {
         let rules = match registry {
-            Registry::Pypi => &settings.python,
-            Registry::Npm => &settings.npm,
+            PackageRegistry::Pypi => &settings.python,
+            PackageRegistry::Npm => &settings.npm,
         };
         Self { registry, rules, direct: settings.direct }
     }
 
     /// Resolves detected imports and declarations, and the caller's requirements.
-    pub fn resolve(&self, found: &Found, given: &[Requirement]) -> Answer {
-        let mut draft = Draft::default();
+    pub fn resolve(&self, found: &DetectedImports, given: &[Requirement]) -> PackageResolution {
+        let mut draft = ResolutionBuilder::default();
         for requirement in given {
-            let reason = Reason { name: requirement.to_string(), line: None, how: How::Given };
+            let reason =
+                PackageReason { name: requirement.to_string(), line: None, how: ImportOrigin::Given };
             self.add(&mut draft, requirement.clone(), reason, false);
         }
         for declared in &found.declared {
@@ -166,37 +169,45 @@ impl<'a> Resolver<'a> {
         draft.finish()
     }
 
-    fn add_declared(&self, draft: &mut Draft, declared: &Declared) {
-        let reason = Reason { name: declared.text.clone(), line: Some(declared.line), how: declared.how };
+    fn add_declared(&self, draft: &mut ResolutionBuilder, declared: &DeclaredRequirement) {
+        let reason =
+            PackageReason { name: declared.text.clone(), line: Some(declared.line), how: declared.how };
         match Requirement::parse(self.registry, &declared.text) {
-            Err(error) => draft.refuse(reason, false, Why::Invalid { message: error.to_string() }),
+            Err(error) => {
+                draft.refuse(reason, false, UnresolvedReason::Invalid { message: error.to_string() })
+            }
             // A comment may be prose after all, so only known names in it count.
-            Ok(one) if declared.how == How::Comment && !self.is_known(&one.name) => {
-                draft.refuse(reason, false, self.unknown(&one.name));
+            Ok(one) if declared.how == ImportOrigin::Comment && !self.is_known(&one.name) => {
+                draft.refuse(reason, false, self.unknown_reason(&one.name));
             }
             Ok(requirement) => self.add(draft, requirement, reason, false),
         }
     }
 
-    fn add_import(&self, draft: &mut Draft, import: &Import) {
-        let reason = || Reason { name: import.name.clone(), line: Some(import.line), how: import.how };
+    fn add_import(&self, draft: &mut ResolutionBuilder, import: &Import) {
+        let reason = || PackageReason { name: import.name.clone(), line: Some(import.line), how: import.how };
         let requirements = match self.registry {
-            Registry::Pypi => self.of_module(import),
-            Registry::Npm => self.of_specifier(import),
+            PackageRegistry::Pypi => self.module_requirements(import),
+            PackageRegistry::Npm => self.specifier_requirements(import),
         };
         match requirements {
-            None => draft.refuse(reason(), import.optional, self.unknown(&import.name)),
-            Some(Err(message)) => draft.refuse(reason(), import.optional, Why::Invalid { message }),
+            None => draft.refuse(reason(), import.optional, self.unknown_reason(&import.name)),
+            Some(Err(message)) => {
+                draft.refuse(reason(), import.optional, UnresolvedReason::Invalid { message })
+            }
             Some(Ok(all)) => all.into_iter().for_each(|one| self.add(draft, one, reason(), import.optional)),
         }
     }
 
     /// Returns the packages of a module; several if it is a namespace that packages share.
-    fn of_module(&self, import: &Import) -> Option<Result<Vec<Requirement>, String>> {
+    fn module_requirements(&self, import: &Import) -> Option<Result<Vec<Requirement>, String>> {
         let parts = import.name.split('.').count();
-        let members = import.members.iter().map(|member| self.row_of(&format!("{}.{member}", import.name)));
+        let members = import
+            .members
+            .iter()
+            .map(|member| self.requirement_of_module(&format!("{}.{member}", import.name)));
         let members: Vec<_> = members.collect();
-        let whole = self.row_of(&import.name);
+        let whole = self.requirement_of_module(&import.name);
         // A row for the member itself is more specific than one for the module.
         let deeper =
             |row: &Option<(String, usize)>| row.as_ref().is_some_and(|(_, explained)| *explained > parts);
@@ -210,58 +221,66 @@ impl<'a> Resolver<'a> {
         Some(parsed.collect())
     }
 
-    fn row_of(&self, module: &str) -> Option<(String, usize)> {
+    fn requirement_of_module(&self, module: &str) -> Option<(String, usize)> {
         let own = catalog::prefixes(module)
             .find_map(|(prefix, parts)| Some((self.rules.imports.get(prefix)?.clone(), parts)));
         own.or_else(|| catalog::package_of(module)).or_else(|| {
-            let top = normalised(module.split('.').next().unwrap_or(module));
+            let top = normalize_name(module.split('.').next().unwrap_or(module));
             self.is_known(&top).then_some((top, 1))
         })
     }
 
-    fn of_specifier(&self, import: &Import) -> Option<Result<Vec<Requirement>, String>> {
+    fn specifier_requirements(&self, import: &Import) -> Option<Result<Vec<Requirement>, String>> {
         if let Some(row) = self.rules.imports.get(&import.name) {
             let parsed = Requirement::parse(self.registry, row).map_err(|error| error.to_string());
             return Some(parsed.map(|one| vec![one]));
         }
         // A version in the specifier declares the package explicitly.
-        let stated = import.version.is_some() && similar::likely(self.registry, &import.name).is_none();
+        let stated =
+            import.version.is_some() && typos::closest_known_name(self.registry, &import.name).is_none();
         (stated || self.is_known(&import.name)).then(|| {
-            let mut requirement = Requirement::any(self.registry, &import.name);
+            let mut requirement = Requirement::any_version(self.registry, &import.name);
             requirement.version = import.version.clone().unwrap_or_default();
             Ok(vec![requirement])
         })
     }
 
-    fn unknown(&self, name: &str) -> Why {
+    fn unknown_reason(&self, name: &str) -> UnresolvedReason {
         let top = match self.registry {
-            Registry::Pypi => name.split('.').next().unwrap_or(name),
-            Registry::Npm => name,
+            PackageRegistry::Pypi => name.split('.').next().unwrap_or(name),
+            PackageRegistry::Npm => name,
         };
-        similar::likely(self.registry, top).map_or(Why::Unknown, |likely| Why::Misspelt { likely })
+        typos::closest_known_name(self.registry, top)
+            .map_or(UnresolvedReason::Unknown, |likely| UnresolvedReason::Misspelt { likely })
     }
 
     fn is_known(&self, package: &str) -> bool {
-        catalog::is_known(self.registry, package) || self.lists(&self.rules.allow, package)
+        catalog::is_known(self.registry, package) || self.contains_name(&self.rules.allow, package)
     }
 
-    fn lists(&self, names: &BTreeSet<String>, package: &str) -> bool {
-        names.iter().any(|name| self.same(name, package))
+    fn contains_name(&self, names: &BTreeSet<String>, package: &str) -> bool {
+        names.iter().any(|name| self.is_same_name(name, package))
     }
 
-    fn same(&self, name: &str, package: &str) -> bool {
+    fn is_same_name(&self, name: &str, package: &str) -> bool {
         match self.registry {
-            Registry::Pypi => normalised(name) == package,
-            Registry::Npm => name == package,
+            PackageRegistry::Pypi => normalize_name(name) == package,
+            PackageRegistry::Npm => name == package,
         }
     }
 
-    fn add(&self, draft: &mut Draft, mut requirement: Requirement, reason: Reason, optional: bool) {
-        if let Some(why) = self.refusal(&requirement) {
+    fn add(
+        &self,
+        draft: &mut ResolutionBuilder,
+        mut requirement: Requirement,
+        reason: PackageReason,
+        optional: bool,
+    ) {
+        if let Some(why) = self.refusal_reason(&requirement) {
             return draft.refuse(reason, optional, why);
         }
         if let Some((_, version)) =
-            self.rules.pins.iter().find(|(name, _)| self.same(name, &requirement.name))
+            self.rules.pins.iter().find(|(name, _)| self.is_same_name(name, &requirement.name))
         {
             requirement.version.clone_from(version);
         }
@@ -269,51 +288,53 @@ impl<'a> Resolver<'a> {
     }
 
     /// Returns why the package may not be installed.
-    fn refusal(&self, requirement: &Requirement) -> Option<Why> {
+    fn refusal_reason(&self, requirement: &Requirement) -> Option<UnresolvedReason> {
         let name = &requirement.name;
-        if self.lists(&self.rules.deny, name) {
-            return Some(Why::Denied);
+        if self.contains_name(&self.rules.deny, name) {
+            return Some(UnresolvedReason::Denied);
         }
-        if !self.rules.allow.is_empty() && !self.lists(&self.rules.allow, name) {
-            return Some(Why::NotAllowed);
+        if !self.rules.allow.is_empty() && !self.contains_name(&self.rules.allow, name) {
+            return Some(UnresolvedReason::NotAllowed);
         }
-        if requirement.direct.is_some() && !self.direct {
-            return Some(Why::Direct);
+        if requirement.direct_url.is_some() && !self.direct {
+            return Some(UnresolvedReason::Direct);
         }
-        let pin = self.rules.pins.iter().find(|(pinned, _)| self.same(pinned, name));
+        let pin = self.rules.pins.iter().find(|(pinned, _)| self.is_same_name(pinned, name));
         if let Some((_, version)) =
             pin.filter(|(_, pin)| !requirement.version.is_empty() && requirement.version != **pin)
         {
-            return Some(Why::Pinned { version: version.clone() });
+            return Some(UnresolvedReason::Pinned { version: version.clone() });
         }
-        let vouched = self.is_known(name) || self.vouches(name);
-        let likely = if vouched { None } else { similar::likely(self.registry, name) };
-        likely.map(|likely| Why::Misspelt { likely })
+        let vouched = self.is_known(name) || self.is_named_by_administrator(name);
+        let likely = if vouched { None } else { typos::closest_known_name(self.registry, name) };
+        likely.map(|likely| UnresolvedReason::Misspelt { likely })
     }
 
     /// Returns whether the administrator's import table or pins name the package.
-    fn vouches(&self, package: &str) -> bool {
+    fn is_named_by_administrator(&self, package: &str) -> bool {
         let rows = self.rules.imports.values().filter_map(|row| Requirement::parse(self.registry, row).ok());
-        rows.map(|row| row.name).chain(self.rules.pins.keys().cloned()).any(|name| self.same(&name, package))
+        rows.map(|row| row.name)
+            .chain(self.rules.pins.keys().cloned())
+            .any(|name| self.is_same_name(&name, package))
     }
 }
 
 /// Builder of a resolution.
 #[derive(Default)]
-struct Draft {
-    packages: Vec<(Requirement, Package)>,
-    unresolved: Vec<Unresolved>,
+struct ResolutionBuilder {
+    packages: Vec<(Requirement, ResolvedPackage)>,
+    unresolved: Vec<UnresolvedName>,
 }
 
-impl Draft {
-    fn refuse(&mut self, reason: Reason, optional: bool, why: Why) {
-        self.unresolved.push(Unresolved { reason, optional, why });
+impl ResolutionBuilder {
+    fn refuse(&mut self, reason: PackageReason, optional: bool, why: UnresolvedReason) {
+        self.unresolved.push(UnresolvedName { reason, optional, why });
     }
 
-    fn add(&mut self, requirement: Requirement, reason: Reason, optional: bool) {
+    fn add(&mut self, requirement: Requirement, reason: PackageReason, optional: bool) {
         let Some((first, package)) = self.packages.iter_mut().find(|(one, _)| one.name == requirement.name)
         else {
-            let package = Package {
+            let package = ResolvedPackage {
                 name: requirement.name.clone(),
                 requirement: requirement.to_string(),
                 hashes: requirement.hashes.clone(),
@@ -322,13 +343,13 @@ impl Draft {
             };
             return self.packages.push((requirement, package));
         };
-        let says = |one: &Requirement| !one.version.is_empty() || one.direct.is_some();
+        let says = |one: &Requirement| !one.version.is_empty() || one.direct_url.is_some();
         let differs = says(first)
             && says(&requirement)
-            && (&first.version, &first.direct) != (&requirement.version, &requirement.direct);
+            && (&first.version, &first.direct_url) != (&requirement.version, &requirement.direct_url);
         if differs && package.because.iter().any(|before| before.how == reason.how) {
             let with = package.requirement.clone();
-            return self.refuse(reason, optional, Why::Conflict { with });
+            return self.refuse(reason, optional, UnresolvedReason::Conflict { with });
         }
         if !says(first) && says(&requirement) {
             (package.requirement, package.hashes) = (requirement.to_string(), requirement.hashes.clone());
@@ -340,17 +361,19 @@ impl Draft {
 
     /// Marks unknown modules as covered by declared packages that no import accounts for, since one of those
     /// may provide them.
-    fn finish(mut self) -> Answer {
-        let stated = |how: How| matches!(how, How::Given | How::Script);
+    fn finish(mut self) -> PackageResolution {
+        let stated = |how: ImportOrigin| matches!(how, ImportOrigin::Given | ImportOrigin::Script);
         let idle = self
             .packages
             .iter()
             .filter(|(_, package)| package.because.iter().all(|reason| stated(reason.how)));
         let by: Vec<String> = idle.map(|(_, package)| package.name.clone()).collect();
-        for unresolved in self.unresolved.iter_mut().filter(|one| one.why == Why::Unknown && !by.is_empty()) {
-            unresolved.why = Why::Covered { by: by.clone() };
+        for unresolved in
+            self.unresolved.iter_mut().filter(|one| one.why == UnresolvedReason::Unknown && !by.is_empty())
+        {
+            unresolved.why = UnresolvedReason::Covered { by: by.clone() };
         }
         let packages = self.packages.into_iter().map(|(_, package)| package).collect();
-        Answer { packages, unresolved: self.unresolved }
+        PackageResolution { packages, unresolved: self.unresolved }
     }
 }

@@ -51,7 +51,7 @@ const BUILT_IN: [&str; 43] = [
 /// `1`. Returns `None` for a path, a URL, an alias of the project or a built-in module.
 pub(super) fn package_of(specifier: &str) -> Option<(&str, Option<&str>)> {
     let bare = specifier.strip_prefix("npm:").map_or(specifier, |rest| rest.trim_start_matches('/'));
-    let (name, rest) = split(bare)?;
+    let (name, rest) = split_name(bare)?;
     if !is_name(name) || (bare == specifier && rest.is_empty_or_path() && BUILT_IN.contains(&name)) {
         return None;
     }
@@ -66,21 +66,21 @@ pub(super) fn package_of(specifier: &str) -> Option<(&str, Option<&str>)> {
 }
 
 /// The part after the name: nothing, `/path`, or `@version/path`.
-struct Rest<'a>(&'a str);
+struct SpecifierRest<'a>(&'a str);
 
-impl Rest<'_> {
+impl SpecifierRest<'_> {
     fn is_empty_or_path(&self) -> bool {
         self.0.is_empty() || self.0.starts_with('/')
     }
 }
 
-fn split(bare: &str) -> Option<(&str, Rest<'_>)> {
+fn split_name(bare: &str) -> Option<(&str, SpecifierRest<'_>)> {
     let from = match bare.strip_prefix('@') {
         Some(scoped) => scoped.find('/')? + 2,
         None => 0,
     };
     let end = bare[from..].find(['/', '@']).map_or(bare.len(), |at| from + at);
-    Some((&bare[..end], Rest(&bare[end..])))
+    Some((&bare[..end], SpecifierRest(&bare[end..])))
 }
 
 /// Returns whether a registry accepts the name. Only old packages have capital letters.

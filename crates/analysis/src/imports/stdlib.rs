@@ -27,7 +27,7 @@ impl PythonVersion {
     pub(super) fn has(self, module: &str) -> bool {
         // Names with an underscore belong to the interpreter; packages cannot have them.
         module.starts_with('_')
-            || MODULES.get(module).is_some_and(|(added, gone)| (*added..*gone).contains(&self.0))
+            || STDLIB_MODULES.get(module).is_some_and(|(added, gone)| (*added..*gone).contains(&self.0))
     }
 }
 
@@ -38,7 +38,7 @@ impl Default for PythonVersion {
     }
 }
 
-static MODULES: LazyLock<HashMap<&str, (u8, u8)>> = LazyLock::new(|| {
+static STDLIB_MODULES: LazyLock<HashMap<&str, (u8, u8)>> = LazyLock::new(|| {
     let minor = |text: &str| text.strip_prefix("3.").and_then(|minor| minor.parse().ok());
     let rows = include_str!("../../data/python_stdlib.csv").lines().filter(|line| !line.starts_with('#'));
     rows.filter_map(|row| {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_come_and_go_with_versions() {
+    fn modules_depend_on_the_python_version() {
         for (module, minor, there) in [
             ("os", 8, true),
             ("tomllib", 10, false),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_outside_of_the_table_are_none() {
+    fn versions_outside_the_table_are_rejected() {
         assert_eq!(PythonVersion::parse("3.12.1"), Some(PythonVersion(12)));
         for bad in ["3", "2.7", "3.7", "3.15", "3.x", "", "4.10"] {
             assert_eq!(PythonVersion::parse(bad), None, "{bad}");

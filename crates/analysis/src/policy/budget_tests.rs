@@ -1,14 +1,14 @@
 //! Analysis is linear: twice the code takes at most about twice the steps, and never more than the budget.
 
-use super::guard::{Allowance, facts};
+use super::analyze::{AnalysisBudget, analyze_within_limits};
 use super::hostile_tests::findings;
 use super::*;
 use crate::budget::TOO_COMPLEX;
 
 /// Returns the steps that analysis takes, and whether the budget sufficed.
-pub(super) fn steps(code: &str, language: Language) -> (u64, bool) {
-    let allowance = Allowance::for_code(code.len());
-    drop(facts(code, language, allowance.clone()));
+pub(super) fn steps(code: &str, language: PolicyLanguage) -> (u64, bool) {
+    let allowance = AnalysisBudget::for_code(code.len());
+    drop(analyze_within_limits(code, language, allowance.clone()));
     let budget = &allowance.budget;
     // The first refused step is the last one counted.
     assert!(budget.used() <= budget.limit() + 1);
@@ -57,33 +57,39 @@ const SHELL: &[(&str, Generator)] = &[
 ];
 
 /// Code whose texts or lookups grow faster than the code; the linear budget stops the analysis.
-const MULTIPLYING: &[(Language, &str, Generator)] = &[
-    (Language::Python, "replace that multiplies", |n| {
+const MULTIPLYING: &[(PolicyLanguage, &str, Generator)] = &[
+    (PolicyLanguage::Python, "replace that multiplies", |n| {
         format!("x='{}'\n{}", "a".repeat(1_000), "x=x.replace('a',x)\n".repeat(n))
     }),
-    (Language::Python, "text that doubles", |n| format!("x='ab'\n{}", "x=x+x\n".repeat(n))),
-    (Language::Python, "a long text as every argument", |n| {
+    (PolicyLanguage::Python, "text that doubles", |n| format!("x='ab'\n{}", "x=x+x\n".repeat(n))),
+    (PolicyLanguage::Python, "a long text as every argument", |n| {
         format!("x='{}'\n{}", "a".repeat(9_000), "f(x,x,x)\n".repeat(n))
     }),
-    (Language::Python, "scopes inside scopes", |n| format!("{}[{}]", "lambda:".repeat(n), "a,".repeat(n))),
-    (Language::JavaScript, "replace that multiplies", |n| {
+    (PolicyLanguage::Python, "scopes inside scopes", |n| {
+        format!("{}[{}]", "lambda:".repeat(n), "a,".repeat(n))
+    }),
+    (PolicyLanguage::JavaScript, "replace that multiplies", |n| {
         format!("x='{}';{}", "a".repeat(1_000), "x=x.replaceAll('a',x);".repeat(n))
     }),
-    (Language::JavaScript, "text that doubles", |n| format!("x='ab';{}", "x=x+x;".repeat(n))),
-    (Language::JavaScript, "names of the global object", |n| {
+    (PolicyLanguage::JavaScript, "text that doubles", |n| format!("x='ab';{}", "x=x+x;".repeat(n))),
+    (PolicyLanguage::JavaScript, "names of the global object", |n| {
         format!("x='{}';{}", "self.".repeat(2_000), "window[x];".repeat(n))
     }),
-    (Language::JavaScript, "scopes inside scopes", |n| format!("{}[{}]", "a=>".repeat(n), "b,".repeat(n))),
-    (Language::JavaScript, "chain of concat", |n| format!("'x'{}", ".concat('a')".repeat(n))),
-    (Language::Shell, "many words of one variable", |n| {
+    (PolicyLanguage::JavaScript, "scopes inside scopes", |n| {
+        format!("{}[{}]", "a=>".repeat(n), "b,".repeat(n))
+    }),
+    (PolicyLanguage::JavaScript, "chain of concat", |n| format!("'x'{}", ".concat('a')".repeat(n))),
+    (PolicyLanguage::Shell, "many words of one variable", |n| {
         format!("x={}\necho {}", "a".repeat(1_000), "$x ".repeat(n))
     }),
-    (Language::Shell, "text that doubles", |n| format!("x=ab\n{}", "x=\"$x$x\"\n".repeat(n))),
-    (Language::Shell, "text that turns around", |n| format!("echo {}{}", "a".repeat(n), "|rev".repeat(n))),
-    (Language::Shell, "aliases", |n| format!("alias a='{}'\n{}", "b ".repeat(1_000), "a\n".repeat(n))),
+    (PolicyLanguage::Shell, "text that doubles", |n| format!("x=ab\n{}", "x=\"$x$x\"\n".repeat(n))),
+    (PolicyLanguage::Shell, "text that turns around", |n| {
+        format!("echo {}{}", "a".repeat(n), "|rev".repeat(n))
+    }),
+    (PolicyLanguage::Shell, "aliases", |n| format!("alias a='{}'\n{}", "b ".repeat(1_000), "a\n".repeat(n))),
 ];
 
-fn linear(language: Language, generators: &[(&str, Generator)]) {
+fn linear(language: PolicyLanguage, generators: &[(&str, Generator)]) {
     for (name, generate) in generators {
         for n in [250, 1_000] {
             let ((one, _), (two, _)) = (steps(&generate(n), language), steps(&generate(2 * n), language));
@@ -94,36 +100,37 @@ fn linear(language: Language, generators: &[(&str, Generator)]) {
 }
 
 #[test]
-fn what_multiplies_ends_with_its_budget() {
+fn multiplying_text_stops_at_the_budget() {
     for (language, name, generate) in MULTIPLYING {
         let code = generate(2_000);
-        let allowance = Allowance::for_code(code.len());
-        drop(facts(&code, *language, allowance.clone()));
+        let allowance = AnalysisBudget::for_code(code.len());
+        drop(analyze_within_limits(&code, *language, allowance.clone()));
         let (used, limit) = (allowance.budget.used(), allowance.budget.limit());
         assert!(used <= limit + 1 && limit <= 20_000 + 128 * code.len() as u64, "{name}: {used} of {limit}");
     }
 }
 
 #[test]
-fn reading_python_is_linear() {
-    linear(Language::Python, PYTHON);
+fn python_analysis_is_linear() {
+    linear(PolicyLanguage::Python, PYTHON);
 }
 
 #[test]
-fn reading_javascript_is_linear() {
-    linear(Language::JavaScript, JAVASCRIPT);
-    linear(Language::TypeScript, JAVASCRIPT);
+fn javascript_analysis_is_linear() {
+    linear(PolicyLanguage::JavaScript, JAVASCRIPT);
+    linear(PolicyLanguage::TypeScript, JAVASCRIPT);
 }
 
 #[test]
-fn reading_shell_is_linear() {
-    linear(Language::Shell, SHELL);
+fn shell_analysis_is_linear() {
+    linear(PolicyLanguage::Shell, SHELL);
 }
 
 /// Chains take a few steps per link and do not exhaust the budget.
 #[test]
-fn chains_take_a_few_steps_a_link() {
-    for (language, generators) in [(Language::Python, &PYTHON[..6]), (Language::JavaScript, &JAVASCRIPT[..5])]
+fn chains_take_a_few_steps_per_link() {
+    for (language, generators) in
+        [(PolicyLanguage::Python, &PYTHON[..6]), (PolicyLanguage::JavaScript, &JAVASCRIPT[..5])]
     {
         for (name, generate) in generators {
             let code = generate(4_000);
@@ -134,31 +141,33 @@ fn chains_take_a_few_steps_a_link() {
 }
 
 #[test]
-fn code_above_its_budget_is_said_to_be_too_complex_every_time() {
+fn code_above_its_budget_is_always_reported_as_too_complex() {
     let python = format!("x='{}'\n{}", "a".repeat(9_000), "open(x,x,x)\n".repeat(2_000));
     let javascript = format!("x='{}';{}", "a".repeat(9_000), "f(x,x,x);".repeat(2_000));
     let shell = format!("x={}\n{}", "a".repeat(9_000), "echo $x $x $x\n".repeat(2_000));
-    for (code, language) in
-        [(python, Language::Python), (javascript, Language::JavaScript), (shell, Language::Shell)]
-    {
+    for (code, language) in [
+        (python, PolicyLanguage::Python),
+        (javascript, PolicyLanguage::JavaScript),
+        (shell, PolicyLanguage::Shell),
+    ] {
         let first = findings(&code, language);
-        let said = |finding: &Finding| finding.message == format!("not read: {TOO_COMPLEX}");
+        let said = |finding: &PolicyFinding| finding.message == format!("not read: {TOO_COMPLEX}");
         assert!(first.iter().any(said), "{language:?} {first:?}");
         assert_eq!(first, findings(&code, language));
         let strict = [Policy::built_in("strict").unwrap()];
-        let refusal = check(&code, language, &strict, &Context::default()).refusal().unwrap();
+        let refusal = check(&code, language, &strict, &RunContext::default()).refusal().unwrap();
         assert!(refusal.contains(TOO_COMPLEX), "{refusal}");
     }
 }
 
 /// Facts found before the budget is exhausted are kept, and long chains are still folded.
 #[test]
-fn what_is_known_is_still_known() {
+fn facts_found_before_exhaustion_are_kept() {
     let long = format!("import os\ngetattr(os, {}'m')('ls')", "'s'+'y'+'s'+'t'+'e'+".to_owned());
     let far = format!("import os\nx{}\nos.system('ls')", ".a()".repeat(8_000));
     let late = "f((o := __import__('os')), o.system('ls'))".to_owned();
     for code in [long, far, late] {
-        let found = findings(&code, Language::Python);
+        let found = findings(&code, PolicyLanguage::Python);
         assert!(found.iter().any(|finding| finding.rule == "PY-SHELL"), "{code:.80} {found:?}");
     }
 }

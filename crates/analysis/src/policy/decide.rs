@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Category, Finding, Rule, rules::Subject, text};
+use super::{Category, PolicyFinding, PolicyRule, positions, rules::Subject};
 
 /// Action for something that a rule matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -63,7 +63,7 @@ impl Default for Policy {
 
 /// Network access of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Network {
+pub enum NetworkAccess {
     /// No network.
     #[default]
     None,
@@ -73,32 +73,37 @@ pub enum Network {
 
 /// Settings of the run that affect what will fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Context {
+pub struct RunContext {
     /// Network access.
-    pub network: Network,
+    pub network: NetworkAccess,
     /// Absolute paths of writable directories.
     pub writable: Vec<String>,
     /// Absolute paths of read-only directories and files, possibly inside writable ones.
     pub read_only: Vec<String>,
 }
 
-impl Default for Context {
+impl Default for RunContext {
     fn default() -> Self {
         let writable = ["/workspace", "/tmp", "/home/sandbox", "/dev", "/proc/self", "/run/belljar"];
-        Self { network: Network::None, writable: writable.map(str::to_owned).to_vec(), read_only: Vec::new() }
+        Self {
+            network: NetworkAccess::None,
+            writable: writable.map(str::to_owned).to_vec(),
+            read_only: Vec::new(),
+        }
     }
 }
 
-impl Context {
+impl RunContext {
     /// Returns why these settings will make it fail.
-    fn blocks(&self, category: Category, subject: &Subject) -> Option<&'static str> {
+    fn blocked_reason(&self, category: Category, subject: &Subject) -> Option<&'static str> {
         match category {
-            Category::Network if self.network == Network::None => Some("this run has no network"),
+            Category::Network if self.network == NetworkAccess::None => Some("this run has no network"),
             Category::Filesystem => {
                 let path = subject.path.as_deref().filter(|path| path.starts_with('/'))?;
                 // The innermost directory decides.
-                let nearest =
-                    |folders: &[String]| folders.iter().filter_map(|folder| depth(folder, path)).max();
+                let nearest = |folders: &[String]| {
+                    folders.iter().filter_map(|folder| path_length_if_inside(folder, path)).max()
+                };
                 (nearest(&self.writable) <= nearest(&self.read_only)).then_some("this run cannot write there")
             }
             _ => None,
@@ -107,7 +112,7 @@ impl Context {
 }
 
 /// Returns the length of a directory's path if it contains `path`.
-fn depth(folder: &str, path: &str) -> Option<usize> {
+fn path_length_if_inside(folder: &str, path: &str) -> Option<usize> {
     let rest = path.strip_prefix(folder)?;
     (rest.is_empty() || rest.starts_with('/') || folder.ends_with('/')).then_some(folder.len())
 }
@@ -185,38 +190,38 @@ impl Policy {
     }
 
     /// Returns whether the policy allows everything, so that nothing needs to be analyzed.
-    pub fn reads_nothing(&self) -> bool {
+    pub fn allows_everything(&self) -> bool {
         let says = |action: &Action| *action != Action::Allow;
         let named = [&self.default, &self.unread];
         !named.into_iter().chain(self.categories.values()).chain(self.rules.values()).any(says)
     }
 
     /// Returns whether the policy refuses code that matches the rule.
-    pub(crate) fn refuses(&self, rule: &Rule) -> bool {
+    pub(crate) fn refuses(&self, rule: &PolicyRule) -> bool {
         let nothing = Subject { kind: "", name: String::new(), path: None };
-        self.action(rule, &nothing).0 == Action::Refuse
+        self.action_for(rule, &nothing).0 == Action::Refuse
     }
 
-    fn action(&self, rule: &Rule, subject: &Subject) -> (Action, String) {
+    fn action_for(&self, rule: &PolicyRule, subject: &Subject) -> (Action, String) {
         let name = &self.name;
         if let Some(module) = self.allow_modules.iter().find(|module| subject.belongs_to(module)) {
             return (Action::Allow, format!("{name}: allow_modules contains '{module}'"));
         }
         if let Some(action) = self.rules.get(rule.id) {
-            return (*action, format!("{name}: rules.{} = {}", rule.id, action.word()));
+            return (*action, format!("{name}: rules.{} = {}", rule.id, action.as_str()));
         }
-        if rule.is_about_reading() {
-            return (self.unread, format!("{name}: unread = {}", self.unread.word()));
+        if rule.reports_unread_code() {
+            return (self.unread, format!("{name}: unread = {}", self.unread.as_str()));
         }
         if let Some(action) = self.categories.get(&rule.category) {
-            return (*action, format!("{name}: categories.{} = {}", rule.category.word(), action.word()));
+            return (*action, format!("{name}: categories.{} = {}", rule.category.as_str(), action.as_str()));
         }
-        (self.default, format!("{name}: default = {}", self.default.word()))
+        (self.default, format!("{name}: default = {}", self.default.as_str()))
     }
 }
 
 impl Action {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
             Self::WarnIfBlocked => "warn_if_blocked",
@@ -236,9 +241,14 @@ pub(crate) struct Decision {
 
 impl Decision {
     /// Applies a policy; returns `None` if nothing is to be reported.
-    pub(crate) fn of(policy: &Policy, rule: &Rule, subject: &Subject, context: &Context) -> Option<Self> {
-        let (action, decided_by) = policy.action(rule, subject);
-        let blocked = context.blocks(rule.category, subject);
+    pub(crate) fn decide(
+        policy: &Policy,
+        rule: &PolicyRule,
+        subject: &Subject,
+        context: &RunContext,
+    ) -> Option<Self> {
+        let (action, decided_by) = policy.action_for(rule, subject);
+        let blocked = context.blocked_reason(rule.category, subject);
         let said = match action {
             Action::Allow => false,
             Action::WarnIfBlocked => blocked.is_some(),
@@ -250,16 +260,16 @@ impl Decision {
     /// Builds the finding, with a line and column if there are any.
     pub(crate) fn finding(
         self,
-        rule: &'static Rule,
+        rule: &'static PolicyRule,
         subject: &Subject,
         place: Option<(u32, u32)>,
-    ) -> Finding {
-        let name = text::shown(&subject.name);
+    ) -> PolicyFinding {
+        let name = positions::sanitize_name(&subject.name);
         let mut message = rule.message.replace("{}", &name);
         if let Some(why) = self.blocked {
             message = format!("{message}; {why}");
         }
-        Finding {
+        PolicyFinding {
             rule: rule.id,
             category: rule.category,
             severity: rule.severity,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Policy, RULES, Rule};
+use super::{Policy, PolicyRule, RULES};
 
 const HEAD: &str = "\
 # Policy: checking code before it runs
@@ -76,7 +76,7 @@ pub fn page() -> String {
     page
 }
 
-fn section(page: &mut String, rule: &Rule) {
+fn section(page: &mut String, rule: &PolicyRule) {
     let refused: Vec<_> = Policy::NAMES
         .into_iter()
         .filter_map(Policy::built_in)
@@ -88,8 +88,8 @@ fn section(page: &mut String, rule: &Rule) {
         page,
         "\n### {}\n\n{}, {}. {}.\nSuggestion: {}. Refused by: {refused}.\n",
         rule.id,
-        rule.category.word(),
-        rule.severity.word(),
+        rule.category.as_str(),
+        rule.severity.as_str(),
         capital(&rule.message.replace("{}", "…")),
         rule.suggestion,
     );
@@ -100,7 +100,7 @@ fn section(page: &mut String, rule: &Rule) {
         }
     };
     shown(page, "Matched", rule.matches);
-    shown(page, "Not matched", rule.leaves);
+    shown(page, "Not matched", rule.non_matches);
 }
 
 fn capital(text: &str) -> String {

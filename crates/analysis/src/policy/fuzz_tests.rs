@@ -45,7 +45,7 @@ const ODD: &[&str] = &[
 
 /// A piece of code.
 #[derive(Debug, TypeGenerator)]
-enum Piece {
+enum CodePiece {
     /// An entry of the table.
     Whole(u16),
     /// Part of an entry, by its ends.
@@ -59,11 +59,11 @@ enum Piece {
 /// Seed corpus: the cases of every rule, matching or not, and nesting constructs.
 static TABLE: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let rules = RULES.iter().copied().flatten().copied().flatten();
-    let cases = rules.flat_map(|rule| rule.matches.iter().chain(rule.leaves)).copied();
+    let cases = rules.flat_map(|rule| rule.matches.iter().chain(rule.non_matches)).copied();
     cases.chain(NESTS.iter().flat_map(|(open, close)| [*open, *close])).chain(ODD.iter().copied()).collect()
 });
 
-impl Piece {
+impl CodePiece {
     fn add_to(&self, code: &mut String) {
         let entry = |at: u16| TABLE[usize::from(at) % TABLE.len()];
         match self {
@@ -84,18 +84,18 @@ fn rounds() -> usize {
     if std::env::var_os("BELLJAR_TEST_ALL").is_some_and(|all| all != "0") { 5_000 } else { 60 }
 }
 
-fn pieces() -> impl ValueGenerator<Output = Vec<Piece>> {
-    produce::<Vec<Piece>>().with().len(1..=8_usize)
+fn pieces() -> impl ValueGenerator<Output = Vec<CodePiece>> {
+    produce::<Vec<CodePiece>>().with().len(1..=8_usize)
 }
 
-fn code(pieces: &[Piece]) -> String {
+fn code(pieces: &[CodePiece]) -> String {
     let mut code = String::new();
     pieces.iter().for_each(|piece| piece.add_to(&mut code));
     code
 }
 
 /// Checks that findings are at valid positions, and that the budget holds.
-fn read(code: &str, language: Language) {
+fn read(code: &str, language: PolicyLanguage) {
     steps(code, language);
     let lines = code.matches('\n').count() + 1;
     for finding in findings(code, language) {
@@ -104,10 +104,10 @@ fn read(code: &str, language: Language) {
 }
 
 /// Checks that imports are at valid positions.
-fn look_for_imports(code: &str, language: imports::Language) {
+fn look_for_imports(code: &str, language: imports::ImportLanguage) {
     let local = BTreeSet::new();
     let python = imports::PythonVersion::default();
-    match imports::detect(imports::Source { code, language, python, local: &local }) {
+    match imports::detect(imports::SourceCode { code, language, python, local: &local }) {
         Ok(found) => {
             let lines = code.lines().count() + 1;
             assert!(found.imports.iter().all(|import| import.line as usize <= lines), "{code:?}");
@@ -120,8 +120,8 @@ fn look_for_imports(code: &str, language: imports::Language) {
 fn python() {
     check!().with_iterations(rounds()).with_generator(pieces()).for_each(|pieces| {
         let code = code(pieces);
-        read(&code, Language::Python);
-        look_for_imports(&code, imports::Language::Python);
+        read(&code, PolicyLanguage::Python);
+        look_for_imports(&code, imports::ImportLanguage::Python);
     });
 }
 
@@ -129,10 +129,10 @@ fn python() {
 fn javascript() {
     check!().with_iterations(rounds()).with_generator(pieces()).for_each(|pieces| {
         let code = code(pieces);
-        read(&code, Language::JavaScript);
-        read(&code, Language::TypeScript);
-        look_for_imports(&code, imports::Language::JavaScript);
-        look_for_imports(&code, imports::Language::TypeScript);
+        read(&code, PolicyLanguage::JavaScript);
+        read(&code, PolicyLanguage::TypeScript);
+        look_for_imports(&code, imports::ImportLanguage::JavaScript);
+        look_for_imports(&code, imports::ImportLanguage::TypeScript);
     });
 }
 
@@ -141,5 +141,5 @@ fn shell() {
     check!()
         .with_iterations(rounds())
         .with_generator(pieces())
-        .for_each(|pieces| read(&code(pieces), Language::Shell));
+        .for_each(|pieces| read(&code(pieces), PolicyLanguage::Shell));
 }

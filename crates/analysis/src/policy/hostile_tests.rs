@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-const LANGUAGES: [Language; 4] =
-    [Language::Python, Language::JavaScript, Language::TypeScript, Language::Shell];
+const LANGUAGES: [PolicyLanguage; 4] =
+    [PolicyLanguage::Python, PolicyLanguage::JavaScript, PolicyLanguage::TypeScript, PolicyLanguage::Shell];
 
 /// Returns a policy that reports everything.
 fn everything() -> [Policy; 1] {
@@ -19,15 +19,15 @@ fn everything() -> [Policy; 1] {
 }
 
 /// Analyzes code, and checks that it neither takes too long nor makes a parser fail.
-pub(super) fn findings(code: &str, language: Language) -> Vec<Finding> {
-    let findings = check(code, language, &everything(), &Context::default()).findings;
+pub(super) fn findings(code: &str, language: PolicyLanguage) -> Vec<PolicyFinding> {
+    let findings = check(code, language, &everything(), &RunContext::default()).findings;
     for bad in ["not read: takes too long", "not read: the parser failed"] {
         assert!(findings.iter().all(|finding| finding.message != bad), "{bad}: {language:?} {code:.200?}");
     }
     findings
 }
 
-fn unread(findings: &[Finding]) -> bool {
+fn unread(findings: &[PolicyFinding]) -> bool {
     findings.iter().any(|finding| finding.message.starts_with("not read"))
 }
 
@@ -105,7 +105,7 @@ pub(super) const NESTS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn what_nests_ends_soon_on_a_small_stack() {
+fn nested_code_is_fast_on_a_small_stack() {
     on_a_small_stack(|| {
         for language in LANGUAGES {
             for (open, close) in NESTS {
@@ -119,7 +119,7 @@ fn what_nests_ends_soon_on_a_small_stack() {
 }
 
 #[test]
-fn a_megabyte_of_nesting_and_ten_of_a_line_are_not_read_and_that_is_said() {
+fn oversized_code_is_reported_as_unread() {
     on_a_small_stack(|| {
         for language in LANGUAGES {
             for open in ["(", "[", "{", "f(", "$(", "-"] {
@@ -136,7 +136,7 @@ fn a_megabyte_of_nesting_and_ten_of_a_line_are_not_read_and_that_is_said() {
 
 /// A few bytes that grow into a deep or long text before they are executed.
 #[test]
-fn what_grows_is_bounded_as_well() {
+fn growing_text_is_bounded() {
     on_a_small_stack(|| {
         let doubled =
             |line: &str, start: &str, end: &str| format!("{start}\n{}{end}", format!("{line}\n").repeat(20));
@@ -144,15 +144,15 @@ fn what_grows_is_bounded_as_well() {
         let often = doubled("x = x + x", "import os\nx = 'ls;'", &"os.system(x)\n".repeat(2_000));
         let script = doubled("x = x + x", "const c = require('child_process'); let x = '(('", "c.exec(x)");
         let shell = doubled("x=\"$x$x\"", "x='(('", "eval \"$x\"");
-        findings(&python, Language::Python);
-        findings(&script, Language::JavaScript);
-        findings(&shell, Language::Shell);
-        findings(&often, Language::Python);
+        findings(&python, PolicyLanguage::Python);
+        findings(&script, PolicyLanguage::JavaScript);
+        findings(&shell, PolicyLanguage::Shell);
+        findings(&often, PolicyLanguage::Python);
     });
     let deep = format!("import os\nos.system('{}')", "(".repeat(400));
-    assert!(unread(&findings(&deep, Language::Python)));
+    assert!(unread(&findings(&deep, PolicyLanguage::Python)));
     let nested = (0..8).fold("ls".to_owned(), |code, _| format!("eval {}", quoted(&code)));
-    assert!(unread(&findings(&nested, Language::Shell)));
+    assert!(unread(&findings(&nested, PolicyLanguage::Shell)));
 }
 
 fn quoted(code: &str) -> String {
@@ -161,9 +161,9 @@ fn quoted(code: &str) -> String {
 
 /// Counting columns from the start of the line for each finding would take minutes.
 #[test]
-fn many_findings_on_one_long_line_end_soon() {
+fn many_findings_on_one_long_line_are_fast() {
     let code = format!("é = 0; {}", "eval(x);".repeat(20_000));
-    let found = findings(&code, Language::Python);
+    let found = findings(&code, PolicyLanguage::Python);
     assert_eq!(found.len(), MAX_FINDINGS);
     let columns: Vec<u32> = found.iter().filter_map(|finding| finding.column).collect();
     assert!(columns.starts_with(&[8, 8, 16]), "{columns:?}");
@@ -171,11 +171,11 @@ fn many_findings_on_one_long_line_end_soon() {
 
 /// A parser that backtracks at every level shows it when the innermost construct is unclosed.
 #[test]
-fn what_does_not_end_ends_soon() {
+fn unclosed_constructs_are_fast() {
     for inner in ["function f() ", "f() ", "case a in a) ", "((", "$(", "if a"] {
         for open in ["(", "((", "$(", "$((", "( "] {
             for levels in [8, 16, 100] {
-                findings(&format!("{}{inner}", open.repeat(levels)), Language::Shell);
+                findings(&format!("{}{inner}", open.repeat(levels)), PolicyLanguage::Shell);
             }
         }
     }

@@ -10,16 +10,16 @@
 //!
 //! Front ends resolve names on real syntax trees; rules and policies are data.
 
+mod analyze;
 mod decide;
 pub mod docs;
 mod fact;
-mod guard;
 mod javascript;
+mod positions;
 mod python;
 mod rules;
 mod shell;
 mod spec;
-mod text;
 
 #[cfg(test)]
 mod budget_tests;
@@ -35,17 +35,17 @@ use std::borrow::Borrow;
 use serde::Serialize;
 
 use self::decide::Decision;
-use self::fact::Fact;
-use self::text::Positions;
+use self::fact::CodeFact;
+use self::positions::Positions;
 
-pub use decide::{Action, Context, Network, Policy};
-pub use rules::{Category, RULES, Rule, Severity};
-pub use spec::{Policies, PolicyError, PolicySpec, USUAL};
-pub use text::is_plain;
+pub use decide::{Action, NetworkAccess, Policy, RunContext};
+pub use positions::is_displayable;
+pub use rules::{Category, PolicyRule, RULES, Severity};
+pub use spec::{DEFAULT_POLICY, Policies, PolicyError, PolicySpec};
 
 /// Languages that can be analyzed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Language {
+pub enum PolicyLanguage {
     /// Python.
     Python,
     /// JavaScript.
@@ -56,9 +56,9 @@ pub enum Language {
     Shell,
 }
 
-impl Language {
+impl PolicyLanguage {
     /// Returns the language with this name in requests, or `None` if it cannot be analyzed.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "python" => Some(Self::Python),
             "javascript" => Some(Self::JavaScript),
@@ -71,7 +71,7 @@ impl Language {
 
 /// A problem that a rule found in the code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct PolicyFinding {
     /// Id of the rule.
     pub rule: &'static str,
     /// Category of the rule.
@@ -98,12 +98,12 @@ pub struct Finding {
 
 /// Result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct PolicyVerdict {
     /// Findings in the order of the code.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<PolicyFinding>,
 }
 
-impl Verdict {
+impl PolicyVerdict {
     /// Returns why the code may not run, in one line, or `None` if it may run.
     pub fn refusal(&self) -> Option<String> {
         let first = self.findings.iter().find(|finding| finding.refused)?;
@@ -116,11 +116,16 @@ impl Verdict {
 const MAX_FINDINGS: usize = 200;
 
 /// Checks code against policies. If there are several, the strictest action counts.
-pub fn check(code: &str, language: Language, policies: &[impl Borrow<Policy>], context: &Context) -> Verdict {
-    if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
-        return Verdict::default();
+pub fn check(
+    code: &str,
+    language: PolicyLanguage,
+    policies: &[impl Borrow<Policy>],
+    context: &RunContext,
+) -> PolicyVerdict {
+    if policies.iter().all(|policy| policy.borrow().allows_everything()) {
+        return PolicyVerdict::default();
     }
-    judge(guard::read(code, language), Some(&Positions::new(code)), policies, context)
+    evaluate(analyze::analyze(code, language), Some(&Positions::new(code)), policies, context)
 }
 
 /// Checks the arguments of a program that is to be started, and its input, if known.
@@ -128,70 +133,77 @@ pub fn check_command(
     words: &[String],
     input: Option<&str>,
     policies: &[impl Borrow<Policy>],
-    context: &Context,
-) -> Verdict {
-    if policies.iter().all(|policy| policy.borrow().reads_nothing()) {
-        return Verdict::default();
+    context: &RunContext,
+) -> PolicyVerdict {
+    if policies.iter().all(|policy| policy.borrow().allows_everything()) {
+        return PolicyVerdict::default();
     }
-    judge(guard::read_command(words, input), None, policies, context)
+    evaluate(analyze::analyze_command(words, input), None, policies, context)
 }
 
 /// Returns the verdict on code that is too large to be analyzed.
-pub fn unread(language: Language, policies: &[impl Borrow<Policy>], context: &Context) -> Verdict {
-    judge(vec![guard::too_long(language)], Some(&Positions::new("")), policies, context)
+pub fn unread_verdict(
+    language: PolicyLanguage,
+    policies: &[impl Borrow<Policy>],
+    context: &RunContext,
+) -> PolicyVerdict {
+    evaluate(vec![analyze::too_long_fact(language)], Some(&Positions::new("")), policies, context)
 }
 
-fn judge(
-    mut facts: Vec<Fact>,
+fn evaluate(
+    mut facts: Vec<CodeFact>,
     positions: Option<&Positions<'_>>,
     policies: &[impl Borrow<Policy>],
-    context: &Context,
-) -> Verdict {
+    context: &RunContext,
+) -> PolicyVerdict {
     // In the order of the code, so that the columns of a long line are only counted once.
     facts.sort_by_key(|fact| fact.at);
-    let mut found = Found::default();
+    let mut found = FindingList::default();
     for (fact, policy) in facts.iter().flat_map(|fact| policies.iter().map(move |policy| (fact, policy))) {
         if found.is_full() {
             break;
         }
         let policy = policy.borrow();
-        for (rule, subject) in rules::matching(fact, policy) {
-            let decision = Decision::of(policy, rule, &subject, context);
-            let Some(decision) = decision.filter(|decision| found.wants(decision.refuses)) else { continue };
-            let place = positions.map(|positions| positions.of(fact.at));
-            let excused =
-                |positions: &Positions<'_>| place.is_some_and(|(line, _)| positions.allows(line, rule.id));
+        for (rule, subject) in rules::matching_rules(fact, policy) {
+            let decision = Decision::decide(policy, rule, &subject, context);
+            let Some(decision) = decision.filter(|decision| found.accepts(decision.refuses)) else {
+                continue;
+            };
+            let place = positions.map(|positions| positions.line_and_column(fact.at));
+            let excused = |positions: &Positions<'_>| {
+                place.is_some_and(|(line, _)| positions.is_suppressed(line, rule.id))
+            };
             if !(policy.comments && positions.is_some_and(excused)) {
                 found.add(decision.finding(rule, &subject, place));
             }
         }
     }
-    let Found { mut findings, .. } = found;
+    let FindingList { mut findings, .. } = found;
     // Findings that refuse come first among those at the same position.
     findings.sort_by_key(|finding| (finding.line, finding.column, !finding.refused));
-    Verdict { findings }
+    PolicyVerdict { findings }
 }
 
 /// A bounded list of findings. A refusal is never lost behind warnings.
 #[derive(Default)]
-struct Found {
-    findings: Vec<Finding>,
+struct FindingList {
+    findings: Vec<PolicyFinding>,
     refused: bool,
 }
 
-impl Found {
+impl FindingList {
     fn is_full(&self) -> bool {
         self.findings.len() >= MAX_FINDINGS && self.refused
     }
 
-    fn wants(&self, refuses: bool) -> bool {
+    fn accepts(&self, refuses: bool) -> bool {
         self.findings.len() < MAX_FINDINGS || (refuses && !self.refused)
     }
 
     /// Adds a finding. Of two findings of one rule at one position, the one that refuses is kept.
-    fn add(&mut self, finding: Finding) {
+    fn add(&mut self, finding: PolicyFinding) {
         self.refused |= finding.refused;
-        let same = |other: &&mut Finding| {
+        let same = |other: &&mut PolicyFinding| {
             (other.rule, other.line, other.column) == (finding.rule, finding.line, finding.column)
         };
         match self.findings.iter_mut().rev().take(16).find(same) {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{Action, Category, Policy, rules};
 
 /// The default policy.
-pub const USUAL: &str = "balanced";
+pub const DEFAULT_POLICY: &str = "balanced";
 
 /// A policy in `[policies.NAME]` of `belljar.toml`: its differences from the policy that it extends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -35,14 +35,14 @@ pub struct PolicySpec {
 }
 
 impl PolicySpec {
-    fn over(self, name: &str, base: &Policy) -> Result<Policy, PolicyError> {
-        if let Some(unknown) = self.rules.keys().find(|id| rules::named(id).is_none()) {
+    fn extend(self, name: &str, base: &Policy) -> Result<Policy, PolicyError> {
+        if let Some(unknown) = self.rules.keys().find(|id| rules::find_rule(id).is_none()) {
             return Err(PolicyError::UnknownRule { policy: name.to_owned(), rule: unknown.clone() });
         }
         let mut policy = Policy { name: name.to_owned(), ..base.clone() };
         // An action for a whole category overrides the base policy's rules of that category.
         policy.rules.retain(|id, _| {
-            rules::named(id).is_none_or(|rule| !self.categories.contains_key(&rule.category))
+            rules::find_rule(id).is_none_or(|rule| !self.categories.contains_key(&rule.category))
         });
         policy.default = self.default.unwrap_or(policy.default);
         policy.unread = self.unread.unwrap_or(policy.unread);
@@ -80,7 +80,7 @@ pub enum PolicyError {
         "policies.{policy}: cannot extend '{}': it is unknown, or it extends this policy",
         .base.escape_debug()
     )]
-    NoBase {
+    UnknownBase {
         /// The extending policy.
         policy: String,
         /// The policy to extend.
@@ -116,10 +116,10 @@ impl Policies {
             };
             let Some((name, base)) = specs.iter().find_map(ready) else {
                 let (policy, spec) = specs.into_iter().next().unwrap_or_default();
-                return Err(PolicyError::NoBase { policy, base: spec.extends.unwrap_or_default() });
+                return Err(PolicyError::UnknownBase { policy, base: spec.extends.unwrap_or_default() });
             };
             let spec = specs.remove(&name).unwrap_or_default();
-            let policy = spec.over(&name, &*all.named(&base)?)?;
+            let policy = spec.extend(&name, &*all.get(&base)?)?;
             all.0.insert(name, Arc::new(policy));
         }
         Ok(all)
@@ -129,7 +129,7 @@ impl Policies {
     ///
     /// # Errors
     /// The policy is unknown; the error lists the known names.
-    pub fn named(&self, name: &str) -> Result<Arc<Policy>, PolicyError> {
+    pub fn get(&self, name: &str) -> Result<Arc<Policy>, PolicyError> {
         self.0.get(name).cloned().ok_or_else(|| PolicyError::Unknown {
             given: name.to_owned(),
             known: self.0.keys().cloned().collect::<Vec<_>>().join(", "),

@@ -2,16 +2,16 @@
 
 use super::*;
 
-fn language(id: &str) -> Language {
+fn language(id: &str) -> PolicyLanguage {
     match &id[..3] {
-        "PY-" => Language::Python,
-        "JS-" => Language::JavaScript,
-        "SH-" => Language::Shell,
+        "PY-" => PolicyLanguage::Python,
+        "JS-" => PolicyLanguage::JavaScript,
+        "SH-" => PolicyLanguage::Shell,
         other => panic!("{other} is not a language"),
     }
 }
 
-fn rules() -> impl Iterator<Item = &'static Rule> {
+fn rules() -> impl Iterator<Item = &'static PolicyRule> {
     RULES.iter().copied().flatten().copied().flatten()
 }
 
@@ -24,23 +24,23 @@ fn everything() -> Policy {
     }
 }
 
-fn found(code: &str, language: Language) -> Vec<&'static str> {
-    let verdict = check(code, language, &[everything()], &Context::default());
+fn found(code: &str, language: PolicyLanguage) -> Vec<&'static str> {
+    let verdict = check(code, language, &[everything()], &RunContext::default());
     verdict.findings.iter().map(|finding| finding.rule).collect()
 }
 
 #[test]
-fn every_rule_finds_its_cases_and_leaves_the_others() {
+fn every_rule_matches_exactly_its_cases() {
     let mut wrong = Vec::new();
     for rule in rules() {
-        assert!(!rule.matches.is_empty() && !rule.leaves.is_empty(), "{} has no cases", rule.id);
+        assert!(!rule.matches.is_empty() && !rule.non_matches.is_empty(), "{} has no cases", rule.id);
         for case in rule.matches {
             let found = found(case, language(rule.id));
             if !found.contains(&rule.id) {
                 wrong.push(format!("{} misses {case:.80?}, found {found:?}", rule.id));
             }
         }
-        for case in rule.leaves {
+        for case in rule.non_matches {
             if found(case, language(rule.id)).contains(&rule.id) {
                 wrong.push(format!("{} matches {case:.80?}", rule.id));
             }
@@ -50,20 +50,20 @@ fn every_rule_finds_its_cases_and_leaves_the_others() {
 }
 
 #[test]
-fn ids_are_unique_and_there_are_enough() {
+fn rule_ids_are_unique_and_at_least_sixty() {
     let ids: std::collections::HashSet<_> = rules().map(|rule| rule.id).collect();
     assert_eq!(ids.len(), rules().count());
     assert!(ids.len() >= 60);
 }
 
-fn refused(code: &str, language: Language, policy: &str) -> Option<String> {
-    check(code, language, &[Policy::built_in(policy).unwrap()], &Context::default()).refusal()
+fn refused(code: &str, language: PolicyLanguage, policy: &str) -> Option<String> {
+    check(code, language, &[Policy::built_in(policy).unwrap()], &RunContext::default()).refusal()
 }
 
 /// Evasions that matching on words would miss.
 #[test]
-fn strict_catches_what_hides() {
-    use Language::{JavaScript, Python, Shell};
+fn strict_catches_obfuscated_code() {
+    use PolicyLanguage::{JavaScript, Python, Shell};
     for (language, code) in [
         (Python, "import os as o; o.system('x')"),
         (Python, "from subprocess import run as r\nr(['x'])"),
@@ -84,8 +84,8 @@ fn strict_catches_what_hides() {
 }
 
 #[test]
-fn commands_inside_other_languages_are_read() {
-    use Language::{JavaScript, Python};
+fn shell_commands_in_other_languages_are_checked() {
+    use PolicyLanguage::{JavaScript, Python};
     for (language, code) in [
         (Python, "import os\nos.system('rm -rf /')"),
         (Python, "import subprocess as s\ns.run(['rm', '-rf', '/'])"),
@@ -99,8 +99,8 @@ fn commands_inside_other_languages_are_read() {
 }
 
 #[test]
-fn ragflow_refuses_its_list_and_not_its_mistakes() {
-    use Language::{JavaScript, Python};
+fn ragflow_refuses_its_lists_without_false_positives() {
+    use PolicyLanguage::{JavaScript, Python};
     for (language, code) in [
         (Python, "import os"),
         (Python, "from http.client import HTTPConnection"),
@@ -115,12 +115,12 @@ fn ragflow_refuses_its_list_and_not_its_mistakes() {
 }
 
 #[test]
-fn a_refusal_is_one_line_and_has_its_place() {
+fn a_refusal_is_one_line_with_its_position() {
     let verdict = check(
         "x = 1\n\nimport os; os.system('a')",
-        Language::Python,
+        PolicyLanguage::Python,
         &[Policy::built_in("strict").unwrap()],
-        &Context::default(),
+        &RunContext::default(),
     );
     assert_eq!(verdict.refusal().unwrap(), "Security validation failed: dangerous call 'os.system' (line 3)");
     let finding = serde_json::to_value(&verdict.findings[0]).unwrap();
@@ -136,10 +136,12 @@ fn a_refusal_is_one_line_and_has_its_place() {
 }
 
 #[test]
-fn every_field_of_a_policy_bites() {
+fn every_policy_field_has_an_effect() {
     let code = "import os\nos.system('a')";
     let count = |policy: &Policy| {
-        check(code, Language::Python, std::slice::from_ref(policy), &Context::default()).findings.len()
+        check(code, PolicyLanguage::Python, std::slice::from_ref(policy), &RunContext::default())
+            .findings
+            .len()
     };
     let off = Policy::default();
     assert_eq!(count(&off), 0);
@@ -157,11 +159,11 @@ fn every_field_of_a_policy_bites() {
 
 /// Includes `extends` and `unread`, which only show in a configured policy or with broken code.
 #[test]
-fn every_field_of_a_written_policy_bites() {
+fn every_configured_policy_field_has_an_effect() {
     let refused = |text: &str, code: &str| {
         let specs = toml::from_str(text).unwrap();
-        let policy = Policies::with(specs).unwrap().named("own").unwrap();
-        check(code, Language::Python, &[policy], &Context::default()).refusal().is_some()
+        let policy = Policies::with(specs).unwrap().get("own").unwrap();
+        check(code, PolicyLanguage::Python, &[policy], &RunContext::default()).refusal().is_some()
     };
     let shell = "import os\nos.system('a')";
     assert!(!refused("[own]", shell));
@@ -183,10 +185,10 @@ fn every_field_of_a_written_policy_bites() {
 }
 
 #[test]
-fn of_several_policies_the_strictest_word_counts() {
+fn the_strictest_of_several_policies_wins() {
     let policies = ["audit", "off", "strict"].map(|name| Policy::built_in(name).unwrap());
     let found = |policies: &[Policy]| {
-        check("import os\nos.system('a')", Language::Python, policies, &Context::default()).findings
+        check("import os\nos.system('a')", PolicyLanguage::Python, policies, &RunContext::default()).findings
     };
     let all = found(&policies);
     assert_eq!(all.len(), 1);
@@ -195,8 +197,8 @@ fn of_several_policies_the_strictest_word_counts() {
 }
 
 #[test]
-fn code_inside_code_is_read() {
-    use Language::{JavaScript, Python, Shell};
+fn nested_code_is_checked() {
+    use PolicyLanguage::{JavaScript, Python, Shell};
     for (language, code) in [
         (Shell, "python3 -c 'import shutil; shutil.rmtree(\"/\")'"),
         (Shell, "python3.12 - <<EOF\nimport shutil\nshutil.rmtree('/')\nEOF"),
@@ -216,10 +218,12 @@ fn code_inside_code_is_read() {
 }
 
 #[test]
-fn a_comment_excuses_only_with_a_reason_and_where_the_policy_says_so() {
+fn suppression_comments_need_a_reason_and_policy_consent() {
     let policy = Policy { default: Action::Refuse, comments: true, ..Policy::default() };
     let count = |policy: &Policy, code: &str| {
-        check(code, Language::Python, std::slice::from_ref(policy), &Context::default()).findings.len()
+        check(code, PolicyLanguage::Python, std::slice::from_ref(policy), &RunContext::default())
+            .findings
+            .len()
     };
     let excused = "eval(x)  # belljar: allow PY-EVAL a calculator";
     assert_eq!(count(&policy, excused), 0);
@@ -230,22 +234,24 @@ fn a_comment_excuses_only_with_a_reason_and_where_the_policy_says_so() {
 }
 
 #[test]
-fn settings_of_the_run_decide_what_will_fail() {
+fn run_settings_decide_which_warnings_apply() {
     let balanced = Policy::built_in("balanced").unwrap();
-    let found = |code: &str, context: &Context| {
-        check(code, Language::Python, std::slice::from_ref(&balanced), context).findings
+    let found = |code: &str, context: &RunContext| {
+        check(code, PolicyLanguage::Python, std::slice::from_ref(&balanced), context).findings
     };
     let request = "import requests\nrequests.get('http://a')";
-    let warned = found(request, &Context::default());
+    let warned = found(request, &RunContext::default());
     assert!(!warned[0].refused && warned[0].message.ends_with("; this run has no network"));
-    assert!(found(request, &Context { network: Network::Open, ..Context::default() }).is_empty());
+    assert!(found(request, &RunContext { network: NetworkAccess::Open, ..RunContext::default() }).is_empty());
     let write = "open('/data/x', 'w')";
-    assert!(found(write, &Context::default())[0].message.ends_with("; this run cannot write there"));
-    assert!(found(write, &Context { writable: vec!["/data".to_owned()], ..Context::default() }).is_empty());
+    assert!(found(write, &RunContext::default())[0].message.ends_with("; this run cannot write there"));
+    assert!(
+        found(write, &RunContext { writable: vec!["/data".to_owned()], ..RunContext::default() }).is_empty()
+    );
     assert_eq!(
         found(
             "open('/database/x', 'w')",
-            &Context { writable: vec!["/data".to_owned()], ..Context::default() }
+            &RunContext { writable: vec!["/data".to_owned()], ..RunContext::default() }
         )
         .len(),
         1
@@ -254,8 +260,8 @@ fn settings_of_the_run_decide_what_will_fail() {
 
 /// Everyday code.
 #[test]
-fn balanced_lets_everyday_code_pass() {
-    use Language::{JavaScript, Python, Shell, TypeScript};
+fn balanced_allows_everyday_code() {
+    use PolicyLanguage::{JavaScript, Python, Shell, TypeScript};
     for (language, code) in [
         (
             Python,
@@ -283,7 +289,7 @@ fn balanced_lets_everyday_code_pass() {
             "#!/bin/bash\nset -euo pipefail\nrm -rf build && mkdir -p build\ncd build\ncmake .. -DA=1 > /dev/null 2>&1\nmake -j\"$(nproc)\"\nfind . -name '*.o' -delete\nfor f in *.txt; do cp \"$f\" /tmp/; done",
         ),
     ] {
-        let verdict = check(code, language, &[Policy::built_in("balanced").unwrap()], &Context::default());
+        let verdict = check(code, language, &[Policy::built_in("balanced").unwrap()], &RunContext::default());
         assert_eq!(verdict.findings, [], "{code}");
     }
 }
@@ -291,12 +297,12 @@ fn balanced_lets_everyday_code_pass() {
 #[test]
 fn a_refusal_is_not_lost_behind_warnings() {
     let code = format!("{}rm -rf /", "curl http://a\n".repeat(1_000));
-    assert!(refused(&code, Language::Shell, "balanced").is_some());
+    assert!(refused(&code, PolicyLanguage::Shell, "balanced").is_some());
 }
 
 /// `BELLJAR_WRITE_DOCS=1 cargo test -p belljar-analysis docs` regenerates the page.
 #[test]
-fn the_docs_page_is_the_table() {
+fn policy_docs_are_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policy.md");
     if std::env::var_os("BELLJAR_WRITE_DOCS").is_some() {
         std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")).unwrap();
@@ -308,17 +314,20 @@ fn the_docs_page_is_the_table() {
 
 /// Names come from the code, which may contain anything, and messages are printed to terminals.
 #[test]
-fn no_message_drives_a_terminal() {
+fn messages_have_no_control_characters() {
     let hostile = "\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\u{200b}\r\n";
     for (language, code) in [
-        (Language::Python, format!("__import__('''{hostile}''')\ngetattr(os, 'a' + '''{hostile}''')")),
-        (Language::JavaScript, format!("require(`{hostile}` + 'x')")),
-        (Language::Shell, format!("'{hostile}' a; echo > '/etc/{hostile}'; sudo '{hostile}'")),
+        (PolicyLanguage::Python, format!("__import__('''{hostile}''')\ngetattr(os, 'a' + '''{hostile}''')")),
+        (PolicyLanguage::JavaScript, format!("require(`{hostile}` + 'x')")),
+        (PolicyLanguage::Shell, format!("'{hostile}' a; echo > '/etc/{hostile}'; sudo '{hostile}'")),
     ] {
-        let findings = check(&code, language, &[everything()], &Context::default()).findings;
+        let findings = check(&code, language, &[everything()], &RunContext::default()).findings;
         assert!(!findings.is_empty(), "{code:?}");
         for finding in findings {
-            assert!(finding.message.chars().chain(finding.subject.chars()).all(is_plain), "{finding:?}");
+            assert!(
+                finding.message.chars().chain(finding.subject.chars()).all(is_displayable),
+                "{finding:?}"
+            );
         }
     }
 }

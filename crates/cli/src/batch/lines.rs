@@ -3,28 +3,28 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use belljar_engine::admit::MAX_REQUEST;
-use belljar_engine::batch::Entry;
-use belljar_engine::defaults::Defaults;
+use belljar_engine::admit::MAX_REQUEST_BYTES;
+use belljar_engine::batch::BatchEntry;
+use belljar_engine::defaults::RequestDefaults;
 use belljar_engine::request::Request;
 use tokio::sync::mpsc::{Receiver, channel};
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
 /// Lines parsed ahead: enough that a run never waits for the parser, and cheap to hold.
 const LINES_AHEAD: usize = 8;
 /// Buffer capacity that is kept between lines; a longer line's buffer is shrunk to this size.
-const USUAL_LINE: usize = 1 << 20;
+const KEPT_LINE_BYTES: usize = 1 << 20;
 
 /// The parsed requests of a batch, in order.
 #[derive(Debug)]
-pub(super) struct Lines(Receiver<io::Result<Entry>>);
+pub(super) struct RequestLines(Receiver<io::Result<BatchEntry>>);
 
-impl Lines {
+impl RequestLines {
     /// Starts the reading thread. `defaults` fill in what a line leaves out.
-    pub(super) fn read(source: Box<dyn Read + Send>, defaults: Defaults) -> Result<Self, Failure> {
+    pub(super) fn read(source: Box<dyn Read + Send>, defaults: RequestDefaults) -> Result<Self, CliError> {
         let (queue, lines) = channel(LINES_AHEAD);
-        let mut reader = Reader::new(BufReader::with_capacity(64 << 10, source));
+        let mut reader = LineReader::new(BufReader::with_capacity(64 << 10, source));
         let read_all = move || {
             while let Some(entry) = reader.next(&defaults).transpose() {
                 let last = entry.is_err();
@@ -36,29 +36,29 @@ impl Lines {
         std::thread::Builder::new()
             .name("lines".to_owned())
             .spawn(read_all)
-            .map_err(|error| Failure::host(format!("start the thread that reads the batch: {error}")))?;
+            .map_err(|error| CliError::host(format!("start the thread that reads the batch: {error}")))?;
         Ok(Self(lines))
     }
 
     /// Returns the next request, or `None` at the end of the input.
-    pub(super) async fn next(&mut self) -> Option<io::Result<Entry>> {
+    pub(super) async fn next(&mut self) -> Option<io::Result<BatchEntry>> {
         self.0.recv().await
     }
 }
 
 #[derive(Debug)]
-struct Reader<R> {
+struct LineReader<R> {
     source: R,
     line: Vec<u8>,
     index: u64,
 }
 
-impl<R: BufRead> Reader<R> {
+impl<R: BufRead> LineReader<R> {
     fn new(source: R) -> Self {
         Self { source, line: Vec::new(), index: 0 }
     }
 
-    fn next(&mut self, defaults: &Defaults) -> io::Result<Option<Entry>> {
+    fn next(&mut self, defaults: &RequestDefaults) -> io::Result<Option<BatchEntry>> {
         while let Some(fits) = self.read_line()? {
             let index = self.index;
             self.index += 1;
@@ -66,7 +66,7 @@ impl<R: BufRead> Reader<R> {
                 continue;
             }
             let request = if fits { Request::parse(&self.line) } else { Err(Request::too_long()) };
-            return Ok(Some(Entry { index, wanted: request.map(|own| defaults.complete(own)) }));
+            return Ok(Some(BatchEntry { index, request: request.map(|own| defaults.complete(own)) }));
         }
         Ok(None)
     }
@@ -75,12 +75,12 @@ impl<R: BufRead> Reader<R> {
     /// is discarded.
     fn read_line(&mut self) -> io::Result<Option<bool>> {
         self.line.clear();
-        self.line.shrink_to(USUAL_LINE);
-        let bound = MAX_REQUEST as u64 + 1;
+        self.line.shrink_to(KEPT_LINE_BYTES);
+        let bound = MAX_REQUEST_BYTES as u64 + 1;
         if self.source.by_ref().take(bound).read_until(b'\n', &mut self.line)? == 0 {
             return Ok(None);
         }
-        let fits = self.line.pop_if(|byte| *byte == b'\n').is_some() || self.line.len() <= MAX_REQUEST;
+        let fits = self.line.pop_if(|byte| *byte == b'\n').is_some() || self.line.len() <= MAX_REQUEST_BYTES;
         if !fits {
             self.line.clear();
             self.source.skip_until(b'\n')?;
@@ -94,17 +94,17 @@ mod tests {
     use super::*;
 
     fn read(text: impl BufRead) -> Vec<(u64, Result<Option<String>, String>)> {
-        let mut reader = Reader::new(text);
+        let mut reader = LineReader::new(text);
         let mut lines = Vec::new();
-        while let Some(entry) = reader.next(&Defaults::default()).unwrap() {
-            let code = entry.wanted.map(|(request, _)| request.code).map_err(|error| error.to_string());
+        while let Some(entry) = reader.next(&RequestDefaults::default()).unwrap() {
+            let code = entry.request.map(|(request, _)| request.code).map_err(|error| error.to_string());
             lines.push((entry.index, code));
         }
         lines
     }
 
     #[test]
-    fn blank_lines_count_and_the_last_needs_no_end() {
+    fn blank_lines_are_counted_and_the_final_newline_is_optional() {
         let lines = read(&b"\n{\"code\":\"a\"}\r\n \t\r\n{\n{\"code\":\"b\"}"[..]);
         assert_eq!(lines[0], (1, Ok(Some("a".to_owned()))));
         assert!(matches!(&lines[1], (3, Err(why)) if why.starts_with("request: not JSON")));
@@ -113,15 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn a_line_beyond_its_bound_is_skipped_and_not_kept() {
+    fn an_oversized_line_is_skipped_and_its_buffer_freed() {
         let text = |size| io::repeat(b' ').take(size).chain(&b"\n{\"code\":\"b\"}\n"[..]);
-        let fitting = BufReader::new(text(MAX_REQUEST as u64));
+        let fitting = BufReader::new(text(MAX_REQUEST_BYTES as u64));
         assert_eq!(read(fitting), [(1, Ok(Some("b".to_owned())))]);
-        let mut reader = Reader::new(BufReader::new(text(MAX_REQUEST as u64 + 1)));
-        let long = reader.next(&Defaults::default()).unwrap().unwrap();
-        assert_eq!(long.wanted.unwrap_err().to_string(), Request::too_long().to_string());
-        let next = reader.next(&Defaults::default()).unwrap().unwrap();
-        assert_eq!((next.index, next.wanted.is_ok()), (1, true));
-        assert!(reader.line.capacity() <= USUAL_LINE);
+        let mut reader = LineReader::new(BufReader::new(text(MAX_REQUEST_BYTES as u64 + 1)));
+        let long = reader.next(&RequestDefaults::default()).unwrap().unwrap();
+        assert_eq!(long.request.unwrap_err().to_string(), Request::too_long().to_string());
+        let next = reader.next(&RequestDefaults::default()).unwrap().unwrap();
+        assert_eq!((next.index, next.request.is_ok()), (1, true));
+        assert!(reader.line.capacity() <= KEPT_LINE_BYTES);
     }
 }

@@ -9,41 +9,41 @@
 //!
 //! Memory is bounded by the number of jobs, however long the file and however slow the reader of the results.
 
+mod counts;
 mod lines;
-mod place;
 mod results;
-mod tally;
+mod runner;
 
 use std::io::{self, IsTerminal, Read};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use belljar_engine::batch::Entry;
-use belljar_engine::defaults::Defaults;
+use belljar_engine::batch::BatchEntry;
+use belljar_engine::defaults::RequestDefaults;
 use tokio::time::{Interval, interval};
 
 use crate::args::RunArgs;
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::intent::Intent;
 use crate::os::{self, Interrupts};
-use crate::remote::{self, There};
+use crate::remote::{self, RemoteRunner};
 use crate::{run, say};
-use lines::Lines;
-use place::Here;
-pub(crate) use place::{Done, Place};
-use results::Results;
-pub(crate) use tally::Became;
-use tally::Tally;
+use counts::BatchCounts;
+pub(crate) use counts::LineStatus;
+use lines::RequestLines;
+use results::ResultWriter;
+use runner::LocalRunner;
+pub(crate) use runner::{BatchRunner, ResultLine};
 
-const SOME_DID_NOT_SUCCEED: u8 = 1;
-const CANCELLED: u8 = 130;
+const EXIT_LINES_FAILED: u8 = 1;
+const EXIT_CANCELED: u8 = 130;
 /// Open files per job: the pipes of a run being started, with some to spare.
 const FILES_PER_JOB: u64 = 16;
 /// Files that this process itself has open.
 const OWN_FILES: u64 = 64;
-const BETWEEN_PROGRESS: Duration = Duration::from_millis(200);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs the batch and returns the exit status.
 pub(crate) fn run(
@@ -51,38 +51,38 @@ pub(crate) fn run(
     args: RunArgs,
     environment: &Environment,
     config: Config,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
     let server = args.server.clone();
-    let Intent { request, paths, output } = Intent::of(args, environment)?;
-    let defaults = Defaults { request, paths };
+    let Intent { request, paths, output } = Intent::from_args(args, environment)?;
+    let defaults = RequestDefaults { request, paths };
     if let Some(url) = server {
-        remote::refuse_folders(&defaults.paths)?;
-        let there = There::new(&url, environment, jobs)?;
+        remote::refuse_local_paths(&defaults.paths)?;
+        let there = RemoteRunner::new(&url, environment, jobs)?;
         return os::runtime()?.block_on(async {
-            let lines = Lines::read(source, defaults)?;
-            Course::new(there, lines, output.quiet)?.run().await
+            let lines = RequestLines::read(source, defaults)?;
+            BatchDriver::new(there, lines, output.quiet)?.run().await
         });
     }
-    refuse_more_than_files_allow(jobs)?;
-    let (own, sources) = run::images(&config, environment);
-    run::on_engine(config, environment, async |engine| {
-        own.bring(&defaults.request, &sources, output.quiet).await?;
+    check_open_file_limit(jobs)?;
+    let (own, sources) = run::local_images(&config, environment);
+    run::with_engine(config, environment, async |engine| {
+        own.ensure_stored(&defaults.request, &sources, output.quiet).await?;
         defaults.check(engine)?;
         run::warn_of_missing_layers(&engine.capabilities(), output.quiet);
-        let lines = Lines::read(source, defaults)?;
-        Course::new(Here::new(engine, jobs), lines, output.quiet)?.run().await
+        let lines = RequestLines::read(source, defaults)?;
+        BatchDriver::new(LocalRunner::new(engine, jobs), lines, output.quiet)?.run().await
     })
 }
 
-fn refuse_more_than_files_allow(jobs: NonZeroUsize) -> Result<(), Failure> {
+fn check_open_file_limit(jobs: NonZeroUsize) -> Result<(), CliError> {
     let wanted = jobs.get() as u64 * FILES_PER_JOB + OWN_FILES;
-    let room = os::room_for_files();
+    let room = os::max_open_files();
     if room >= wanted {
         return Ok(());
     }
     let most = room.saturating_sub(OWN_FILES) / FILES_PER_JOB;
-    Err(Failure::invalid(format!(
+    Err(CliError::invalid(format!(
         "--jobs: {jobs} jobs need {wanted} open files, but the limit is {room}; \
          use at most {most} jobs, or raise the limit (ulimit -n)"
     )))
@@ -90,38 +90,38 @@ fn refuse_more_than_files_allow(jobs: NonZeroUsize) -> Result<(), Failure> {
 
 /// Why the batch stops reading lines before the end of the input.
 #[derive(Debug)]
-enum Stop {
+enum StopReason {
     Interrupted,
     /// Standard output was closed.
-    ReaderLeft,
+    StdoutClosed,
     /// No further request can run.
-    Broken(Failure),
+    Broken(CliError),
 }
 
 /// A running batch.
-struct Course<P> {
-    place: P,
-    lines: Lines,
-    results: Results,
-    tally: Tally,
+struct BatchDriver<P> {
+    runner: P,
+    lines: RequestLines,
+    results: ResultWriter,
+    tally: BatchCounts,
     interrupts: Interrupts,
     progress: Option<Interval>,
     quiet: bool,
     at_end: bool,
     cancelled: bool,
-    stop: Option<Stop>,
+    stop: Option<StopReason>,
 }
 
-impl<P: Place> Course<P> {
-    fn new(place: P, lines: Lines, quiet: bool) -> Result<Self, Failure> {
+impl<P: BatchRunner> BatchDriver<P> {
+    fn new(place: P, lines: RequestLines, quiet: bool) -> Result<Self, CliError> {
         let watched = !quiet && io::stderr().is_terminal();
         Ok(Self {
-            place,
+            runner: place,
             lines,
-            results: Results::write()?,
-            tally: Tally::start(),
+            results: ResultWriter::start()?,
+            tally: BatchCounts::start(),
             interrupts: Interrupts::listen()?,
-            progress: watched.then(|| interval(BETWEEN_PROGRESS)),
+            progress: watched.then(|| interval(PROGRESS_INTERVAL)),
             quiet,
             at_end: false,
             cancelled: false,
@@ -129,37 +129,37 @@ impl<P: Place> Course<P> {
         })
     }
 
-    async fn run(mut self) -> Result<u8, Failure> {
-        while self.reads() || self.place.running() > 0 || self.results.waiting() {
-            let takes_more = self.reads() && self.place.has_room() && self.results.have_room();
+    async fn run(mut self) -> Result<u8, CliError> {
+        while self.may_read() || self.runner.running() > 0 || self.results.has_pending() {
+            let takes_more = self.may_read() && self.runner.has_free_job() && self.results.has_room();
             tokio::select! {
-                Some(done) = self.place.next() => self.take_result(done),
-                line = self.lines.next(), if takes_more => self.take_line(line)?,
-                taken = self.results.hand_over(), if self.results.waiting() => {
-                    if !taken { self.stop(Stop::ReaderLeft) }
+                Some(done) = self.runner.next() => self.handle_result(done),
+                line = self.lines.next(), if takes_more => self.handle_line(line)?,
+                taken = self.results.send_pending(), if self.results.has_pending() => {
+                    if !taken { self.stop(StopReason::StdoutClosed) }
                 }
-                () = tick(&mut self.progress) => self.results.show(self.tally.progress(self.place.running())),
+                () = tick(&mut self.progress) => self.results.show_progress(self.tally.progress(self.runner.running())),
                 () = self.interrupts.next() => {
                     // The reader may block the remaining output for long; a second Ctrl-C abandons it.
-                    if self.cancelled { return Ok(self.give_up()) }
-                    self.stop(Stop::Interrupted);
+                    if self.cancelled { return Ok(self.abandon_output()) }
+                    self.stop(StopReason::Interrupted);
                 }
             }
         }
-        self.end().await
+        self.finish().await
     }
 
     /// Returns whether more lines may be read.
-    fn reads(&self) -> bool {
+    fn may_read(&self) -> bool {
         !self.at_end && self.stop.is_none()
     }
 
-    fn take_line(&mut self, line: Option<io::Result<Entry>>) -> Result<(), Failure> {
+    fn handle_line(&mut self, line: Option<io::Result<BatchEntry>>) -> Result<(), CliError> {
         match line {
-            Some(Ok(entry)) => self.place.start(entry)?,
+            Some(Ok(entry)) => self.runner.start(entry)?,
             Some(Err(error)) => {
                 // Requests read before the error run to their end.
-                self.stop.get_or_insert(Stop::Broken(Failure::invalid(format!(
+                self.stop.get_or_insert(StopReason::Broken(CliError::invalid(format!(
                     "--batch: cannot read the next request: {error}"
                 ))));
             }
@@ -168,37 +168,37 @@ impl<P: Place> Course<P> {
         Ok(())
     }
 
-    fn take_result(&mut self, done: Result<Done, Failure>) {
+    fn handle_result(&mut self, done: Result<ResultLine, CliError>) {
         match done {
-            Ok(Done { became, line }) => {
+            Ok(ResultLine { status: became, line }) => {
                 self.tally.count(became);
                 self.results.add(&line);
             }
-            Err(failure) => self.stop(Stop::Broken(failure)),
+            Err(failure) => self.stop(StopReason::Broken(failure)),
         }
     }
 
     /// Stops reading lines and cancels running requests. The first reason is kept.
-    fn stop(&mut self, why: Stop) {
+    fn stop(&mut self, why: StopReason) {
         self.stop.get_or_insert(why);
         self.cancelled = true;
-        self.place.cancel();
+        self.runner.cancel();
     }
 
     /// Abandons the results that are not yet written.
-    fn give_up(&self) -> u8 {
+    fn abandon_output(&self) -> u8 {
         if !self.quiet {
             say::note(&self.tally.summary());
         }
-        CANCELLED
+        EXIT_CANCELED
     }
 
     /// Waits for the last results to be written and returns the exit status.
-    async fn end(mut self) -> Result<u8, Failure> {
+    async fn finish(mut self) -> Result<u8, CliError> {
         let written = tokio::select! {
             written = self.results.finish() => written?,
             () = self.interrupts.next() => {
-                self.stop = Some(Stop::Interrupted);
+                self.stop = Some(StopReason::Interrupted);
                 true
             }
         };
@@ -206,10 +206,10 @@ impl<P: Place> Course<P> {
             say::note(&self.tally.summary());
         }
         match self.stop {
-            Some(Stop::Broken(failure)) => Err(failure),
-            Some(Stop::Interrupted) => Ok(CANCELLED),
+            Some(StopReason::Broken(failure)) => Err(failure),
+            Some(StopReason::Interrupted) => Ok(EXIT_CANCELED),
             _ if self.at_end && self.tally.is_clean() => Ok(0),
-            _ => Ok(SOME_DID_NOT_SUCCEED),
+            _ => Ok(EXIT_LINES_FAILED),
         }
     }
 }

@@ -7,15 +7,15 @@ use std::io::{self, IsTerminal, Write};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::say;
 
 /// Number of pending bytes at which no new request starts. Requests that are already running may still exceed
 /// it.
-const ENOUGH: usize = 1 << 20;
+const MAX_PENDING_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
-enum Chunk {
+enum WriterMessage {
     /// Whole lines.
     Results(Vec<u8>),
     /// The progress line.
@@ -24,23 +24,23 @@ enum Chunk {
 
 /// Queues results and hands them to the writing thread.
 #[derive(Debug)]
-pub(super) struct Results {
+pub(super) struct ResultWriter {
     gathered: Vec<u8>,
-    queue: Sender<Chunk>,
+    queue: Sender<WriterMessage>,
     end: oneshot::Receiver<io::Result<()>>,
     refused: bool,
 }
 
-impl Results {
+impl ResultWriter {
     /// Starts the writing thread.
-    pub(super) fn write() -> Result<Self, Failure> {
+    pub(super) fn start() -> Result<Self, CliError> {
         let (queue, waiting) = channel(1);
         let (done, end) = oneshot::channel();
         std::thread::Builder::new()
             .name("results".to_owned())
             // The receiver is gone after a second interrupt; then the outcome does not matter.
             .spawn(move || drop(done.send(write_all(waiting))))
-            .map_err(|error| Failure::host(format!("start the thread that writes results: {error}")))?;
+            .map_err(|error| CliError::host(format!("start the thread that writes results: {error}")))?;
         Ok(Self { gathered: Vec::new(), queue, end, refused: false })
     }
 
@@ -52,20 +52,20 @@ impl Results {
     }
 
     /// Returns whether results are pending.
-    pub(super) fn waiting(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         !self.gathered.is_empty()
     }
 
     /// Returns whether the reader keeps up, so that new requests may start.
-    pub(super) fn have_room(&self) -> bool {
-        self.gathered.len() < ENOUGH
+    pub(super) fn has_room(&self) -> bool {
+        self.gathered.len() < MAX_PENDING_BYTES
     }
 
     /// Sends the pending results once the previous batch is being written; `false` when standard output is
     /// closed.
-    pub(super) async fn hand_over(&mut self) -> bool {
+    pub(super) async fn send_pending(&mut self) -> bool {
         match self.queue.reserve().await {
-            Ok(place) => place.send(Chunk::Results(std::mem::take(&mut self.gathered))),
+            Ok(place) => place.send(WriterMessage::Results(std::mem::take(&mut self.gathered))),
             Err(_) => {
                 self.gathered = Vec::new();
                 self.refused = true;
@@ -75,34 +75,34 @@ impl Results {
     }
 
     /// Shows the progress line, unless results are being written.
-    pub(super) fn show(&self, progress: String) {
-        let _ = self.queue.try_send(Chunk::Progress(progress));
+    pub(super) fn show_progress(&self, progress: String) {
+        let _ = self.queue.try_send(WriterMessage::Progress(progress));
     }
 
     /// Waits until everything is written. Returns `false` if standard output was closed, which is not a
     /// failure.
-    pub(super) async fn finish(self) -> Result<bool, Failure> {
+    pub(super) async fn finish(self) -> Result<bool, CliError> {
         drop(self.queue);
         match self.end.await {
             Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-            Ok(Err(error)) => Err(Failure::host(format!("write the results to standard output: {error}"))),
+            Ok(Err(error)) => Err(CliError::host(format!("write the results to standard output: {error}"))),
             Ok(Ok(())) | Err(_) => Ok(true),
         }
     }
 }
 
-fn write_all(mut waiting: Receiver<Chunk>) -> io::Result<()> {
+fn write_all(mut waiting: Receiver<WriterMessage>) -> io::Result<()> {
     let mut stdout = io::stdout();
     // Results and progress may share a terminal; then the progress line is erased before results are written.
     let shared = stdout.is_terminal();
     let mut shown = false;
     while let Some(chunk) = waiting.blocking_recv() {
         match chunk {
-            Chunk::Progress(line) => {
+            WriterMessage::Progress(line) => {
                 say::progress(&line);
                 shown = true;
             }
-            Chunk::Results(lines) => {
+            WriterMessage::Results(lines) => {
                 if shared && std::mem::take(&mut shown) {
                     say::end_progress();
                 }

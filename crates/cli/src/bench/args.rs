@@ -37,7 +37,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "MS", default_value_t = 5, value_parser = value_parser!(u64).range(0..=10_000))]
     pub(super) pause: u64,
     /// Comma-separated workloads to measure
-    #[arg(long, value_name = "W", value_delimiter = ',', value_parser = names())]
+    #[arg(long, value_name = "W", value_delimiter = ',', value_parser = workload_names())]
     pub(super) only: Vec<String>,
     /// Also measure over HTTP, through a temporary server, and the cost of its sandboxes
     #[arg(long)]
@@ -62,7 +62,7 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
 }
 
-fn names() -> PossibleValuesParser {
+fn workload_names() -> PossibleValuesParser {
     PossibleValuesParser::new(WORKLOADS.iter().map(|workload| workload.name))
 }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_has_a_sensible_length() {
+    fn seconds_must_be_in_range() {
         assert_eq!(seconds("0.2"), Ok(0.2));
         for wrong in ["0", "-1", "nan", "inf", "1s", "601"] {
             assert!(seconds(wrong).unwrap_err().contains("not between"), "{wrong}");

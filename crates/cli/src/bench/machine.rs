@@ -9,7 +9,7 @@ use crate::doctor::kernel_release;
 use crate::os;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Machine {
+pub(super) struct MachineInfo {
     pub(super) kernel: Option<String>,
     pub(super) cpu: Option<String>,
     pub(super) cpus: usize,
@@ -17,8 +17,8 @@ pub(super) struct Machine {
     pub(super) euid: Option<u32>,
 }
 
-impl Machine {
-    pub(super) fn look() -> Self {
+impl MachineInfo {
+    pub(super) fn read() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self {
             kernel: kernel_release(),

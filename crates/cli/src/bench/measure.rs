@@ -8,53 +8,53 @@ use belljar_engine::outcome::Warmth;
 use tokio::task::JoinSet;
 
 use super::args::BenchArgs;
-use super::inside::Inside;
-use super::outside::Outside;
-use super::progress::Progress;
+use super::command::CommandBench;
+use super::progress::ProgressLine;
 use super::sample::Sample;
-use super::served::Served;
+use super::sandboxed::SandboxBench;
+use super::server::BenchServer;
 use super::workload::Workload;
-use crate::failure::Failure;
+use crate::error::CliError;
 
 /// A variant: one way to run a workload, and a row of the table.
 #[derive(Debug, Clone)]
-pub(super) enum Way {
-    Outside(Arc<Outside>),
-    Inside(Arc<Inside>),
-    Served(Arc<Served>),
+pub(super) enum Variant {
+    Command(Arc<CommandBench>),
+    Sandbox(Arc<SandboxBench>),
+    Http(Arc<BenchServer>),
 }
 
-impl Way {
+impl Variant {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Self::Outside(outside) => outside.name,
-            Self::Inside(inside) => inside.name,
-            Self::Served(_) => "http",
+            Self::Command(outside) => outside.name,
+            Self::Sandbox(inside) => inside.name,
+            Self::Http(_) => "http",
         }
     }
 
-    pub(super) fn served(&self) -> Option<&Served> {
+    pub(super) fn served(&self) -> Option<&BenchServer> {
         match self {
-            Self::Served(served) => Some(served),
-            Self::Outside(_) | Self::Inside(_) => None,
+            Self::Http(served) => Some(served),
+            Self::Command(_) | Self::Sandbox(_) => None,
         }
     }
 
     /// Returns how a run must have been served, according to its receipt, to count for this variant.
-    pub(super) fn wanted(&self) -> Option<Warmth> {
+    pub(super) fn expected_warmth(&self) -> Option<Warmth> {
         match self {
-            Self::Outside(_) => None,
-            Self::Inside(inside) => Some(inside.wanted),
-            Self::Served(served) => Some(served.wanted),
+            Self::Command(_) => None,
+            Self::Sandbox(inside) => Some(inside.expected),
+            Self::Http(served) => Some(served.expected),
         }
     }
 
-    async fn once(&self, workload: &Workload) -> Result<Sample, Failure> {
-        let piece = workload.piece();
+    async fn run_once(&self, workload: &Workload) -> Result<Sample, CliError> {
+        let piece = workload.code_sample();
         match self {
-            Self::Outside(outside) => outside.once(0, &piece),
-            Self::Inside(inside) => inside.once(&piece).await,
-            Self::Served(served) => served.once(workload, &piece).await,
+            Self::Command(outside) => outside.run_once(0, &piece),
+            Self::Sandbox(inside) => inside.run_once(&piece).await,
+            Self::Http(served) => served.run_once(workload, &piece).await,
         }
     }
 }
@@ -75,7 +75,7 @@ impl Rounds {
         STREAK.min(self.most - done)
     }
 
-    fn go_on(&self, done: u32, since: Instant) -> bool {
+    fn continues(&self, done: u32, since: Instant) -> bool {
         done < self.least || (done < self.most && since.elapsed() < self.time)
     }
 }
@@ -85,25 +85,25 @@ const STREAK: u32 = 10;
 
 /// Measures each variant in turns, so that a disturbance of the machine affects all of them alike.
 pub(super) async fn latency(
-    ways: &[Way],
+    ways: &[Variant],
     workload: &Workload,
     args: &BenchArgs,
-    progress: &mut Progress,
-) -> Result<Vec<Vec<Sample>>, Failure> {
+    progress: &mut ProgressLine,
+) -> Result<Vec<Vec<Sample>>, CliError> {
     let pause = Duration::from_millis(args.pause);
     let mut samples = vec![Vec::new(); ways.len()];
     let rounds = args.rounds.map_or(USUAL, |rounds| Rounds { least: rounds, most: rounds, time: USUAL.time });
     for (phase, rounds) in [("warming up", WARM_UP), ("round", rounds)] {
         samples.iter_mut().for_each(Vec::clear);
         let (mut done, since) = (0, Instant::now());
-        while rounds.go_on(done, since) {
+        while rounds.continues(done, since) {
             let streak = rounds.streak(done);
             done += streak;
             progress.show(&format!("{}: {phase} {done}", workload.name));
             for (way, samples) in ways.iter().zip(&mut samples) {
                 // The first run of a streak is not counted: it finds the caches as another variant left them.
                 for counted in 0..=streak {
-                    let sample = way.once(workload).await?;
+                    let sample = way.run_once(workload).await?;
                     samples.extend((counted > 0).then_some(sample));
                     // In this pause the launcher cleans up and prepares the next spare jail, as between the
                     // requests of an agent.
@@ -116,9 +116,9 @@ pub(super) async fn latency(
 }
 
 /// Runs the workload uncounted: warm sandboxes may have been evicted while other variants were measured.
-pub(super) async fn warm_again(way: &Way, workload: &Workload, args: &BenchArgs) -> Result<(), Failure> {
+pub(super) async fn warm_up(way: &Variant, workload: &Workload, args: &BenchArgs) -> Result<(), CliError> {
     for _ in 0..WARM_UP.most {
-        way.once(workload).await?;
+        way.run_once(workload).await?;
         tokio::time::sleep(Duration::from_millis(args.pause)).await;
     }
     Ok(())
@@ -131,16 +131,16 @@ pub(super) struct Throughput {
 }
 
 pub(super) async fn throughput(
-    way: &Way,
+    way: &Variant,
     workload: &'static Workload,
     workers: usize,
     seconds: f64,
-) -> Result<Throughput, Failure> {
+) -> Result<Throughput, CliError> {
     let started = Instant::now();
     let end = started + Duration::from_secs_f64(seconds);
     let samples = match way {
-        Way::Outside(outside) => threads(outside, workload, workers, end)?,
-        Way::Inside(_) | Way::Served(_) => tasks(way, workload, workers, end).await?,
+        Variant::Command(outside) => threads(outside, workload, workers, end)?,
+        Variant::Sandbox(_) | Variant::Http(_) => tasks(way, workload, workers, end).await?,
     };
     let per_second = samples.len() as f64 / started.elapsed().as_secs_f64();
     Ok(Throughput { samples, per_second })
@@ -148,21 +148,21 @@ pub(super) async fn throughput(
 
 /// Runs one thread per worker, because waiting for a command blocks. The event loop is idle meanwhile.
 fn threads(
-    outside: &Outside,
+    outside: &CommandBench,
     workload: &Workload,
     workers: usize,
     end: Instant,
-) -> Result<Vec<Sample>, Failure> {
+) -> Result<Vec<Sample>, CliError> {
     let work = |worker| {
         let mut samples = Vec::new();
         while Instant::now() < end {
-            samples.push(outside.once(worker, &workload.piece())?);
+            samples.push(outside.run_once(worker, &workload.code_sample())?);
         }
         Ok(samples)
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();
-        let lost = |_| Err(Failure::host("a worker of the benchmark panicked; please report it"));
+        let lost = |_| Err(CliError::host("a worker of the benchmark panicked; please report it"));
         let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost));
         ended.collect::<Result<Vec<_>, _>>().map(|samples| samples.concat())
     })
@@ -170,25 +170,25 @@ fn threads(
 
 /// Runs one task per worker, on the single-threaded event loop that the command line uses.
 async fn tasks(
-    way: &Way,
+    way: &Variant,
     workload: &'static Workload,
     workers: usize,
     end: Instant,
-) -> Result<Vec<Sample>, Failure> {
+) -> Result<Vec<Sample>, CliError> {
     let mut tasks = JoinSet::new();
     for _ in 0..workers {
         let way = way.clone();
         tasks.spawn(async move {
             let mut samples = Vec::new();
             while Instant::now() < end {
-                samples.push(way.once(workload).await?);
+                samples.push(way.run_once(workload).await?);
             }
-            Ok::<_, Failure>(samples)
+            Ok::<_, CliError>(samples)
         });
     }
     let mut all = Vec::new();
     while let Some(ended) = tasks.join_next().await {
-        let lost = |_| Failure::host("a worker of the benchmark panicked; please report it");
+        let lost = |_| CliError::host("a worker of the benchmark panicked; please report it");
         all.extend(ended.map_err(lost)??);
     }
     Ok(all)

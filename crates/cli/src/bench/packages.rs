@@ -11,23 +11,23 @@ use belljar_engine::Engine;
 use belljar_engine::admit::DEFAULT_TENANT;
 use belljar_engine::limits::Limits;
 use belljar_engine::outcome::Warmth;
-use belljar_engine::packages::{Needs, Packages, Progress as Steps};
+use belljar_engine::packages::{PackageNeeds, PackageResolver, Progress as Steps};
 use belljar_engine::plan::Image;
 use belljar_engine::profile::Profiles;
-use belljar_engine::provider::{Blind, Provider};
+use belljar_engine::provider::{DiscardSink, Provider};
 use belljar_engine::report::Status;
 use belljar_engine::request::{Dependencies, HostPaths, Request};
-use belljar_engine::warm::{WarmSettings, Warming};
+use belljar_engine::warm::{WarmPoolMode, WarmSettings};
 use belljar_layers::Library;
 use serde::Serialize;
 
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use super::sample::{Sample, percentile};
-use super::workload::{Piece, WORKLOADS};
+use super::workload::{CodeSample, WORKLOADS};
 use crate::config::Config;
 use crate::deps;
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::os::{self, FoundLanguage};
 
 /// Version bounds, so that the image's own packages do not count as installed.
@@ -40,7 +40,7 @@ const STREAK: usize = 10;
 
 /// The measured costs of packages.
 #[derive(Debug, Serialize)]
-pub(super) struct PackagesFinding {
+pub(super) struct PackageCosts {
     /// Milliseconds to install numpy and pandas as a layer, with all caches empty.
     pub(super) first_ms: f64,
     /// Milliseconds to install them as a layer, with the installer's cache filled.
@@ -56,23 +56,23 @@ pub(super) struct PackagesFinding {
 }
 
 /// The provider, environment and folder to build layers with.
-struct Maker<'a> {
+struct PackageBench<'a> {
     provider: Arc<dyn Provider>,
     environment: &'a Environment,
     folder: &'a Path,
 }
 
 /// Measures all of them.
-pub(super) fn look(
+pub(super) fn measure_packages(
     folder: &Path,
     environment: &Environment,
     pause: Duration,
-    progress: &mut Progress,
-) -> Result<PackagesFinding, Failure> {
-    let started = os::launch()?;
+    progress: &mut ProgressLine,
+) -> Result<PackageCosts, CliError> {
+    let started = os::start_launcher()?;
     os::runtime()?.block_on(async {
-        let host = started.connect(WarmSettings::default().with_mode(Warming::Pool), None).await?;
-        let maker = Maker { provider: host.provider(), environment, folder };
+        let host = started.connect(WarmSettings::default().with_mode(WarmPoolMode::Pool), None).await?;
+        let maker = PackageBench { provider: host.provider(), environment, folder };
         let found = measure(&maker, python(&host.languages()), pause, progress).await;
         host.provider().shut_down().await;
         found
@@ -80,13 +80,13 @@ pub(super) fn look(
 }
 
 async fn measure(
-    maker: &Maker<'_>,
+    maker: &PackageBench<'_>,
     python: Option<PathBuf>,
     pause: Duration,
-    progress: &mut Progress,
-) -> Result<PackagesFinding, Failure> {
+    progress: &mut ProgressLine,
+) -> Result<PackageCosts, CliError> {
     progress.show("packages: first install");
-    let first = maker.ready("first").await?;
+    let first = maker.time_install("first").await?;
     progress.show("packages: install again");
     // Drops the layers and the resolutions, but keeps the installer's cache.
     let kept = |name: &str| maker.folder.join(name).join("installers");
@@ -94,13 +94,13 @@ async fn measure(
     moved
         .and_then(|()| fs::rename(kept("first"), kept("again")))
         .map_err(|error| failed(&error.to_string()))?;
-    let ready = maker.ready("again").await?;
+    let ready = maker.time_install("again").await?;
     progress.show("packages: pip");
-    let pip = python.and_then(|python| pip(&python, maker.folder));
-    let (plain, import) = maker.runs(pause, progress).await?;
+    let pip = python.and_then(|python| time_pip(&python, maker.folder));
+    let (plain, import) = maker.time_imports(pause, progress).await?;
     let median = |samples: &[Sample]| percentile(samples, 0.5).map_or(0.0, millis);
     let waited = import.iter().filter(|sample| sample.warmth == Some(Warmth::Pool)).count();
-    Ok(PackagesFinding {
+    Ok(PackageCosts {
         first_ms: millis(first),
         ready_ms: millis(ready),
         pip_ms: pip.map(millis),
@@ -110,42 +110,42 @@ async fn measure(
     })
 }
 
-impl Maker<'_> {
+impl PackageBench<'_> {
     fn library(&self, name: &str) -> Arc<Library> {
-        let tell = Arc::new(|_: &belljar_layers::shelf::Notice| ());
+        let tell = Arc::new(|_: &belljar_layers::store::StoreWarning| ());
         let provider = Arc::clone(&self.provider);
         // The default settings and not this machine's own, so that figures of two machines are comparable.
-        deps::library(provider, self.folder.join(name), &Config::usual(), self.environment, tell)
+        deps::library(provider, self.folder.join(name), &Config::without_files(), self.environment, tell)
     }
 
     /// Measures how long it takes until the big packages can be imported.
-    async fn ready(&self, name: &str) -> Result<Duration, Failure> {
+    async fn time_install(&self, name: &str) -> Result<Duration, CliError> {
         let library = self.library(name);
         let packages = BIG.map(str::to_owned);
-        let needs = Needs {
+        let needs = PackageNeeds {
             tenant: DEFAULT_TENANT,
             image: &Image::Host,
             language: None,
             detect: false,
             code: None,
             files: &[],
-            playground: false,
+            has_host_workspace: false,
             packages: &packages,
-            standing: &[],
-            build: false,
+            profile_packages: &[],
+            allow_build: false,
         };
         let started = Instant::now();
-        library.prepare(needs, &mut Unseen).await.map_err(|error| failed(&error.to_string()))?;
+        library.prepare(needs, &mut SilentProgress).await.map_err(|error| failed(&error.to_string()))?;
         Ok(started.elapsed())
     }
 
     /// Measures runs without and with an import, in turns.
-    async fn runs(
+    async fn time_imports(
         &self,
         pause: Duration,
-        progress: &mut Progress,
-    ) -> Result<(Vec<Sample>, Vec<Sample>), Failure> {
-        let engine = Engine::new(Arc::clone(&self.provider), Profiles::shipped(), Limits::CEILING)
+        progress: &mut ProgressLine,
+    ) -> Result<(Vec<Sample>, Vec<Sample>), CliError> {
+        let engine = Engine::new(Arc::clone(&self.provider), Profiles::built_in(), Limits::CEILING)
             .with_packages(self.library("again"));
         let (mut plain, mut import) = (Vec::new(), Vec::new());
         for (name, runs) in [("warming up", WARM_UP), ("runs", RUNS)] {
@@ -156,7 +156,7 @@ impl Maker<'_> {
                     // The first run of a streak is not counted: it finds the caches as the other program left
                     // them.
                     for counted in 0..=STREAK {
-                        let sample = once(&engine, package).await?;
+                        let sample = run_once(&engine, package).await?;
                         samples.extend((counted > 0).then_some(sample));
                         tokio::time::sleep(pause).await;
                     }
@@ -167,8 +167,8 @@ impl Maker<'_> {
     }
 }
 
-async fn once(engine: &Engine, package: Option<&str>) -> Result<Sample, Failure> {
-    let Piece { code, answer } = WORKLOADS[0].piece();
+async fn run_once(engine: &Engine, package: Option<&str>) -> Result<Sample, CliError> {
+    let CodeSample { code, answer } = WORKLOADS[0].code_sample();
     let code = if package.is_some() { format!("import requests\n{code}") } else { code };
     let dependencies = Dependencies {
         packages: package.into_iter().map(str::to_owned).collect(),
@@ -179,7 +179,7 @@ async fn once(engine: &Engine, package: Option<&str>) -> Result<Sample, Failure>
     let started = Instant::now();
     let admitted = engine.admit(request, HostPaths::default())?;
     let never = Box::pin(std::future::pending());
-    let report = engine.execute("bench".to_owned(), admitted, &mut Blind, never).await?;
+    let report = engine.execute("bench".to_owned(), admitted, &mut DiscardSink, never).await?;
     let took = started.elapsed();
     match report.status {
         Status::Succeeded if report.stdout == answer => Ok(Sample { took, warmth: Some(report.warmth()) }),
@@ -188,10 +188,10 @@ async fn once(engine: &Engine, package: Option<&str>) -> Result<Sample, Failure>
 }
 
 /// Ignores installation progress.
-struct Unseen;
+struct SilentProgress;
 
-impl Steps for Unseen {
-    fn at(&mut self, _: &str) {}
+impl Steps for SilentProgress {
+    fn report(&mut self, _: &str) {}
 }
 
 fn python(languages: &[FoundLanguage]) -> Option<PathBuf> {
@@ -199,14 +199,14 @@ fn python(languages: &[FoundLanguage]) -> Option<PathBuf> {
 }
 
 /// Measures the second of two installs with pip, each into its own folder.
-fn pip(python: &Path, folder: &Path) -> Option<Duration> {
+fn time_pip(python: &Path, folder: &Path) -> Option<Duration> {
     let mut took = None;
     for name in ["pip-first", "pip-again"] {
         let mut command = Command::new(python);
         command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
         command.arg(folder.join(name)).args(BIG).env("PIP_CACHE_DIR", folder.join("pip-cache"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        os::in_its_own_group(&mut command);
+        os::set_own_process_group(&mut command);
         let started = Instant::now();
         if !command.status().is_ok_and(|status| status.success()) {
             return None;
@@ -220,6 +220,6 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn failed(why: &str) -> Failure {
-    Failure::host(format!("benchmark of packages: {why}"))
+fn failed(why: &str) -> CliError {
+    CliError::host(format!("benchmark of packages: {why}"))
 }

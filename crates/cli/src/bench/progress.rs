@@ -4,21 +4,21 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// Minimum time between two updates, because drawing takes time from what is measured.
-const OFTEN: Duration = Duration::from_millis(200);
+const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     wanted: bool,
     drawn: Option<Instant>,
 }
 
-impl Progress {
+impl ProgressLine {
     pub(super) fn new(quiet: bool) -> Self {
         Self { wanted: !quiet && std::io::stderr().is_terminal(), drawn: None }
     }
 
     pub(super) fn show(&mut self, text: &str) {
-        if self.wanted && self.drawn.is_none_or(|drawn| drawn.elapsed() >= OFTEN) {
+        if self.wanted && self.drawn.is_none_or(|drawn| drawn.elapsed() >= UPDATE_INTERVAL) {
             // A closed standard error does not stop the benchmark.
             let _ = write!(anstream::stderr().lock(), "\r\x1b[K{text}");
             self.drawn = Some(Instant::now());
@@ -26,7 +26,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.drawn.is_some() {
             let _ = write!(anstream::stderr().lock(), "\r\x1b[K");

@@ -15,14 +15,14 @@ pub(super) struct Sample {
 
 /// Number of runs by how they were served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Served {
+pub(super) struct WarmthCounts {
     pub(super) pool: usize,
     pub(super) fork: usize,
     pub(super) cold: usize,
 }
 
-impl Served {
-    pub(super) fn of(samples: &[Sample]) -> Self {
+impl WarmthCounts {
+    pub(super) fn count(samples: &[Sample]) -> Self {
         let count = |wanted| samples.iter().filter(|sample| sample.warmth == Some(wanted)).count();
         Self { pool: count(Warmth::Pool), fork: count(Warmth::Fork), cold: count(Warmth::Cold) }
     }
@@ -31,7 +31,7 @@ impl Served {
         self.pool + self.fork + self.cold
     }
 
-    pub(super) fn as_wanted(self, wanted: Warmth) -> usize {
+    pub(super) fn served_as(self, wanted: Warmth) -> usize {
         match wanted {
             Warmth::Pool => self.pool,
             Warmth::Fork => self.fork,
@@ -40,7 +40,7 @@ impl Served {
     }
 
     pub(super) fn share(self, wanted: Warmth) -> f64 {
-        self.as_wanted(wanted) as f64 / self.runs().max(1) as f64
+        self.served_as(wanted) as f64 / self.runs().max(1) as f64
     }
 }
 
@@ -76,12 +76,12 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_counted_by_what_served_them() {
+    fn runs_are_counted_by_warmth() {
         let warmths = [Some(Warmth::Pool), Some(Warmth::Pool), Some(Warmth::Fork), Some(Warmth::Cold), None];
         let samples = warmths.map(|warmth| Sample { took: Duration::ZERO, warmth });
-        let served = Served::of(&samples);
-        assert_eq!(served, Served { pool: 2, fork: 1, cold: 1 });
+        let served = WarmthCounts::count(&samples);
+        assert_eq!(served, WarmthCounts { pool: 2, fork: 1, cold: 1 });
         assert_eq!((served.runs(), served.share(Warmth::Pool)), (4, 0.5));
-        assert_eq!(Served::default().share(Warmth::Pool), 0.0);
+        assert_eq!(WarmthCounts::default().share(Warmth::Pool), 0.0);
     }
 }

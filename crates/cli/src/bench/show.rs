@@ -7,22 +7,22 @@ use belljar_engine::quantity::show_bytes;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::figures::{NONE, listed, millis, percent, rate, ratio, wrapped};
-use super::findings::{Findings, LeftOut, Row, WorkloadFinding};
-use super::living::LivingFinding;
-use super::packages::PackagesFinding;
+use super::packages::PackageCosts;
+use super::report::{BenchReport, Omission, VariantRow, WorkloadReport};
+use super::sandbox_costs::SandboxCosts;
 
 const WIDTH: usize = 100;
 const HEADER: [&str; 10] =
     ["", "", "p50", "p99", "to bare", "1 worker", "2 workers", "8 workers", "idle", "share"];
 
 /// Writes the results as one line of JSON.
-pub(super) fn json(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn json(findings: &BenchReport, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, findings)?;
     writeln!(out)
 }
 
 /// Writes the table, its notes, and the machine that it was measured on.
-pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn text(findings: &BenchReport, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}\n", table(findings))?;
     for line in notes(findings) {
         writeln!(out, "{}", wrapped(&line, WIDTH))?;
@@ -30,7 +30,7 @@ pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> 
     writeln!(out, "\n{}", wrapped(&origin(findings), WIDTH))
 }
 
-fn table(findings: &Findings) -> String {
+fn table(findings: &BenchReport) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(HEADER);
     for (at, workload) in findings.workloads.iter().enumerate() {
@@ -49,7 +49,7 @@ fn table(findings: &Findings) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn cells(workload: &str, row: &Row) -> [String; 10] {
+fn cells(workload: &str, row: &VariantRow) -> [String; 10] {
     let figure = |value: Option<f64>, show: fn(f64) -> String| value.map_or_else(|| NONE.to_owned(), show);
     let throughput = |at: usize| figure(row.throughput.get(at).and_then(|cell| cell.per_second), rate);
     [
@@ -66,7 +66,7 @@ fn cells(workload: &str, row: &Row) -> [String; 10] {
     ]
 }
 
-fn notes(findings: &Findings) -> Vec<String> {
+fn notes(findings: &BenchReport) -> Vec<String> {
     let mut notes = vec![
         "to bare: p50 divided by that of the same command without a sandbox. Workers: executions per \
          second. idle: memory of one idle sandbox. share: runs that were served the way that the row \
@@ -82,7 +82,7 @@ fn notes(findings: &Findings) -> Vec<String> {
     notes.extend(findings.living.as_ref().map(living));
     notes.extend(findings.packages.as_ref().map(packages));
     notes.extend(not_warm(&findings.workloads));
-    notes.extend(rows(&findings.workloads).filter_map(|(workload, row)| emptied(workload, row)));
+    notes.extend(all_rows(&findings.workloads).filter_map(|(workload, row)| emptied(workload, row)));
     notes.extend(findings.left_out.iter().map(|left_out| absence(left_out, findings.workloads.len())));
     let layers: Vec<_> = findings.layers.iter().map(|layer: &Layer| layer.name()).collect();
     notes.push(format!("Isolation layers of every sandboxed run ({}): {}.", layers.len(), layers.join(", ")));
@@ -96,7 +96,7 @@ fn notes(findings: &Findings) -> Vec<String> {
     notes
 }
 
-fn living(found: &LivingFinding) -> String {
+fn living(found: &SandboxCosts) -> String {
     let idle = found.idle_bytes.map_or_else(|| NONE.to_owned(), show_bytes);
     format!(
         "Sandboxes over HTTP: create and run a first command in {} (p99 {}); upload a 10 MB file at {:.0} \
@@ -108,7 +108,7 @@ fn living(found: &LivingFinding) -> String {
     )
 }
 
-fn packages(found: &PackagesFinding) -> String {
+fn packages(found: &PackageCosts) -> String {
     let beside = found.pip_ms.map_or_else(
         || "pip is not installed, so there is nothing to compare with".to_owned(),
         |pip| format!("pip install --target takes {}, so {}", millis(pip), ratio(found.ready_ms / pip)),
@@ -125,14 +125,14 @@ fn packages(found: &PackagesFinding) -> String {
     )
 }
 
-fn rows(workloads: &[WorkloadFinding]) -> impl Iterator<Item = (&WorkloadFinding, &Row)> {
+fn all_rows(workloads: &[WorkloadReport]) -> impl Iterator<Item = (&WorkloadReport, &VariantRow)> {
     workloads.iter().flat_map(|workload| workload.rows.iter().map(move |row| (workload, row)))
 }
 
 /// Explains rows without figures, whose runs were served another way.
-fn not_warm(workloads: &[WorkloadFinding]) -> Vec<String> {
-    let empty: Vec<_> = rows(workloads).filter(|(_, row)| !row.holds()).collect();
-    let count = |(workload, row): &(&WorkloadFinding, &Row)| {
+fn not_warm(workloads: &[WorkloadReport]) -> Vec<String> {
+    let empty: Vec<_> = all_rows(workloads).filter(|(_, row)| !row.has_figures()).collect();
+    let count = |(workload, row): &(&WorkloadReport, &VariantRow)| {
         let (share, runs) = (row.share.unwrap_or_default(), workload.rounds);
         format!("{} {} {:.0} of {runs}", workload.name, row.name, share * runs as f64)
     };
@@ -152,7 +152,7 @@ fn not_warm(workloads: &[WorkloadFinding]) -> Vec<String> {
 }
 
 /// Notes a pool that workers emptied faster than it refilled.
-fn emptied(workload: &WorkloadFinding, row: &Row) -> Option<String> {
+fn emptied(workload: &WorkloadReport, row: &VariantRow) -> Option<String> {
     let served: Vec<_> = row.throughput.iter().filter_map(|cell| cell.served).collect();
     if row.name != "pool" || served.iter().all(|served| served.pool == served.runs()) {
         return None;
@@ -168,15 +168,15 @@ fn emptied(workload: &WorkloadFinding, row: &Row) -> Option<String> {
     ))
 }
 
-fn absence(left_out: &LeftOut, all: usize) -> String {
-    let LeftOut { what, workloads, reason } = left_out;
+fn absence(left_out: &Omission, all: usize) -> String {
+    let Omission { what, workloads, reason } = left_out;
     if workloads.len() >= all || workloads.contains(what) {
         return format!("Left out: {what} ({reason}).");
     }
     format!("Left out: {what} for {} ({reason}).", listed(workloads))
 }
 
-fn origin(findings: &Findings) -> String {
+fn origin(findings: &BenchReport) -> String {
     let machine = &findings.machine;
     let mut parts = vec![findings.date.clone(), format!("belljar {}", findings.belljar)];
     parts.extend(machine.kernel.as_ref().map(|release| format!("Linux {release}")));

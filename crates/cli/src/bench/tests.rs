@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use belljar_engine::plan::{Plan, Program, Source, Task};
+use belljar_engine::plan::{CodeSource, Plan, Program, Task};
 use belljar_engine::provider::{
     BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
 };
 
 use super::args::BenchArgs;
-use super::findings::{Cell, Findings, Row, WorkloadFinding};
-use super::inside::{Inside, Layers};
-use super::measure::{Way, latency, throughput};
-use super::progress::Progress;
+use super::measure::{Variant, latency, throughput};
+use super::progress::ProgressLine;
+use super::report::{BenchReport, VariantRow, WorkerThroughput, WorkloadReport};
+use super::sandboxed::{ExpectedLayers, SandboxBench};
 use super::show;
 use super::workload::WORKLOADS;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::os;
 
 /// A provider that answers `print(6 * N)` and claims these warmths in turns.
@@ -32,7 +32,7 @@ struct Claims {
 }
 
 fn claims(warmths: &'static [Warmth]) -> Claims {
-    Claims { warmths, layers: Layer::FLOOR, factor: 6, next: Arc::default() }
+    Claims { warmths, layers: Layer::MANDATORY, factor: 6, next: Arc::default() }
 }
 
 impl Provider for Claims {
@@ -64,7 +64,7 @@ impl Sandbox for Claims {
         sink: &'a mut dyn Sink,
         _: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        let Program::Code { source: Source::Text { code, .. }, .. } = &task.program else {
+        let Program::Code { source: CodeSource::Text { code, .. }, .. } = &task.program else {
             panic!("no code")
         };
         let digits: String = code[code.find('*').unwrap()..].chars().filter(char::is_ascii_digit).collect();
@@ -111,26 +111,26 @@ fn args() -> BenchArgs {
     }
 }
 
-fn way(claims: Claims, wanted: Warmth, layers: &Layers) -> Way {
-    Way::Inside(Arc::new(Inside::new(Arc::new(claims), &WORKLOADS[0], wanted, Arc::clone(layers))))
+fn way(claims: Claims, wanted: Warmth, layers: &ExpectedLayers) -> Variant {
+    Variant::Sandbox(Arc::new(SandboxBench::new(Arc::new(claims), &WORKLOADS[0], wanted, Arc::clone(layers))))
 }
 
 /// Measures a row beside a first one that counts as bare.
-fn row(way: &Way) -> Result<Row, Failure> {
-    let bare = self::way(claims(&[Warmth::Cold]), Warmth::Cold, &Layers::default());
+fn row(way: &Variant) -> Result<VariantRow, CliError> {
+    let bare = self::way(claims(&[Warmth::Cold]), Warmth::Cold, &ExpectedLayers::default());
     os::runtime()?.block_on(async {
         let ways = [bare, way.clone()];
-        let samples = latency(&ways, &WORKLOADS[0], &args(), &mut Progress::new(true)).await?;
-        let mut row = Row::new(way, &samples[1], &samples[0]);
+        let samples = latency(&ways, &WORKLOADS[0], &args(), &mut ProgressLine::new(true)).await?;
+        let mut row = VariantRow::new(way, &samples[1], &samples[0]);
         let measured = throughput(way, &WORKLOADS[0], 2, 0.02).await?;
-        row.throughput.push(Cell::new(way, 2, &measured));
+        row.throughput.push(WorkerThroughput::new(way, 2, &measured));
         Ok(row)
     })
 }
 
-fn shown(rows: Vec<Row>) -> String {
-    let mut findings = Findings::new(&args());
-    let python = WorkloadFinding { name: "python", program: PathBuf::new(), version: None, rounds: 8, rows };
+fn shown(rows: Vec<VariantRow>) -> String {
+    let mut findings = BenchReport::new(&args());
+    let python = WorkloadReport { name: "python", program: PathBuf::new(), version: None, rounds: 8, rows };
     findings.workloads.push(python);
     let mut out = Vec::new();
     show::text(&findings, &mut out).unwrap();
@@ -138,10 +138,10 @@ fn shown(rows: Vec<Row>) -> String {
 }
 
 #[test]
-fn warm_runs_fill_their_row_and_the_others_among_them_are_counted() {
+fn a_mostly_warm_row_has_figures_and_counts_other_runs() {
     let mostly = claims(&[Warmth::Pool, Warmth::Pool, Warmth::Pool, Warmth::Fork]);
-    let row = row(&way(mostly, Warmth::Pool, &Layers::default())).unwrap();
-    assert!(row.holds() && row.ratio.is_some());
+    let row = row(&way(mostly, Warmth::Pool, &ExpectedLayers::default())).unwrap();
+    assert!(row.has_figures() && row.ratio.is_some());
     let served = row.served.unwrap();
     assert_eq!((served.pool, served.fork, served.cold, row.share), (6, 2, 0, Some(0.75)));
     let cell = &row.throughput[0];
@@ -152,20 +152,20 @@ fn warm_runs_fill_their_row_and_the_others_among_them_are_counted() {
 }
 
 #[test]
-fn runs_that_were_not_warm_give_no_figures() {
-    let row = row(&way(claims(&[Warmth::Cold]), Warmth::Pool, &Layers::default())).unwrap();
+fn cold_runs_give_no_figures_in_a_warm_row() {
+    let row = row(&way(claims(&[Warmth::Cold]), Warmth::Pool, &ExpectedLayers::default())).unwrap();
     assert_eq!((row.p50_ms, row.p99_ms, row.ratio, row.share), (None, None, None, Some(0.0)));
     assert_eq!(row.throughput[0].per_second, None);
-    let text = shown(vec![Row { obstacle: Some("no zygote starts".to_owned()), ..row }]);
+    let text = shown(vec![VariantRow { obstacle: Some("no zygote starts".to_owned()), ..row }]);
     assert!(text.contains("python pool 0 of 8"), "{text}");
     assert!(text.contains("python pool: no zygote starts"), "{text}");
 }
 
 #[test]
-fn runs_that_are_isolated_otherwise_are_not_compared() {
-    let layers = Layers::default();
+fn runs_with_different_layers_are_not_compared() {
+    let layers = ExpectedLayers::default();
     row(&way(claims(&[Warmth::Cold]), Warmth::Cold, &layers)).unwrap();
-    let fewer = Claims { layers: &Layer::FLOOR[1..], ..claims(&[Warmth::Fork]) };
+    let fewer = Claims { layers: &Layer::MANDATORY[1..], ..claims(&[Warmth::Fork]) };
     let message = row(&way(fewer, Warmth::Fork, &layers)).unwrap_err().message;
     assert!(message.contains("other isolation layers than the first run (pid_ns)"), "{message}");
 }
@@ -173,29 +173,29 @@ fn runs_that_are_isolated_otherwise_are_not_compared() {
 #[test]
 fn a_wrong_answer_ends_the_benchmark() {
     let wrong = Claims { factor: 7, ..claims(&[Warmth::Cold]) };
-    let message = row(&way(wrong, Warmth::Cold, &Layers::default())).unwrap_err().message;
+    let message = row(&way(wrong, Warmth::Cold, &ExpectedLayers::default())).unwrap_err().message;
     assert!(message.starts_with("python in a sandbox: its output is not what"), "{message}");
 }
 
 #[test]
 fn the_widest_table_fits_a_hundred_columns() {
-    let cell = |workers| Cell { workers, per_second: Some(12_345.6), runs: 1, served: None };
-    let row = Row {
+    let cell = |workers| WorkerThroughput { workers, per_second: Some(12_345.6), runs: 1, served: None };
+    let row = VariantRow {
         name: "d. exec",
         command: None,
         p50_ms: Some(12_345.6),
         p99_ms: Some(12_345.6),
         ratio: Some(1234.5),
         throughput: [1, 2, 8].map(cell).into(),
-        idle: Some(super::idle::Idle { sandboxes: 1, memory_bytes: 123 << 20 | 1 }),
+        idle: Some(super::idle_memory::IdleMemory { sandboxes: 1, memory_bytes: 123 << 20 | 1 }),
         served: None,
         share: Some(1.0),
         obstacle: None,
     };
-    let mut findings = Findings::new(&args());
+    let mut findings = BenchReport::new(&args());
     let program = PathBuf::from("/usr/bin/python3");
     let name = "python+pandas";
-    findings.workloads.push(WorkloadFinding { name, program, version: None, rounds: 8, rows: vec![row] });
+    findings.workloads.push(WorkloadReport { name, program, version: None, rounds: 8, rows: vec![row] });
     let mut out = Vec::new();
     show::text(&findings, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();

@@ -20,14 +20,14 @@ pub(super) struct Workload {
     /// Modules that a warm interpreter has imported.
     pub(super) modules: &'static [&'static str],
     /// Whether its interpreter can be kept warm.
-    pub(super) warms: bool,
+    pub(super) can_be_warm: bool,
     /// Repositories of container images that can run it.
     pub(super) images: &'static [&'static str],
 }
 
 /// The code of one run, and its only right output.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct CodeSample {
     pub(super) code: String,
     pub(super) answer: String,
 }
@@ -45,7 +45,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
         answer: |n| 6 * n,
         probe: PYTHON_PROBE,
         modules: &[],
-        warms: true,
+        can_be_warm: true,
         images: &["python"],
     },
     Workload {
@@ -57,7 +57,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
         answer: |n| 10 * n + 45,
         probe: PYTHON_PROBE,
         modules: &["numpy", "pandas"],
-        warms: true,
+        can_be_warm: true,
         images: &["python"],
     },
     Workload {
@@ -69,7 +69,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
         probe: "const read = (name) => require('fs').readFileSync(`/proc/self/${name}`, 'utf8')\n\
                 process.stdout.write(read('environ') + '\\0' + read('cmdline'))\n",
         modules: &[],
-        warms: true,
+        can_be_warm: true,
         images: &["node"],
     },
     Workload {
@@ -80,7 +80,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
         answer: |n| 6 * n,
         probe: "cat /proc/$$/environ; printf '\\0'; cat /proc/$$/cmdline\n",
         modules: &[],
-        warms: false,
+        can_be_warm: false,
         images: &["bash", "debian", "ubuntu"],
     },
 ];
@@ -96,11 +96,11 @@ impl Workload {
     }
 
     /// Creates code that has not run before.
-    pub(super) fn piece(&self) -> Piece {
+    pub(super) fn code_sample(&self) -> CodeSample {
         // Numbers of equal length, so that no run has more to read than another.
         static NEXT: AtomicU64 = AtomicU64::new(1_000_000_000);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Piece {
+        CodeSample {
             code: self.code.replace("{n}", &number.to_string()),
             answer: format!("{}\n", (self.answer)(number)),
         }
@@ -112,9 +112,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_pieces_are_alike() {
+    fn code_samples_are_unique() {
         for workload in WORKLOADS {
-            let (one, two) = (workload.piece(), workload.piece());
+            let (one, two) = (workload.code_sample(), workload.code_sample());
             assert_ne!(one.code, two.code);
             assert_ne!(one.answer, two.answer);
             assert!(!one.code.contains("{n}"), "{}", one.code);

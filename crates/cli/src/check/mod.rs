@@ -1,8 +1,8 @@
 //! `belljar check`: checks code against a policy as a run would, without running it.
 
-mod gather;
 mod sarif;
 mod show;
+mod sources;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use belljar_analysis::policy::{Context, Language, Network, Policy, USUAL, Verdict, check, unread};
+use belljar_analysis::policy::{
+    DEFAULT_POLICY, NetworkAccess, Policy, PolicyLanguage, PolicyVerdict, RunContext, check, unread_verdict,
+};
 use clap::Args;
 
-use self::gather::{Content, Source};
+use self::sources::{CheckInput, CodeContent};
 use crate::config::Config;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::say::REFUSED;
 
 const EXAMPLES: &str = "\
@@ -44,7 +46,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "L")]
     language: Option<String>,
     /// Policy: off, audit, balanced, strict, ragflow, or one from belljar.toml
-    #[arg(long, value_name = "POLICY", default_value = USUAL)]
+    #[arg(long, value_name = "POLICY", default_value = DEFAULT_POLICY)]
     policy: String,
     /// Network access that the run would have
     #[arg(long, value_name = "none|full", default_value = "none", value_parser = ["none", "full"])]
@@ -58,20 +60,20 @@ pub(crate) struct CheckArgs {
 }
 
 /// A checked piece of code and its verdict.
-struct Checked {
+struct CheckedSource {
     name: String,
     code: String,
-    verdict: Verdict,
+    verdict: PolicyVerdict,
 }
 
 /// Checks the sources and prints the findings.
-pub(crate) fn run(args: CheckArgs, config: &Config) -> Result<u8, Failure> {
-    let policy = config.policies.named(&args.policy);
-    let policy = policy.map_err(|error| Failure::invalid(format!("--policy: {error}")))?;
-    let network = if args.network == "none" { Network::None } else { Network::Open };
-    let context = Context { network, ..Context::default() };
-    let sources = gather::all(args.sources, args.code, args.language.as_deref())?;
-    let checked = all(&sources, &policy, &context)?;
+pub(crate) fn run(args: CheckArgs, config: &Config) -> Result<u8, CliError> {
+    let policy = config.policies.get(&args.policy);
+    let policy = policy.map_err(|error| CliError::invalid(format!("--policy: {error}")))?;
+    let network = if args.network == "none" { NetworkAccess::None } else { NetworkAccess::Open };
+    let context = RunContext { network, ..RunContext::default() };
+    let sources = sources::collect_sources(args.sources, args.code, args.language.as_deref())?;
+    let checked = check_all(&sources, &policy, &context)?;
     match (args.json, args.sarif) {
         (true, _) => show::json(&checked),
         (_, true) => sarif::show(&checked),
@@ -82,11 +84,15 @@ pub(crate) fn run(args: CheckArgs, config: &Config) -> Result<u8, Failure> {
 }
 
 /// Checks sources in parallel, one thread per processor. Results are in the order of the sources.
-fn all(sources: &[Source], policy: &Arc<Policy>, context: &Context) -> Result<Vec<Checked>, Failure> {
+fn check_all(
+    sources: &[CheckInput],
+    policy: &Arc<Policy>,
+    context: &RunContext,
+) -> Result<Vec<CheckedSource>, CliError> {
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some((at, source)) = sources.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed)) {
-            let checked = one(source, policy, context);
+            let checked = check_source(source, policy, context);
             done.lock().unwrap_or_else(PoisonError::into_inner).push((at, checked));
         }
     };
@@ -102,24 +108,28 @@ fn all(sources: &[Source], policy: &Arc<Policy>, context: &Context) -> Result<Ve
     done.into_iter().map(|(_, checked)| checked).collect()
 }
 
-fn one(source: &Source, policy: &Arc<Policy>, context: &Context) -> Result<Checked, Failure> {
+fn check_source(
+    source: &CheckInput,
+    policy: &Arc<Policy>,
+    context: &RunContext,
+) -> Result<CheckedSource, CliError> {
     let policies = std::slice::from_ref(policy);
     let name = source.name.clone();
     Ok(match source.content()? {
-        Content::Text(code, language) => {
+        CodeContent::Text(code, language) => {
             let verdict = check(&code, language, policies, context);
-            Checked { name, code, verdict }
+            CheckedSource { name, code, verdict }
         }
-        Content::TooLong(language) => {
-            let verdict = unread(language, policies, context);
-            Checked { name, code: String::new(), verdict }
+        CodeContent::TooLong(language) => {
+            let verdict = unread_verdict(language, policies, context);
+            CheckedSource { name, code: String::new(), verdict }
         }
     })
 }
 
 /// Returns the analyzer of a language, by the language's name.
-fn reader(language: &str) -> Result<Language, Failure> {
-    Language::named(language).ok_or_else(|| {
-        Failure::invalid(format!("cannot check {language}; supported: python, javascript, typescript, bash"))
+fn analyzer_of(language: &str) -> Result<PolicyLanguage, CliError> {
+    PolicyLanguage::from_name(language).ok_or_else(|| {
+        CliError::invalid(format!("cannot check {language}; supported: python, javascript, typescript, bash"))
     })
 }

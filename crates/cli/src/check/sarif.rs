@@ -1,16 +1,16 @@
 //! Formats findings as SARIF 2.1.0, which code scanners and editors read.
 
-use belljar_analysis::policy::{Finding, RULES, Rule, Severity};
+use belljar_analysis::policy::{PolicyFinding, PolicyRule, RULES, Severity};
 use serde_json::{Value, json};
 
-use super::Checked;
+use super::CheckedSource;
 
-pub(super) fn show(checked: &[Checked]) {
+pub(super) fn show(checked: &[CheckedSource]) {
     crate::say::answer(&log(checked).to_string());
 }
 
-fn log(checked: &[Checked]) -> Value {
-    let found = |checked: &Checked| -> Vec<Value> {
+fn log(checked: &[CheckedSource]) -> Value {
+    let found = |checked: &CheckedSource| -> Vec<Value> {
         checked.verdict.findings.iter().map(|finding| result(&checked.name, finding)).collect()
     };
     let results: Vec<Value> = checked.iter().flat_map(found).collect();
@@ -26,11 +26,11 @@ fn log(checked: &[Checked]) -> Value {
     })
 }
 
-fn rules() -> impl Iterator<Item = &'static Rule> {
+fn rules() -> impl Iterator<Item = &'static PolicyRule> {
     RULES.iter().copied().flatten().copied().flatten()
 }
 
-fn rule(rule: &Rule) -> Value {
+fn rule(rule: &PolicyRule) -> Value {
     let level = match rule.severity {
         Severity::Info => "note",
         Severity::Low | Severity::Medium => "warning",
@@ -41,12 +41,12 @@ fn rule(rule: &Rule) -> Value {
         "shortDescription": {"text": rule.message.replace("{}", "…")},
         "help": {"text": rule.suggestion},
         "defaultConfiguration": {"level": level},
-        "properties": {"tags": [rule.category.word()], "severity": rule.severity.word()},
+        "properties": {"tags": [rule.category.as_str()], "severity": rule.severity.as_str()},
     })
 }
 
-fn result(file: &str, finding: &Finding) -> Value {
-    let Finding { rule: id, message, suggestion, decided_by, refused, .. } = finding;
+fn result(file: &str, finding: &PolicyFinding) -> Value {
+    let PolicyFinding { rule: id, message, suggestion, decided_by, refused, .. } = finding;
     let (line, column) = (finding.line.unwrap_or(1), finding.column.unwrap_or(1));
     json!({
         "ruleId": id,
@@ -70,16 +70,16 @@ fn uri(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belljar_analysis::policy::{Context, Language, Policy, check};
+    use belljar_analysis::policy::{Policy, PolicyLanguage, RunContext, check};
 
     /// Checks the fields that the standard requires of a log, a run, a tool, a rule and a result, and their
     /// values.
     #[test]
-    fn it_has_what_the_schema_requires() {
+    fn the_log_has_the_fields_that_sarif_requires() {
         let strict = [Policy::built_in("strict").unwrap()];
         let code = "import os\nos.system('ls')  # é\n".to_owned();
-        let verdict = check(&code, Language::Python, &strict, &Context::default());
-        let log = log(&[Checked { name: "a folder/é.py".to_owned(), code, verdict }]);
+        let verdict = check(&code, PolicyLanguage::Python, &strict, &RunContext::default());
+        let log = log(&[CheckedSource { name: "a folder/é.py".to_owned(), code, verdict }]);
         assert_eq!(log["version"], "2.1.0");
         let run = &log["runs"][0];
         assert_eq!(run["columnKind"], "unicodeCodePoints");

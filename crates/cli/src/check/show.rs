@@ -3,17 +3,17 @@
 use std::io::Write as _;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
-use belljar_analysis::policy::{Finding, is_plain};
+use belljar_analysis::policy::{PolicyFinding, is_displayable};
 use serde_json::{Value, json};
 
-use super::Checked;
+use super::CheckedSource;
 
 /// Prints one JSON object for all sources.
-pub(super) fn json(checked: &[Checked]) {
+pub(super) fn json(checked: &[CheckedSource]) {
     let refusal = checked.iter().find_map(|checked| checked.verdict.refusal());
     let status = if refusal.is_some() { "refused" } else { "passed" };
-    let with_file = |checked: &Checked| -> Vec<Value> {
-        let file = |finding: &Finding| {
+    let with_file = |checked: &CheckedSource| -> Vec<Value> {
+        let file = |finding: &PolicyFinding| {
             let mut object = json!(finding);
             object["file"] = checked.name.as_str().into();
             object
@@ -25,11 +25,11 @@ pub(super) fn json(checked: &[Checked]) {
     crate::say::answer(&object.to_string());
 }
 
-pub(super) fn text(checked: &[Checked]) {
+pub(super) fn text(checked: &[CheckedSource]) {
     let mut text = String::new();
-    for Checked { name, code, verdict } in checked {
+    for CheckedSource { name, code, verdict } in checked {
         for finding in &verdict.findings {
-            text.push_str(&excerpt(&harmless(name.chars()), code, finding));
+            text.push_str(&excerpt(&escape_controls(name.chars()), code, finding));
             text.push_str("\n\n");
         }
     }
@@ -39,7 +39,7 @@ pub(super) fn text(checked: &[Checked]) {
     let _ = writeln!(anstream::stdout().lock(), "{text}");
 }
 
-fn summary(checked: &[Checked]) -> String {
+fn summary(checked: &[CheckedSource]) -> String {
     let refusals: Vec<_> =
         checked.iter().filter_map(|checked| Some((&checked.name, checked.verdict.refusal()?))).collect();
     let files = if checked.len() == 1 { String::new() } else { format!(" in {} files", checked.len()) };
@@ -51,22 +51,24 @@ fn summary(checked: &[Checked]) -> String {
             format!("{count} findings{files}; the code may run")
         }
         (refusals, count) => {
-            let names: Vec<_> = refusals.iter().map(|(name, _)| harmless(name.chars())).collect();
+            let names: Vec<_> = refusals.iter().map(|(name, _)| escape_controls(name.chars())).collect();
             format!("{count} findings{files}; refused: {}", names.join(", "))
         }
     }
 }
 
 /// Characters of a line to consider on each side of the finding; of those, a terminal's width is shown.
-const AROUND: usize = 200;
+const CONTEXT_CHARS: usize = 200;
 
 /// Formats a finding the way compilers format diagnostics.
-fn excerpt(name: &str, code: &str, finding: &Finding) -> String {
+fn excerpt(name: &str, code: &str, finding: &PolicyFinding) -> String {
     let level = if finding.refused { Level::ERROR.with_name("refused") } else { Level::WARNING };
     let (line, column) = (finding.line.unwrap_or(1) as usize, finding.column.unwrap_or(1) as usize);
     let source = code.split('\n').nth(line - 1).unwrap_or_default();
-    let skipped = (column - 1).saturating_sub(AROUND);
-    let source = harmless(source.strip_suffix('\r').unwrap_or(source).chars().skip(skipped).take(2 * AROUND));
+    let skipped = (column - 1).saturating_sub(CONTEXT_CHARS);
+    let source = escape_controls(
+        source.strip_suffix('\r').unwrap_or(source).chars().skip(skipped).take(2 * CONTEXT_CHARS),
+    );
     let mut places = source.char_indices().map(|(at, c)| at..at + c.len_utf8()).skip(column - 1 - skipped);
     let place = places.next().unwrap_or(source.len()..source.len());
     let report = level
@@ -81,8 +83,8 @@ fn excerpt(name: &str, code: &str, finding: &Finding) -> String {
 }
 
 /// Replaces every character that could control the terminal.
-fn harmless(text: impl Iterator<Item = char>) -> String {
-    text.map(|c| if is_plain(c) || c == '\t' { c } else { char::REPLACEMENT_CHARACTER }).collect()
+fn escape_controls(text: impl Iterator<Item = char>) -> String {
+    text.map(|c| if is_displayable(c) || c == '\t' { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 #[cfg(test)]
@@ -90,7 +92,7 @@ mod tests {
     use super::*;
 
     fn plain(code: &str, column: u32) -> String {
-        let finding = Finding {
+        let finding = PolicyFinding {
             rule: "PY-EVAL",
             category: belljar_analysis::policy::Category::CodeExecution,
             severity: belljar_analysis::policy::Severity::High,
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_is_below_its_place() {
+    fn the_caret_marks_the_column() {
         assert_eq!(caret("x; eval(y)", 4), ("1 | x; eval(y)".to_owned(), 3));
         assert_eq!(caret("漢字; eval(y)", 5), ("1 | 漢字; eval(y)".to_owned(), 6));
         assert_eq!(caret("\teval(y)\r\n", 2), ("1 |     eval(y)".to_owned(), 4));
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_line_there_is_what_is_around_the_place() {
+    fn a_long_line_is_cut_around_the_finding() {
         let code = format!("{}eval(y){}", "x".repeat(100_000), "z".repeat(100_000));
         let (source, at) = caret(&code, 100_001);
         assert!(
@@ -136,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn code_does_not_drive_the_terminal() {
+    fn control_characters_in_code_are_escaped() {
         let text = plain("a\u{1b}]0;x\u{7}\u{9b}2J\u{202e}\u{200b}\u{8}eval(y)", 14);
-        assert!(text.chars().all(|c| is_plain(c) || c == '\n'), "{text:?}");
+        assert!(text.chars().all(|c| is_displayable(c) || c == '\n'), "{text:?}");
     }
 }

@@ -5,88 +5,90 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_engine::packages::{Needs, Packages, PackagesError, Prepared, Progress, Stock};
+use belljar_engine::packages::{
+    PackageNeeds, PackageResolver, PackageStats, PackagesError, Progress, ProvidedPackages,
+};
 use belljar_engine::provider::{BoxFuture, Provider};
-use belljar_layers::shelf::{Notice, Tell};
-use belljar_layers::{Library, Registries, Settings, Tools};
+use belljar_layers::store::{StoreWarning, WarningSink};
+use belljar_layers::{InstallerTools, Library, PackageRegistries, Settings};
 
 use crate::config::Config;
 use crate::env::{self, Environment};
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::say;
 
 /// Finds the installers of this machine.
-pub(crate) fn tools(home: Option<&Path>) -> Tools {
-    Tools::find(std::env::var_os(env::PATH).as_deref(), home)
+pub(crate) fn tools(home: Option<&Path>) -> InstallerTools {
+    InstallerTools::find(std::env::var_os(env::PATH).as_deref(), home)
 }
 
 /// Package resolvers over one layer store: one for this machine's own provider, and others created per
 /// provider.
-pub(crate) struct Libraries {
+pub(crate) struct ProviderLibraries {
     own: Arc<Library>,
-    of_own: Arc<dyn Provider>,
-    make: Make,
+    own_provider: Arc<dyn Provider>,
+    make: LibraryFactory,
     /// The latest resolver for each provider name. An administrator may replace a provider by another of the
     /// same name.
-    others: Mutex<Others>,
+    others: Mutex<OtherLibraries>,
 }
 
-type Others = BTreeMap<&'static str, (Arc<dyn Provider>, Arc<Library>)>;
-type Make = Box<dyn Fn(Arc<dyn Provider>) -> Arc<Library> + Send + Sync>;
+type OtherLibraries = BTreeMap<&'static str, (Arc<dyn Provider>, Arc<Library>)>;
+type LibraryFactory = Box<dyn Fn(Arc<dyn Provider>) -> Arc<Library> + Send + Sync>;
 
-impl fmt::Debug for Libraries {
+impl fmt::Debug for ProviderLibraries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Libraries").field("own", &self.own).finish_non_exhaustive()
     }
 }
 
-impl Libraries {
+impl ProviderLibraries {
     pub(crate) fn new(
         provider: Arc<dyn Provider>,
         folder: PathBuf,
         config: &Config,
         environment: &Environment,
-        tell: Tell,
+        tell: WarningSink,
     ) -> Arc<Self> {
-        let make = maker(folder, config, environment, tell);
+        let make = library_factory(folder, config, environment, tell);
         let own = make(Arc::clone(&provider));
-        Arc::new(Self { own, of_own: provider, make, others: Mutex::default() })
+        Arc::new(Self { own, own_provider: provider, make, others: Mutex::default() })
     }
 
     /// Creates the resolvers with the user's own layer store.
-    pub(crate) fn own(
+    pub(crate) fn with_user_store(
         provider: Arc<dyn Provider>,
         config: &Config,
         environment: &Environment,
-    ) -> Result<Arc<Self>, Failure> {
+    ) -> Result<Arc<Self>, CliError> {
         let folder = config.layers.folder(None, environment)?;
         Ok(Self::new(provider, folder, config, environment, warnings()))
     }
 
     /// Waits until the layers built here are shared with other machines.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn wait_until_shared(&self) {
         let others: Vec<_> = self.others().values().map(|(_, library)| Arc::clone(library)).collect();
         for library in others.into_iter().chain([Arc::clone(&self.own)]) {
-            library.settle().await;
+            library.wait_for_uploads().await;
         }
     }
 
-    fn others(&self) -> MutexGuard<'_, Others> {
+    fn others(&self) -> MutexGuard<'_, OtherLibraries> {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Packages for Libraries {
+impl PackageResolver for ProviderLibraries {
     fn prepare<'a>(
         &'a self,
-        needs: Needs<'a>,
+        needs: PackageNeeds<'a>,
         progress: &'a mut dyn Progress,
-    ) -> BoxFuture<'a, Result<Prepared, PackagesError>> {
+    ) -> BoxFuture<'a, Result<ProvidedPackages, PackagesError>> {
         self.own.prepare(needs, progress)
     }
 
-    fn serving(&self, provider: &Arc<dyn Provider>) -> Option<Arc<dyn Packages>> {
-        if Arc::ptr_eq(provider, &self.of_own) {
+    fn resolver_for(&self, provider: &Arc<dyn Provider>) -> Option<Arc<dyn PackageResolver>> {
+        if Arc::ptr_eq(provider, &self.own_provider) {
             return None;
         }
         let mut others = self.others();
@@ -103,8 +105,8 @@ impl Packages for Libraries {
     }
 
     /// Returns the stock of the layer store, which all resolvers share.
-    fn stock(&self) -> BoxFuture<'_, Stock> {
-        self.own.stock()
+    fn stats(&self) -> BoxFuture<'_, PackageStats> {
+        self.own.stats()
     }
 }
 
@@ -114,12 +116,17 @@ pub(crate) fn library(
     folder: PathBuf,
     config: &Config,
     environment: &Environment,
-    tell: Tell,
+    tell: WarningSink,
 ) -> Arc<Library> {
-    maker(folder, config, environment, tell)(provider)
+    library_factory(folder, config, environment, tell)(provider)
 }
 
-fn maker(folder: PathBuf, config: &Config, environment: &Environment, tell: Tell) -> Make {
+fn library_factory(
+    folder: PathBuf,
+    config: &Config,
+    environment: &Environment,
+    tell: WarningSink,
+) -> LibraryFactory {
     let settings = Settings {
         folder,
         names: config.dependencies.clone(),
@@ -134,7 +141,7 @@ fn maker(folder: PathBuf, config: &Config, environment: &Environment, tell: Tell
         let home = home.clone();
         let equip = move || {
             // Not belljar's own variables: pip, uv, npm and bun read these themselves.
-            let registries = Registries::read(|name| std::env::var(name).ok(), home.as_deref());
+            let registries = PackageRegistries::read(|name| std::env::var(name).ok(), home.as_deref());
             (registries, tools(home.as_deref()))
         };
         Arc::new(Library::new(provider, settings.clone(), Box::new(equip), Arc::clone(&tell)))
@@ -146,7 +153,7 @@ pub(crate) fn own_library(
     provider: Arc<dyn Provider>,
     config: &Config,
     environment: &Environment,
-) -> Result<Arc<Library>, Failure> {
+) -> Result<Arc<Library>, CliError> {
     let folder = config.layers.folder(None, environment)?;
     Ok(library_in(folder, provider, config, environment))
 }
@@ -161,6 +168,6 @@ pub(super) fn library_in(
     library(provider, folder, config, environment, warnings())
 }
 
-fn warnings() -> Tell {
-    Arc::new(|notice: &Notice| say::warning(&notice.to_string()))
+fn warnings() -> WarningSink {
+    Arc::new(|notice: &StoreWarning| say::warning(&notice.to_string()))
 }

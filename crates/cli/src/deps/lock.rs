@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use belljar_engine::Error;
-use belljar_engine::packages::Needs;
+use belljar_engine::packages::PackageNeeds;
 use belljar_engine::plan::Image;
 use belljar_engine::profile::Profile;
 use belljar_layers::{Library, LockChange};
@@ -14,11 +14,11 @@ use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use super::library::library_in;
-use super::prepare::Shown;
+use super::prepare::InstallProgress;
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::Failure;
-use crate::view::Installing;
+use crate::error::CliError;
+use crate::view::ProgressView;
 use crate::{os, say};
 
 pub(super) const EXAMPLES: &str = "\
@@ -56,11 +56,11 @@ impl LockArgs {
     }
 }
 
-pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
-    let profiles = chosen(args, config)?;
+pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
+    let profiles = selected_profiles(args, config)?;
     let folder = config.layers.folder(args.folder.as_deref(), environment)?;
-    let started = os::launch()?;
-    let changes: Result<BTreeMap<String, LockChange>, Failure> = os::runtime()?.block_on(async {
+    let started = os::start_launcher()?;
+    let changes: Result<BTreeMap<String, LockChange>, CliError> = os::runtime()?.block_on(async {
         let host = started.connect(config.warm, config.sandbox_memory).await?;
         let library = library_in(folder, host.provider(), config, environment);
         let mut changes = BTreeMap::new();
@@ -74,7 +74,7 @@ pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -
                 }
             }
         }
-        library.settle().await;
+        library.wait_for_uploads().await;
         host.provider().shut_down().await;
         Ok(locked.map(|()| changes)?)
     });
@@ -84,7 +84,7 @@ pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -
 
 /// Returns the profiles to lock. Profiles that came with the code have no lock, because their packages count
 /// as a request's own.
-fn chosen(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, Failure> {
+fn selected_profiles(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, CliError> {
     if !args.packages.is_empty() {
         let profile = Profile { packages: args.packages.clone(), ..Profile::default() };
         return Ok(vec![("(named)".to_owned(), profile)]);
@@ -96,9 +96,9 @@ fn chosen(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, Fa
             .filter(|(_, profile)| !profile.came_with_code && !profile.packages.is_empty());
         return Ok(all.map(|(name, profile)| (name.to_owned(), profile.clone())).collect());
     };
-    let profile = config.profiles.named(name)?.clone();
+    let profile = config.profiles.get(name)?.clone();
     if profile.came_with_code {
-        return Err(Failure::invalid(format!(
+        return Err(CliError::invalid(format!(
             "profile '{}' is from belljar.toml in the current folder, which is not trusted, so it cannot be \
              locked; run with --config belljar.toml if you trust that file",
             name.escape_debug()
@@ -108,19 +108,19 @@ fn chosen(args: &LockArgs, config: &Config) -> Result<Vec<(String, Profile)>, Fa
 }
 
 async fn lock(library: &Library, profile: &Profile, args: &LockArgs) -> Result<LockChange, Error> {
-    let needs = Needs {
+    let needs = PackageNeeds {
         tenant: belljar_engine::admit::DEFAULT_TENANT,
         image: &Image::Host,
         language: None,
         detect: false,
         code: None,
         files: &[],
-        playground: false,
+        has_host_workspace: false,
         packages: &[],
-        standing: &profile.packages,
-        build: profile.build_packages,
+        profile_packages: &profile.packages,
+        allow_build: profile.build_packages,
     };
-    Ok(library.lock_profile(needs, args.upgrade, &mut Shown(Installing::new(args.json))).await?)
+    Ok(library.lock_profile(needs, args.upgrade, &mut InstallProgress(ProgressView::new(args.json))).await?)
 }
 
 /// Returns every package of either lock, with its version before and after.

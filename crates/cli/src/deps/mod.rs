@@ -1,10 +1,10 @@
 //! `belljar deps`: shows the packages that code needs, and manages the layer store. `detect` only reads code:
 //! it runs and installs nothing.
 
+mod layer_store;
 mod library;
 mod lock;
 mod prepare;
-mod shelf;
 mod show;
 mod spec;
 
@@ -13,19 +13,19 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use belljar_analysis::imports::{
-    Answer, Found, Language, PythonVersion, Registry, Requirement, Resolver, Settings, Source, Unresolved,
-    detect,
+    DetectedImports, ImportLanguage, PackageRegistry, PackageResolution, PythonVersion, Requirement,
+    Resolver, ResolverSettings, SourceCode, UnresolvedName, detect,
 };
 use clap::{Args, Subcommand};
 
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::{Failure, shown};
+use crate::error::{CliError, quote_path};
 use crate::{input, language};
 
-pub(crate) use library::{Libraries, library, own_library, tools};
-use shelf::ShelfCommand;
-pub(crate) use shelf::{ago, trimmed};
+use layer_store::LayerCommand;
+pub(crate) use layer_store::{format_age, table_text};
+pub(crate) use library::{ProviderLibraries, library, own_library, tools};
 pub(crate) use spec::{DependencySpec, LayerSettings, SHARED_CACHE_WAIT};
 
 const EXAMPLES: &str = "\
@@ -58,7 +58,7 @@ enum DepsCommand {
     #[command(after_help = lock::EXAMPLES)]
     Lock(lock::LockArgs),
     #[command(flatten)]
-    Shelf(ShelfCommand),
+    Layers(LayerCommand),
 }
 
 impl DepsArgs {
@@ -67,7 +67,7 @@ impl DepsArgs {
             DepsCommand::Detect(args) => args.json,
             DepsCommand::Prepare(args) => args.json(),
             DepsCommand::Lock(args) => args.json(),
-            DepsCommand::Shelf(command) => command.json(),
+            DepsCommand::Layers(command) => command.json(),
         }
     }
 }
@@ -104,109 +104,114 @@ fn parse_python(text: &str) -> Result<PythonVersion, String> {
 /// The packages that code needs.
 #[derive(Debug)]
 struct Detected {
-    registry: Registry,
+    registry: PackageRegistry,
     /// Whether the code has syntax errors, so that imports may have been missed.
     broken: bool,
-    answer: Answer,
+    answer: PackageResolution,
 }
 
 /// Runs the given subcommand.
-pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
     match args.command {
         DepsCommand::Detect(args) => run_detect(&args, &config.dependencies),
         DepsCommand::Prepare(args) => prepare::run(args, environment, config),
         DepsCommand::Lock(args) => lock::run(&args, environment, &config),
-        DepsCommand::Shelf(command) => shelf::run(&command, &config.layers, environment),
+        DepsCommand::Layers(command) => layer_store::run(&command, &config.layers, environment),
     }
 }
 
 /// Finds the imports, resolves them to packages and prints these.
-fn run_detect(args: &DetectArgs, settings: &Settings) -> Result<u8, Failure> {
+fn run_detect(args: &DetectArgs, settings: &ResolverSettings) -> Result<u8, CliError> {
     let detected = match args.source.as_deref().and_then(manifest_name) {
-        Some((path, name)) => of_manifest(path, name, args, settings)?,
-        None => of_code(args, settings)?,
+        Some((path, name)) => detect_in_manifest(path, name, args, settings)?,
+        None => detect_in_code(args, settings)?,
     };
     if args.json {
         show::json(&detected)
     } else {
         show::text(&detected)
     }
-    Ok(u8::from(detected.answer.unresolved.iter().any(Unresolved::is_fatal)))
+    Ok(u8::from(detected.answer.unresolved.iter().any(UnresolvedName::is_fatal)))
 }
 
 fn manifest_name(path: &Path) -> Option<(&Path, &str)> {
     let name = path.file_name()?.to_str()?;
-    Requirement::of_manifest(name, "").map(|_| (path, name))
+    Requirement::parse_manifest(name, "").map(|_| (path, name))
 }
 
-fn of_manifest(path: &Path, name: &str, args: &DetectArgs, settings: &Settings) -> Result<Detected, Failure> {
+fn detect_in_manifest(
+    path: &Path,
+    name: &str,
+    args: &DetectArgs,
+    settings: &ResolverSettings,
+) -> Result<Detected, CliError> {
     let text = utf8(input::code(path)?)?;
-    let listed = Requirement::of_manifest(name, &text).into_iter().collect::<Result<Vec<_>, _>>();
-    let mut given = listed.map_err(|error| Failure::invalid(error.to_string()))?.concat();
+    let listed = Requirement::parse_manifest(name, &text).into_iter().collect::<Result<Vec<_>, _>>();
+    let mut given = listed.map_err(|error| CliError::invalid(error.to_string()))?.concat();
     let npm = ["package.json", "package-lock.json", "bun.lock"].contains(&name);
-    let registry = if npm { Registry::Npm } else { Registry::Pypi };
+    let registry = if npm { PackageRegistry::Npm } else { PackageRegistry::Pypi };
     given.extend(packages(args, registry)?);
-    let answer = Resolver::new(registry, settings).resolve(&Found::default(), &given);
+    let answer = Resolver::new(registry, settings).resolve(&DetectedImports::default(), &given);
     Ok(Detected { registry, broken: false, answer })
 }
 
-fn of_code(args: &DetectArgs, settings: &Settings) -> Result<Detected, Failure> {
+fn detect_in_code(args: &DetectArgs, settings: &ResolverSettings) -> Result<Detected, CliError> {
     let (code, language) = code(args)?;
     let registry = language.registry();
     let given = packages(args, registry)?;
-    let local: BTreeSet<String> = args.files.iter().filter_map(|file| first_part(file)).collect();
-    let found = detect(Source { code: &code, language, python: args.python, local: &local })
-        .map_err(|error| Failure::invalid(error.to_string()))?;
+    let local: BTreeSet<String> = args.files.iter().filter_map(|file| importable_name(file)).collect();
+    let found = detect(SourceCode { code: &code, language, python: args.python, local: &local })
+        .map_err(|error| CliError::invalid(error.to_string()))?;
     let answer = Resolver::new(registry, settings).resolve(&found, &given);
     Ok(Detected { registry, broken: found.broken, answer })
 }
 
-fn code(args: &DetectArgs) -> Result<(String, Language), Failure> {
+fn code(args: &DetectArgs) -> Result<(String, ImportLanguage), CliError> {
     let (bytes, guess) = match (&args.source, &args.code) {
         (Some(path), _) => {
             let bytes = input::code(path)?;
             let guess = language::detect(path, &bytes);
-            (bytes, guess.map(|language| language.name).ok_or_else(|| unclear(path)))
+            (bytes, guess.map(|language| language.name).ok_or_else(|| unknown_language(path)))
         }
         (None, Some(code)) => (code.as_encoded_bytes().to_vec(), Ok("python")),
         (None, None) => {
-            return Err(Failure::invalid("no code given: pass a FILE, '-' for standard input, or -c CODE"));
+            return Err(CliError::invalid("no code given: pass a FILE, '-' for standard input, or -c CODE"));
         }
     };
     let name = match &args.language {
-        Some(name) => belljar_engine::language::Language::named(name)?.name,
+        Some(name) => belljar_engine::language::Language::from_name(name)?.name,
         None => guess?,
     };
-    let language = Language::named(name).ok_or_else(|| {
-        Failure::invalid(format!("cannot find imports of {name}; supported: python, javascript, typescript"))
+    let language = ImportLanguage::from_name(name).ok_or_else(|| {
+        CliError::invalid(format!("cannot find imports of {name}; supported: python, javascript, typescript"))
     })?;
     Ok((utf8(bytes)?, language))
 }
 
-fn unclear(path: &Path) -> Failure {
-    Failure::invalid(format!(
+fn unknown_language(path: &Path) -> CliError {
+    CliError::invalid(format!(
         "cannot tell the language of {}; add --language, for example --language python",
-        shown(path)
+        quote_path(path)
     ))
 }
 
-fn utf8(bytes: Vec<u8>) -> Result<String, Failure> {
+fn utf8(bytes: Vec<u8>) -> Result<String, CliError> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to() + 1;
-        Failure::invalid(format!("code: not UTF-8 (byte {at}); save it as UTF-8"))
+        CliError::invalid(format!("code: not UTF-8 (byte {at}); save it as UTF-8"))
     })
 }
 
-fn packages(args: &DetectArgs, registry: Registry) -> Result<Vec<Requirement>, Failure> {
+fn packages(args: &DetectArgs, registry: PackageRegistry) -> Result<Vec<Requirement>, CliError> {
     let parse = |text: &String| {
-        Requirement::parse(registry, text).map_err(|error| Failure::invalid(format!("--dep: {error}")))
+        Requirement::parse(registry, text).map_err(|error| CliError::invalid(format!("--dep: {error}")))
     };
     args.packages.iter().map(parse).collect()
 }
 
 /// Returns the top-level name that a file beside the code can be imported as: the first part of its
 /// destination path.
-fn first_part(file: &str) -> Option<String> {
+fn importable_name(file: &str) -> Option<String> {
     let place = match file.rsplit_once(':') {
         Some((_, destination)) => destination,
         None => Path::new(file).file_name()?.to_str()?,

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use belljar_engine::packages::{Needs, Packages, Prepared, Progress};
+use belljar_engine::packages::{PackageNeeds, PackageResolver, Progress, ProvidedPackages};
 use belljar_engine::plan::{Image, InputFile};
 use belljar_engine::provider::Sink;
 use belljar_engine::{Error, language::Language};
@@ -13,8 +13,8 @@ use serde_json::json;
 use super::own_library;
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::Failure;
-use crate::view::Installing;
+use crate::error::CliError;
+use crate::view::ProgressView;
 use crate::{input, language, os, say};
 
 pub(super) const EXAMPLES: &str = "\
@@ -55,28 +55,28 @@ impl PrepareArgs {
 }
 
 /// Shows installation progress.
-pub(super) struct Shown(pub(super) Installing);
+pub(super) struct InstallProgress(pub(super) ProgressView);
 
-impl Progress for Shown {
-    fn at(&mut self, what: &str) {
+impl Progress for InstallProgress {
+    fn report(&mut self, what: &str) {
         self.0.progress(what);
     }
 }
 
 /// The code, files and packages named on the command line.
-struct Wanted {
+struct PrepareTarget {
     language: Option<&'static Language>,
     code: Option<String>,
     files: Vec<InputFile>,
     packages: Vec<String>,
 }
 
-pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
     let json = args.json;
-    let profile = config.profiles.named(args.profile.as_deref().unwrap_or("default"))?.clone();
-    let wanted = wanted(args)?;
-    let started = os::launch()?;
-    let prepared: Result<Prepared, Failure> = os::runtime()?.block_on(async {
+    let profile = config.profiles.get(args.profile.as_deref().unwrap_or("default"))?.clone();
+    let wanted = parse_target(args)?;
+    let started = os::start_launcher()?;
+    let prepared: Result<ProvidedPackages, CliError> = os::runtime()?.block_on(async {
         let host = started.connect(config.warm, config.sandbox_memory).await?;
         let library = own_library(host.provider(), &config, environment)?;
         let mut packages = wanted.packages.clone();
@@ -88,20 +88,20 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
             }
             false => &profile.packages,
         };
-        let needs = Needs {
+        let needs = PackageNeeds {
             tenant: belljar_engine::admit::DEFAULT_TENANT,
             image: &Image::Host,
             language: wanted.language,
             detect: true,
             code: wanted.code.as_deref(),
             files: &wanted.files,
-            playground: false,
+            has_host_workspace: false,
             packages: &packages,
-            standing,
-            build: profile.build_packages,
+            profile_packages: standing,
+            allow_build: profile.build_packages,
         };
-        let prepared = library.prepare(needs, &mut Shown(Installing::new(json))).await;
-        library.settle().await;
+        let prepared = library.prepare(needs, &mut InstallProgress(ProgressView::new(json))).await;
+        library.wait_for_uploads().await;
         host.provider().shut_down().await;
         Ok(prepared.map_err(Error::from)?)
     });
@@ -109,11 +109,11 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
     Ok(0)
 }
 
-fn wanted(args: PrepareArgs) -> Result<Wanted, Failure> {
+fn parse_target(args: PrepareArgs) -> Result<PrepareTarget, CliError> {
     let has_more = args.profile.is_some();
-    let mut wanted = Wanted { language: None, code: None, files: Vec::new(), packages: args.packages };
+    let mut wanted = PrepareTarget { language: None, code: None, files: Vec::new(), packages: args.packages };
     if let Some(name) = &args.language {
-        wanted.language = Some(Language::named(name)?);
+        wanted.language = Some(Language::from_name(name)?);
     }
     match (args.source, args.code) {
         (Some(path), _) => {
@@ -124,17 +124,18 @@ fn wanted(args: PrepareArgs) -> Result<Wanted, Failure> {
                 }
                 None => {
                     let guess = language::detect(&path, &content);
-                    wanted.language = Some(wanted.language.or(guess).ok_or_else(|| super::unclear(&path))?);
+                    wanted.language =
+                        Some(wanted.language.or(guess).ok_or_else(|| super::unknown_language(&path))?);
                     wanted.code = Some(super::utf8(content)?);
                 }
             }
         }
         (None, Some(code)) => {
-            wanted.language = Some(wanted.language.map_or_else(|| Language::named("python"), Ok)?);
+            wanted.language = Some(wanted.language.map_or_else(|| Language::from_name("python"), Ok)?);
             wanted.code = Some(super::utf8(code.into_encoded_bytes())?);
         }
         (None, None) if wanted.packages.is_empty() && !has_more => {
-            return Err(Failure::invalid(
+            return Err(CliError::invalid(
                 "nothing to prepare: pass a FILE, -c CODE, --dep NAME or --profile NAME",
             ));
         }
@@ -143,13 +144,13 @@ fn wanted(args: PrepareArgs) -> Result<Wanted, Failure> {
     Ok(wanted)
 }
 
-fn show(prepared: &Prepared, json: bool) {
+fn show(prepared: &ProvidedPackages, json: bool) {
     if json {
         let layers: Vec<_> = prepared.layers.iter().map(|layer| &layer.source).collect();
         let object = json!({
             "packages": prepared.packages,
             "cache": prepared.cache,
-            "install_ms": prepared.install.as_millis() as u64,
+            "install_ms": prepared.install_time.as_millis() as u64,
             "layers": layers,
             "findings": prepared.findings,
         });

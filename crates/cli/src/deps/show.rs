@@ -1,6 +1,8 @@
 //! Prints the packages that code needs, as text or JSON.
 
-use belljar_analysis::imports::{How, Package, Reason, Registry, Unresolved, Why};
+use belljar_analysis::imports::{
+    ImportOrigin, PackageReason, PackageRegistry, ResolvedPackage, UnresolvedName, UnresolvedReason,
+};
 use comfy_table::{Table, presets};
 use serde_json::json;
 
@@ -35,13 +37,13 @@ pub(super) fn text(detected: &Detected) {
             say::answer(&format!("\n{title}:"));
         }
         for one in those {
-            let (because, advice) = explained(one, detected.registry);
+            let (because, advice) = explain(one, detected.registry);
             say::answer(&format!("  {}: {because}\n    {advice}", reason(&one.reason)));
         }
     }
 }
 
-fn table(packages: &[Package]) -> String {
+fn table(packages: &[ResolvedPackage]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(["PACKAGE", "NEEDED", "BECAUSE"]);
     for package in packages {
@@ -57,15 +59,15 @@ fn table(packages: &[Package]) -> String {
 }
 
 /// Formats why a package is needed. Names in code may contain anything, so they are escaped.
-fn reason(reason: &Reason) -> String {
+fn reason(reason: &PackageReason) -> String {
     let name = reason.name.escape_debug();
     let verb = match reason.how {
-        How::Import | How::Dynamic => "import",
-        How::Require => "require",
-        How::Reexport => "export from",
-        How::Script => "script block",
-        How::Comment => "comment",
-        How::Given => return format!("{name} (given)"),
+        ImportOrigin::Import | ImportOrigin::Dynamic => "import",
+        ImportOrigin::Require => "require",
+        ImportOrigin::Reexport => "export from",
+        ImportOrigin::Script => "script block",
+        ImportOrigin::Comment => "comment",
+        ImportOrigin::Given => return format!("{name} (given)"),
     };
     match reason.line {
         Some(line) => format!("{verb} {name} (line {line})"),
@@ -74,44 +76,44 @@ fn reason(reason: &Reason) -> String {
 }
 
 /// Explains why an import is not installed, and what to do about it.
-fn explained(one: &Unresolved, registry: Registry) -> (String, String) {
+fn explain(one: &UnresolvedName, registry: PackageRegistry) -> (String, String) {
     let rows = match registry {
-        Registry::Pypi => "[dependencies.python]",
-        Registry::Npm => "[dependencies.npm]",
+        PackageRegistry::Pypi => "[dependencies.python]",
+        PackageRegistry::Npm => "[dependencies.npm]",
     };
     match &one.why {
-        Why::Unknown => (
+        UnresolvedReason::Unknown => (
             "no known package".to_owned(),
             format!("add its package with --dep, or map it under imports in {rows} of belljar.toml"),
         ),
-        Why::Covered { by } => (
+        UnresolvedReason::Covered { by } => (
             format!("no known package, but {} may provide it", by.join(", ")),
             "if it does, nothing needs to be done".to_owned(),
         ),
-        Why::Misspelt { likely } => (
+        UnresolvedReason::Misspelt { likely } => (
             format!("no known package; similar to '{likely}'"),
             format!("correct it to {likely}, or map it under imports in {rows} of belljar.toml"),
         ),
-        Why::Denied => (
+        UnresolvedReason::Denied => (
             format!("denied in {rows} of belljar.toml"),
             "use another package, or ask the administrator to allow it".to_owned(),
         ),
-        Why::NotAllowed => (
+        UnresolvedReason::NotAllowed => (
             format!("not in the allow list in {rows} of belljar.toml"),
             "use another package, or ask the administrator to allow it".to_owned(),
         ),
-        Why::Pinned { version } => (
+        UnresolvedReason::Pinned { version } => (
             format!("pinned to {} in {rows} of belljar.toml", version.escape_debug()),
             "remove the version".to_owned(),
         ),
-        Why::Conflict { with } => {
+        UnresolvedReason::Conflict { with } => {
             (format!("conflicts with {}", with.escape_debug()), "require one version only".to_owned())
         }
-        Why::Direct => (
+        UnresolvedReason::Direct => (
             "a URL, a path or a repository instead of a package".to_owned(),
             "use a package name, or set direct = true in [dependencies] of belljar.toml".to_owned(),
         ),
-        Why::Invalid { message } => {
+        UnresolvedReason::Invalid { message } => {
             (message.escape_debug().to_string(), "correct the requirement".to_owned())
         }
     }

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use belljar_analysis::imports::{Ecosystem, Settings};
+use belljar_analysis::imports::{EcosystemRules, ResolverSettings};
 use belljar_engine::quantity::{parse_bytes, parse_millis};
-use belljar_layers::shelf::{Bounds, SharedCache};
+use belljar_layers::store::{LayerBounds, SharedCache};
 use serde::Deserialize;
 
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 
 /// Default time limit of one transfer to or from a shared cache.
 pub(crate) const SHARED_CACHE_WAIT: Duration = Duration::from_secs(60);
@@ -18,8 +18,8 @@ pub(crate) const SHARED_CACHE_WAIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct DependencySpec {
-    python: Ecosystem,
-    npm: Ecosystem,
+    python: EcosystemRules,
+    npm: EcosystemRules,
     direct: bool,
     /// Folder of the layer store.
     folder: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub(crate) struct DependencySpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LayerSettings {
     folder: Option<PathBuf>,
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: LayerBounds,
     pub(crate) cache_bytes: u64,
     pub(crate) ttl: Duration,
     pub(crate) shared: bool,
@@ -56,7 +56,7 @@ impl Default for LayerSettings {
     fn default() -> Self {
         Self {
             folder: None,
-            bounds: Bounds::default(),
+            bounds: LayerBounds::default(),
             ttl: Duration::from_secs(24 * 3_600),
             cache_bytes: 10 << 30,
             shared: false,
@@ -67,8 +67,8 @@ impl Default for LayerSettings {
 
 impl DependencySpec {
     /// Returns the settings of import analysis.
-    pub(crate) fn settings(&self) -> Settings {
-        Settings { python: self.python.clone(), npm: self.npm.clone(), direct: self.direct }
+    pub(crate) fn settings(&self) -> ResolverSettings {
+        ResolverSettings { python: self.python.clone(), npm: self.npm.clone(), direct: self.direct }
     }
 
     /// Validates and returns the settings of the layer store.
@@ -110,7 +110,7 @@ impl DependencySpec {
             };
         };
         let address = address.parse().map_err(|how| format!("dependencies.shared_cache: {how}"))?;
-        Ok(Some(SharedCache { address, read_only: self.shared_cache_read_only, wait }))
+        Ok(Some(SharedCache { address, read_only: self.shared_cache_read_only, timeout: wait }))
     }
 }
 
@@ -125,21 +125,21 @@ fn positive(name: &str, given: Option<Result<i64, String>>) -> Result<Option<u64
 impl LayerSettings {
     /// Returns the folder of the layer store: from the flag, the environment, the file, or the user's cache
     /// folder.
-    pub(crate) fn folder(&self, flag: Option<&Path>, environment: &Environment) -> Result<PathBuf, Failure> {
+    pub(crate) fn folder(&self, flag: Option<&Path>, environment: &Environment) -> Result<PathBuf, CliError> {
         let usual = || environment.cache_home.as_ref().map(|cache| cache.join("belljar").join("layers"));
         flag.map(Path::to_owned)
             .or_else(|| environment.layers_folder.clone())
             .or_else(|| self.folder.clone())
             .or_else(usual)
             .ok_or_else(|| {
-                Failure::invalid("no folder for layers: set HOME, or dependencies.folder in belljar.toml")
+                CliError::invalid("no folder for layers: set HOME, or dependencies.folder in belljar.toml")
             })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use belljar_layers::shelf::Address;
+    use belljar_layers::store::CacheAddress;
 
     use super::*;
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_layers_is_refused_and_not_clamped() {
+    fn invalid_layer_settings_are_refused() {
         assert_eq!(layers("").unwrap(), LayerSettings::default());
         let set = layers("max_bytes = \"1G\"\nmax_layers = 5\nttl = \"2h\"\nshared = true\n").unwrap();
         assert_eq!((set.bounds.bytes, set.bounds.layers, set.bounds.layer_bytes), (1 << 30, 5, 1 << 30));
@@ -156,9 +156,9 @@ mod tests {
         let cached =
             layers("shared_cache = \"file:///srv/layers\"\nshared_cache_read_only = true\n").unwrap();
         let wanted = SharedCache {
-            address: Address::Folder("/srv/layers".into()),
+            address: CacheAddress::Folder("/srv/layers".into()),
             read_only: true,
-            wait: SHARED_CACHE_WAIT,
+            timeout: SHARED_CACHE_WAIT,
         };
         assert_eq!(cached.shared_cache, Some(wanted));
         for (text, why) in [

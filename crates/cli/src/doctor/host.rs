@@ -7,7 +7,7 @@ use crate::env;
 
 /// Host settings that can forbid sandboxes, as read from their files.
 #[derive(Debug, Default)]
-pub(super) struct Readings {
+pub(super) struct HostSettings {
     euid: Option<u32>,
     apparmor_restrict_userns: Option<String>,
     max_user_namespaces: Option<String>,
@@ -15,8 +15,8 @@ pub(super) struct Readings {
     container: bool,
 }
 
-impl Readings {
-    pub(super) fn take(euid: Option<u32>) -> Self {
+impl HostSettings {
+    pub(super) fn read(euid: Option<u32>) -> Self {
         let setting = |name: &str| fs::read_to_string(Path::new("/proc/sys").join(name)).ok();
         Self {
             euid,
@@ -80,20 +80,27 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_that_forbids_has_its_remedy() {
-        let ubuntu =
-            Readings { euid: Some(1000), apparmor_restrict_userns: some("1\n"), ..Readings::default() };
+    fn each_restriction_has_a_hint() {
+        let ubuntu = HostSettings {
+            euid: Some(1000),
+            apparmor_restrict_userns: some("1\n"),
+            ..HostSettings::default()
+        };
         assert!(ubuntu.hints()[0].contains("kernel.apparmor_restrict_unprivileged_userns=0"));
-        let debian =
-            Readings { euid: Some(1000), unprivileged_userns_clone: some("0\n"), ..Readings::default() };
+        let debian = HostSettings {
+            euid: Some(1000),
+            unprivileged_userns_clone: some("0\n"),
+            ..HostSettings::default()
+        };
         assert!(debian.hints()[0].contains("kernel.unprivileged_userns_clone=1"));
-        let none = Readings { euid: Some(1000), max_user_namespaces: some("0\n"), ..Readings::default() };
+        let none =
+            HostSettings { euid: Some(1000), max_user_namespaces: some("0\n"), ..HostSettings::default() };
         assert!(none.hints()[0].contains("user.max_user_namespaces"));
     }
 
     #[test]
-    fn settings_that_allow_are_not_blamed() {
-        let fine = Readings {
+    fn permissive_settings_give_no_hint() {
+        let fine = HostSettings {
             euid: Some(1000),
             apparmor_restrict_userns: some("0\n"),
             max_user_namespaces: some("10\n"),
@@ -104,11 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn root_is_only_told_about_its_container() {
-        let settings =
-            || Readings { euid: Some(0), apparmor_restrict_userns: some("1\n"), ..Readings::default() };
+    fn root_only_gets_the_container_hint() {
+        let settings = || HostSettings {
+            euid: Some(0),
+            apparmor_restrict_userns: some("1\n"),
+            ..HostSettings::default()
+        };
         assert!(settings().hints().is_empty());
-        let hints = Readings { container: true, ..settings() }.hints();
+        let hints = HostSettings { container: true, ..settings() }.hints();
         assert!(hints.len() == 1 && hints[0].contains("--security-opt systempaths=unconfined"));
     }
 }

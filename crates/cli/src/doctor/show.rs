@@ -4,17 +4,17 @@ use std::io::{self, Write};
 
 use comfy_table::{Table, presets};
 
-use super::{Findings, InstallerFinding, LanguageFinding, LayerFinding};
+use super::{DoctorReport, InstallerCheck, LanguageCheck, LayerCheck};
 
 /// Writes one line of JSON.
-pub(super) fn json(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn json(findings: &DoctorReport, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, findings)?;
     writeln!(out)
 }
 
 /// Writes tables, then hints.
-pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "belljar {}{}", env!("CARGO_PKG_VERSION"), place(findings))?;
+pub(super) fn text(findings: &DoctorReport, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "belljar {}{}", env!("CARGO_PKG_VERSION"), describe_machine(findings))?;
     writeln!(out)?;
     match &findings.error {
         None => layers(&findings.layers, out)?,
@@ -45,7 +45,7 @@ pub(super) fn text(findings: &Findings, out: &mut impl Write) -> io::Result<()> 
     Ok(())
 }
 
-fn installers(installers: &[InstallerFinding]) -> Table {
+fn installers(installers: &[InstallerCheck]) -> Table {
     let mut table = plain_table(["packages of", "installer", ""]);
     for found in installers {
         let advice = found.faster.map(|faster| format!("better: {faster}")).unwrap_or_default();
@@ -54,7 +54,7 @@ fn installers(installers: &[InstallerFinding]) -> Table {
     table
 }
 
-fn place(findings: &Findings) -> String {
+fn describe_machine(findings: &DoctorReport) -> String {
     let kernel = findings.kernel.as_ref().map(|release| format!(", Linux {release}")).unwrap_or_default();
     let user = match findings.euid {
         Some(0) => ", as root".to_owned(),
@@ -64,7 +64,7 @@ fn place(findings: &Findings) -> String {
     format!("{kernel}{user}")
 }
 
-fn layers(layers: &[LayerFinding], out: &mut impl Write) -> io::Result<()> {
+fn layers(layers: &[LayerCheck], out: &mut impl Write) -> io::Result<()> {
     let enforced = layers.iter().filter(|layer| layer.enforced).count();
     let total = layers.len();
     writeln!(
@@ -76,7 +76,7 @@ fn layers(layers: &[LayerFinding], out: &mut impl Write) -> io::Result<()> {
         table.add_row([layer.name, state(layer), layer.what]);
     }
     writeln!(out, "{}", trimmed(&table))?;
-    let gaps = gaps(layers);
+    let gaps = group_missing(layers);
     if !gaps.is_empty() {
         writeln!(out, "\nMissing:")?;
     }
@@ -86,7 +86,7 @@ fn layers(layers: &[LayerFinding], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn state(layer: &LayerFinding) -> &'static str {
+fn state(layer: &LayerCheck) -> &'static str {
     match (layer.enforced, &layer.reason) {
         (true, _) => "enforced",
         (false, Some(_)) => "missing",
@@ -96,7 +96,7 @@ fn state(layer: &LayerFinding) -> &'static str {
 }
 
 /// Groups missing layers that have the same reason.
-fn gaps(layers: &[LayerFinding]) -> Vec<(Vec<&'static str>, &str, &str)> {
+fn group_missing(layers: &[LayerCheck]) -> Vec<(Vec<&'static str>, &str, &str)> {
     let mut gaps: Vec<(Vec<_>, &str, &str)> = Vec::new();
     for layer in layers.iter().filter(|layer| !layer.enforced) {
         let (Some(reason), Some(remedy)) = (layer.reason.as_deref(), layer.remedy.as_deref()) else {
@@ -110,7 +110,7 @@ fn gaps(layers: &[LayerFinding]) -> Vec<(Vec<&'static str>, &str, &str)> {
     gaps
 }
 
-fn languages(languages: &[LanguageFinding]) -> Table {
+fn languages(languages: &[LanguageCheck]) -> Table {
     let mut table = plain_table(["language", "state", "program, or how to install it"]);
     for language in languages {
         let (state, detail) = match &language.program {

@@ -1,27 +1,27 @@
 //! `belljar image`: manages images without a daemon, and seals the host's own files as an image.
 
 mod build;
-mod own;
+mod local;
 mod spec;
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use belljar_engine::quantity::show_bytes;
-use belljar_images::{Login, Name, Record, Store, pull};
+use belljar_images::{ImageName, ImageRecord, ImageStore, Login, pull};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::deps::{ago, trimmed};
+use crate::deps::{format_age, table_text};
 use crate::env::Environment;
-use crate::failure::Failure;
-use crate::view::Installing;
+use crate::error::CliError;
+use crate::view::ProgressView;
 use crate::{os, say};
 
-pub(crate) use own::{Listed, Own, Sources, meant};
-use own::{Shown, failure};
+pub(crate) use local::{AllowedImages, ImageSources, LocalImages, set_image};
+use local::{PullProgress, to_cli_error};
 pub(crate) use spec::{ImageSettings, ImageSpec};
 
 const PULL_EXAMPLES: &str = "\
@@ -112,15 +112,15 @@ impl ImageArgs {
 }
 
 /// Runs the given subcommand.
-pub(crate) fn run(args: &ImageArgs, environment: &Environment, config: &Config) -> Result<u8, Failure> {
+pub(crate) fn run(args: &ImageArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
     let json = args.json();
-    let own = Own::of(&config.images, args.store().folder.as_deref(), environment);
+    let own = LocalImages::of(&config.images, args.store().folder.as_deref(), environment);
     match &args.command {
         ImageCommand::Build(build) => os::runtime()?.block_on(build::run(build, environment, config, &own)),
         ImageCommand::List(_) => list(own.store()?, json),
         ImageCommand::Pull { image, username, password_stdin, .. } => {
             let login = login(username.clone(), *password_stdin, environment)?;
-            let sources = Sources::of(&config.images, environment);
+            let sources = ImageSources::of(&config.images, environment);
             os::runtime()?.block_on(fetch(own.store()?, image, sources, login, json))
         }
         ImageCommand::Rm { images, .. } => os::runtime()?.block_on(remove(own.store()?, images, json)),
@@ -128,8 +128,8 @@ pub(crate) fn run(args: &ImageArgs, environment: &Environment, config: &Config) 
     }
 }
 
-fn list(store: &Store, json: bool) -> Result<u8, Failure> {
-    let images = store.list().map_err(failure)?;
+fn list(store: &ImageStore, json: bool) -> Result<u8, CliError> {
+    let images = store.list().map_err(to_cli_error)?;
     if json {
         say::answer(&json!({ "images": images.iter().map(object).collect::<Vec<_>>() }).to_string());
         return Ok(0);
@@ -143,64 +143,66 @@ fn list(store: &Store, json: bool) -> Result<u8, Failure> {
     for image in &images {
         let digest = image.digest.map(|digest| digest.to_string().chars().take(12).collect());
         let digest: String = digest.unwrap_or_else(|| "-".to_owned());
-        table.add_row([shown(image), digest, show_bytes(image.bytes), ago(image.created)]);
+        table.add_row([display_name(image), digest, show_bytes(image.bytes), format_age(image.created)]);
     }
-    say::answer(&trimmed(&table));
+    say::answer(&table_text(&table));
     Ok(0)
 }
 
-fn object(image: &Record) -> Value {
+fn object(image: &ImageRecord) -> Value {
     let digest = image.digest.map(|digest| format!("sha256:{digest}"));
     json!({ "name": image.name, "digest": digest, "bytes": image.bytes, "created": image.created })
 }
 
 /// Formats an image's name in its short form, escaped for a terminal.
-fn shown(image: &Record) -> String {
-    let name = Name::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.to_string());
+fn display_name(image: &ImageRecord) -> String {
+    let name = ImageName::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.to_string());
     name.escape_debug().to_string()
 }
 
 async fn fetch(
-    store: &Store,
+    store: &ImageStore,
     image: &Path,
-    sources: Sources,
+    sources: ImageSources,
     login: Option<Login>,
     json: bool,
-) -> Result<u8, Failure> {
-    let mut progress = Shown(Installing::new(false));
-    let record = if Store::is_packed(image) {
+) -> Result<u8, CliError> {
+    let mut progress = PullProgress(ProgressView::new(false));
+    let record = if ImageStore::is_packed(image) {
         store.import(image, &mut progress).await
     } else {
-        let name = Name::parse(&image.to_string_lossy()).map_err(failure)?;
-        let Sources { registries, credentials } = sources.with(&name, login);
+        let name = ImageName::parse(&image.to_string_lossy()).map_err(to_cli_error)?;
+        let ImageSources { registries, credentials } = sources.with(&name, login);
         pull(store, &name, &registries, &credentials, &mut progress).await
     };
-    let record = record.map_err(failure)?;
+    let record = record.map_err(to_cli_error)?;
     drop(progress);
-    told(&record, "Stored", json)
+    print_image(&record, "Stored", json)
 }
 
-fn told(record: &Record, what: &str, json: bool) -> Result<u8, Failure> {
+fn print_image(record: &ImageRecord, what: &str, json: bool) -> Result<u8, CliError> {
     match json {
         true => say::answer(&object(record).to_string()),
-        false => say::answer(&format!("{what} image {}, {}.", shown(record), show_bytes(record.bytes))),
+        false => {
+            say::answer(&format!("{what} image {}, {}.", display_name(record), show_bytes(record.bytes)))
+        }
     }
     Ok(0)
 }
 
-fn login(user: Option<String>, stdin: bool, environment: &Environment) -> Result<Option<Login>, Failure> {
+fn login(user: Option<String>, stdin: bool, environment: &Environment) -> Result<Option<Login>, CliError> {
     let Some(user) = user.or_else(|| environment.registry_user.clone()) else { return Ok(None) };
     let password = match stdin {
         true => {
             let mut text = String::new();
             let read = io::stdin().take(64 << 10).read_to_string(&mut text);
-            read.map_err(|error| Failure::invalid(format!("--password-stdin: {error}")))?;
+            read.map_err(|error| CliError::invalid(format!("--password-stdin: {error}")))?;
             text.trim_end_matches(['\r', '\n']).to_owned()
         }
         false => match &environment.registry_password {
             Some(password) => password.reveal().to_owned(),
             None => {
-                return Err(Failure::invalid(
+                return Err(CliError::invalid(
                     "--username needs a password: add --password-stdin, or set BELLJAR_REGISTRY_PASSWORD",
                 ));
             }
@@ -209,13 +211,14 @@ fn login(user: Option<String>, stdin: bool, environment: &Environment) -> Result
     Ok(Some(Login { user, password }))
 }
 
-async fn remove(store: &Store, images: &[String], json: bool) -> Result<u8, Failure> {
+async fn remove(store: &ImageStore, images: &[String], json: bool) -> Result<u8, CliError> {
     let (mut roots, mut used) = (0, 0);
     for image in images {
         let path = Path::new(image);
-        let name = if Store::is_packed(path) { Name::of_path(path) } else { Name::parse(image) };
-        let removed = store.remove(&name.map_err(failure)?).await.map_err(failure)?;
-        (roots, used) = (roots + removed.roots, removed.used);
+        let name =
+            if ImageStore::is_packed(path) { ImageName::from_path(path) } else { ImageName::parse(image) };
+        let removed = store.remove(&name.map_err(to_cli_error)?).await.map_err(to_cli_error)?;
+        (roots, used) = (roots + removed.roots, removed.in_use);
     }
     match json {
         true => say::answer(&json!({ "removed": images, "roots": roots, "in_use": used }).to_string()),
@@ -227,10 +230,10 @@ async fn remove(store: &Store, images: &[String], json: bool) -> Result<u8, Fail
     Ok(0)
 }
 
-async fn seal(store: &Store, json: bool) -> Result<u8, Failure> {
-    let mut progress = Installing::new(json);
+async fn seal(store: &ImageStore, json: bool) -> Result<u8, CliError> {
+    let mut progress = ProgressView::new(json);
     belljar_engine::provider::Sink::progress(&mut progress, "copying this machine's programs and libraries");
-    let record = store.seal(os::host_parts()?).await.map_err(failure)?;
+    let record = store.seal(os::host_image_parts()?).await.map_err(to_cli_error)?;
     drop(progress);
-    told(&record, "Sealed", json)
+    print_image(&record, "Sealed", json)
 }

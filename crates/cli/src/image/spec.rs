@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use belljar_images::{Name, Registries};
+use belljar_images::{ImageName, RegistrySettings};
 use serde::Deserialize;
 
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 
 /// `[images]` as written in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -29,8 +29,8 @@ pub(crate) struct ImageSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ImageSettings {
     folder: Option<PathBuf>,
-    pub(super) allow: BTreeSet<Name>,
-    pub(super) registries: Registries,
+    pub(super) allow: BTreeSet<ImageName>,
+    pub(super) registries: RegistrySettings,
 }
 
 impl ImageSpec {
@@ -39,9 +39,9 @@ impl ImageSpec {
         if self.folder.as_deref().is_some_and(Path::is_relative) {
             return Err("images.folder: must be an absolute path".to_owned());
         }
-        let allow = self.allow.iter().map(|name| Name::parse(name)).collect::<Result<_, _>>();
+        let allow = self.allow.iter().map(|name| ImageName::parse(name)).collect::<Result<_, _>>();
         let allow = allow.map_err(|error| format!("images.allow: {error}"))?;
-        if let Some(far) = self.plain_http.iter().find(|registry| !is_here(registry)) {
+        if let Some(far) = self.plain_http.iter().find(|registry| !is_loopback(registry)) {
             let far = far.escape_debug();
             return Err(format!(
                 "images.plain_http: '{far}' is not on this machine; only loopback registries may do without \
@@ -49,13 +49,13 @@ impl ImageSpec {
             ));
         }
         let (mirrors, plain_http) = (self.mirrors.clone(), self.plain_http.clone());
-        let registries = Registries { mirrors, plain_http, authorities: None };
+        let registries = RegistrySettings { mirrors, plain_http, authorities: None };
         Ok(ImageSettings { folder: self.folder.clone(), allow, registries })
     }
 }
 
 /// Returns whether `HOST[:PORT]` is a loopback address.
-fn is_here(registry: &str) -> bool {
+fn is_loopback(registry: &str) -> bool {
     let host = match registry.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => registry,
@@ -66,10 +66,10 @@ fn is_here(registry: &str) -> bool {
 
 impl ImageSettings {
     /// Returns the folder of the image store: from the flag, the file, or the user's cache folder.
-    pub(crate) fn folder(&self, flag: Option<&Path>, environment: &Environment) -> Result<PathBuf, Failure> {
+    pub(crate) fn folder(&self, flag: Option<&Path>, environment: &Environment) -> Result<PathBuf, CliError> {
         let usual = || environment.cache_home.as_ref().map(|cache| cache.join("belljar").join("images"));
         flag.map(Path::to_owned).or_else(|| self.folder.clone()).or_else(usual).ok_or_else(|| {
-            Failure::invalid("no folder for images: set HOME, or images.folder in belljar.toml")
+            CliError::invalid("no folder for images: set HOME, or images.folder in belljar.toml")
         })
     }
 }
@@ -83,11 +83,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_about_images_is_checked() {
+    fn image_settings_are_validated() {
         assert_eq!(settings("").unwrap(), ImageSettings::default());
         let set =
             settings("allow = [\"python\"]\nplain_http = [\"127.0.0.1:5000\", \"localhost\", \"[::1]:1\"]\n");
-        assert!(set.unwrap().allow.contains(&Name::parse("docker.io/library/python:latest").unwrap()));
+        assert!(set.unwrap().allow.contains(&ImageName::parse("docker.io/library/python:latest").unwrap()));
         for (text, why) in [
             ("folder = \"here\"", "images.folder"),
             ("allow = [\"A B\"]", "images.allow"),

@@ -3,23 +3,23 @@
 
 use std::path::{Path, PathBuf};
 
-use belljar_engine::limits::Machine;
+use belljar_engine::limits::HostCapacity;
 
 /// Returns the resources of this machine.
-pub(crate) fn machine() -> Machine {
+pub(crate) fn machine_resources() -> HostCapacity {
     machine_below(Path::new("/"))
 }
 
 /// Makes the OOM killer prefer other processes over this one, if the user may ask for that.
-pub(crate) fn outlive_sandboxes() {
+pub(crate) fn lower_oom_score() {
     // Needs CAP_SYS_RESOURCE; without it nothing changes.
     let _lowered = std::fs::write("/proc/self/oom_score_adj", "-900");
 }
 
-fn machine_below(root: &Path) -> Machine {
+fn machine_below(root: &Path) -> HostCapacity {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
     let groups = read("proc/self/cgroup").map(|text| own_groups(&text)).unwrap_or_default();
-    let least = |file: &str| groups.iter().filter_map(|group| lowest(root, group, file)).min();
+    let least = |file: &str| groups.iter().filter_map(|group| lowest_limit(root, group, file)).min();
     let total = read("proc/meminfo").and_then(|text| total_memory(&text));
     let memory = [total, least("memory.max"), least("memory.limit_in_bytes")].into_iter().flatten().min();
     let processes = [
@@ -28,8 +28,8 @@ fn machine_below(root: &Path) -> Machine {
         least("pids.max"),
     ];
     let cpus = std::thread::available_parallelism().ok();
-    Machine {
-        memory_bytes: memory.map(Machine::share_of),
+    HostCapacity {
+        memory_bytes: memory.map(HostCapacity::sandbox_share),
         cpu_millis: cpus
             .and_then(|cpus| u32::try_from(cpus.get()).ok())
             .map(|cpus| cpus.saturating_mul(1_000)),
@@ -56,7 +56,7 @@ fn own_groups(text: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the lowest limit of a cgroup and its ancestors; `None` if none is set.
-fn lowest(root: &Path, group: &Path, file: &str) -> Option<u64> {
+fn lowest_limit(root: &Path, group: &Path, file: &str) -> Option<u64> {
     let above = group.ancestors().take_while(|folder| folder.starts_with("sys/fs/cgroup"));
     let limit =
         |folder: &Path| std::fs::read_to_string(root.join(folder).join(file)).ok()?.trim().parse().ok();
@@ -80,10 +80,10 @@ mod tests {
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:       8388608 kB\nMemFree: 1 kB\n");
 
     #[test]
-    fn the_machine_or_the_group_whichever_has_less() {
+    fn the_lower_of_machine_and_cgroup_limits_applies() {
         let plain = host(&[MEMINFO, ("proc/sys/kernel/pid_max", "32768\n")]);
         let found = machine_below(plain.path());
-        assert_eq!(found.memory_bytes, Some(Machine::share_of(8 << 30)));
+        assert_eq!(found.memory_bytes, Some(HostCapacity::sandbox_share(8 << 30)));
         assert_eq!(found.processes, Some(32_768));
         let v2 = host(&[
             MEMINFO,
@@ -93,7 +93,7 @@ mod tests {
             ("sys/fs/cgroup/system.slice/pids.max", "500\n"),
         ]);
         let found = machine_below(v2.path());
-        assert_eq!(found.memory_bytes, Some(Machine::share_of(4 << 30)), "from an ancestor cgroup");
+        assert_eq!(found.memory_bytes, Some(HostCapacity::sandbox_share(4 << 30)), "from an ancestor cgroup");
         assert_eq!(found.processes, Some(500));
         let v1 = host(&[
             MEMINFO,
@@ -101,7 +101,7 @@ mod tests {
             ("sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes", "2147483648\n"),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ]);
-        assert_eq!(machine_below(v1.path()).memory_bytes, Some(Machine::share_of(2 << 30)));
+        assert_eq!(machine_below(v1.path()).memory_bytes, Some(HostCapacity::sandbox_share(2 << 30)));
         assert_eq!(machine_below(Path::new("/nowhere")).memory_bytes, None);
     }
 }

@@ -22,7 +22,7 @@ mod posix {
     use tokio::signal::unix::{Signal, SignalKind, signal};
 
     use super::TerminalEvent;
-    use crate::failure::Failure;
+    use crate::error::CliError;
 
     /// A terminal in raw mode; restored on drop, also during a panic.
     pub(crate) struct RawTerminal {
@@ -30,8 +30,8 @@ mod posix {
     }
 
     impl RawTerminal {
-        pub(crate) fn enter() -> Result<Self, Failure> {
-            let failed = |errno| Failure::host(format!("set up the terminal: {errno}"));
+        pub(crate) fn enter() -> Result<Self, CliError> {
+            let failed = |errno| CliError::host(format!("set up the terminal: {errno}"));
             let before = tcgetattr(stdin()).map_err(failed)?;
             let mut raw = before.clone();
             raw.make_raw();
@@ -77,9 +77,9 @@ mod posix {
     }
 
     impl TerminalEvents {
-        pub(crate) fn listen() -> Result<Self, Failure> {
+        pub(crate) fn listen() -> Result<Self, CliError> {
             let catch =
-                |kind| signal(kind).map_err(|error| Failure::host(format!("listen for signals: {error}")));
+                |kind| signal(kind).map_err(|error| CliError::host(format!("listen for signals: {error}")));
             Ok(Self {
                 resized: catch(SignalKind::window_change())?,
                 hangup: catch(SignalKind::hangup())?,
@@ -105,7 +105,7 @@ mod posix {
 #[cfg(not(unix))]
 mod elsewhere {
     use super::TerminalEvent;
-    use crate::failure::Failure;
+    use crate::error::CliError;
 
     #[derive(Debug)]
     pub(crate) struct RawTerminal;

@@ -1,8 +1,8 @@
 //! `belljar provider`: lists, configures and tests providers, of a server or of this machine.
 
-mod here;
+mod local;
+mod server;
 mod settings;
-mod there;
 
 use std::path::PathBuf;
 
@@ -10,18 +10,18 @@ use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-pub(crate) use here::test as test_here;
-pub(crate) use settings::{Given, typed};
+pub(crate) use local::test as test_here;
+pub(crate) use settings::{TypedSetting, parse_setting};
 
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::Failure;
-use crate::fleet::Kind;
+use crate::error::CliError;
+use crate::provider_kinds::ProviderKind;
 use crate::remote::ServerArgs;
 use crate::say;
 
 /// Up to this many missing layers are listed by name; more are only counted.
-const MANY: usize = 4;
+const MAX_LISTED_LAYERS: usize = 4;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,7 +65,7 @@ enum ProviderCommand {
         name: String,
         /// Settings: KEY=VALUE, KEY=@FILE to read the value from a file, KEY= for the default
         #[arg(value_name = "KEY=VALUE")]
-        settings: Vec<Given>,
+        settings: Vec<TypedSetting>,
         /// Provider to use while this one fails; repeat to list several in order, '' for none
         #[arg(long, value_name = "P")]
         instead: Vec<String>,
@@ -103,19 +103,19 @@ enum ProviderCommand {
 }
 
 /// Runs the given subcommand.
-pub(crate) fn run(args: ProviderArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+pub(crate) fn run(args: ProviderArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
     let json = args.server.json;
     if !args.local {
-        return there::run(&args.server, args.command, environment);
+        return server::run(&args.server, args.command, environment);
     }
     match args.command {
-        ProviderCommand::List => here::list(config, environment, json),
+        ProviderCommand::List => local::list(config, environment, json),
         ProviderCommand::Schema { name } => {
-            say::answer(&format!("{:#}", Kind::named(&name)?.schema()));
+            say::answer(&format!("{:#}", ProviderKind::find(&name)?.schema()));
             Ok(0)
         }
-        ProviderCommand::Test { name } => here::test(&name, config, environment, json),
-        _ => Err(Failure::invalid(
+        ProviderCommand::Test { name } => local::test(&name, config, environment, json),
+        _ => Err(CliError::invalid(
             "--local: only list, schema and test work without a server; to configure this machine, run: \
              belljar setup",
         )),
@@ -141,10 +141,13 @@ fn show_list(answer: &Value, json: bool) -> u8 {
     for row in answer["providers"].as_array().into_iter().flatten() {
         let missing = row["capabilities"]["missing_layers"].as_array().cloned().unwrap_or_default();
         let missing = match missing.len() {
-            0..=MANY => missing.iter().map(|one| text(&one["layer"])).collect::<Vec<_>>().join(" "),
+            0..=MAX_LISTED_LAYERS => {
+                missing.iter().map(|one| escape_value(&one["layer"])).collect::<Vec<_>>().join(" ")
+            }
             many => format!("{many} layers"),
         };
-        let instead = row["instead"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>().join(" ");
+        let instead =
+            row["instead"].as_array().into_iter().flatten().map(escape_value).collect::<Vec<_>>().join(" ");
         let works = match (&row["configured"], &row["health"]["works"]) {
             (Value::Bool(true), works) => {
                 if works == true {
@@ -156,13 +159,13 @@ fn show_list(answer: &Value, json: bool) -> u8 {
             _ => "not configured",
         };
         table.add_row([
-            text(&row["name"]),
+            escape_value(&row["name"]),
             if row["usual"] == true { "default".to_owned() } else { String::new() },
             works.to_owned(),
-            text(&row["version"]),
+            escape_value(&row["version"]),
             instead,
             missing,
-            text(&row["health"]["error"]),
+            escape_value(&row["health"]["error"]),
         ]);
     }
     say::answer(&table.to_string());
@@ -178,18 +181,18 @@ fn show_test(tested: &Value, json: bool) -> u8 {
         let (ms, result) = (tested["duration_ms"].as_f64().unwrap_or_default(), &tested["result"]);
         say::answer(&format!(
             "{}: test passed, a program printed {} (total {ms:.1} ms, program {} ms)",
-            text(&tested["provider"]),
+            escape_value(&tested["provider"]),
             result["stdout"],
             result["duration_ms"]
         ));
     } else {
-        say::note(&format!("{}: {}", text(&tested["provider"]), text(&tested["error"])));
+        say::note(&format!("{}: {}", escape_value(&tested["provider"]), escape_value(&tested["error"])));
     }
     u8::from(!passed)
 }
 
 /// Formats a value from a server, escaped for the terminal.
-fn text(value: &Value) -> String {
+fn escape_value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.escape_debug().to_string(),
@@ -198,7 +201,7 @@ fn text(value: &Value) -> String {
 }
 
 /// Returns the result of a test in the format of a server.
-fn tested(name: &str, duration_ms: f64, ran: Result<Value, String>) -> Value {
+fn test_result(name: &str, duration_ms: f64, ran: Result<Value, String>) -> Value {
     let passed = ran.as_ref().is_ok_and(|result| result["status"] == "succeeded");
     let error = match &ran {
         Err(why) => json!(why),

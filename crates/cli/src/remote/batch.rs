@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use belljar_engine::batch::{Entry, Finished};
+use belljar_engine::batch::{BatchEntry, BatchResult};
 use belljar_engine::request::Request;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -21,68 +21,69 @@ use serde::Deserialize;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::http::Server;
-use crate::batch::{Became, Done, Place};
+use crate::batch::{BatchRunner, LineStatus, ResultLine};
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 
 const PATH: &str = "/v1/batches";
 const LINES: &str = "application/x-ndjson";
 /// Idle time after which a new call is started; shorter than any server's timeout.
-const PAUSE: Duration = Duration::from_secs(10);
+const MAX_CALL_IDLE: Duration = Duration::from_secs(10);
 /// Maximum length of a line: the longest result, with some margin.
-const LONGEST: usize = 256 << 20;
+const MAX_LINE_BYTES: usize = 256 << 20;
 
 /// Runs requests on a server.
-pub(crate) struct There {
+pub(crate) struct RemoteRunner {
     server: Arc<Server>,
     jobs: NonZeroUsize,
-    call: Option<Call>,
+    call: Option<BatchCall>,
     /// Requests that could not be sent.
-    not_sent: VecDeque<Finished>,
+    not_sent: VecDeque<BatchResult>,
 }
 
-impl There {
+impl RemoteRunner {
     /// Creates it for the server at this URL.
-    pub(crate) fn new(url: &str, environment: &Environment, jobs: NonZeroUsize) -> Result<Self, Failure> {
-        let server = Arc::new(Server::of(Some(url), environment)?);
+    pub(crate) fn new(url: &str, environment: &Environment, jobs: NonZeroUsize) -> Result<Self, CliError> {
+        let server = Arc::new(Server::new(Some(url), environment)?);
         Ok(Self { server, jobs, call: None, not_sent: VecDeque::new() })
     }
 
-    fn send(&mut self, index: u64, request: &Request) -> Result<(), Failure> {
-        let line = serde_json::to_vec(request).map_err(|error| Failure::invalid(error.to_string()))?;
-        let paused = |call: &mut Call| call.out.is_empty() && call.since.elapsed() > PAUSE;
+    fn send(&mut self, index: u64, request: &Request) -> Result<(), CliError> {
+        let line = serde_json::to_vec(request).map_err(|error| CliError::invalid(error.to_string()))?;
+        let paused =
+            |call: &mut BatchCall| call.in_flight.is_empty() && call.last_activity.elapsed() > MAX_CALL_IDLE;
         self.call.take_if(paused);
-        let call = self.call.get_or_insert_with(|| Call::begin(Arc::clone(&self.server), self.jobs));
+        let call = self.call.get_or_insert_with(|| BatchCall::start(Arc::clone(&self.server), self.jobs));
         call.send(index, line);
         Ok(())
     }
 }
 
-impl Place for There {
+impl BatchRunner for RemoteRunner {
     fn running(&self) -> usize {
-        self.not_sent.len() + self.call.as_ref().map_or(0, |call| call.out.len())
+        self.not_sent.len() + self.call.as_ref().map_or(0, |call| call.in_flight.len())
     }
 
-    fn has_room(&self) -> bool {
+    fn has_free_job(&self) -> bool {
         self.running() < self.jobs.get()
     }
 
-    fn start(&mut self, entry: Entry) -> Result<(), Failure> {
-        let Entry { index, wanted } = entry;
+    fn start(&mut self, entry: BatchEntry) -> Result<(), CliError> {
+        let BatchEntry { index, request: wanted } = entry;
         match wanted {
             Ok((request, _)) => self.send(index, &request),
             Err(error) => {
-                self.not_sent.push_back(Finished { index, result: Err(error) });
+                self.not_sent.push_back(BatchResult { index, result: Err(error) });
                 Ok(())
             }
         }
     }
 
-    async fn next(&mut self) -> Option<Result<Done, Failure>> {
+    async fn next(&mut self) -> Option<Result<ResultLine, CliError>> {
         if let Some(finished) = self.not_sent.pop_front() {
-            return Some(Done::of(&finished));
+            return Some(ResultLine::from_finished(&finished));
         }
-        let call = self.call.as_mut().filter(|call| !call.out.is_empty())?;
+        let call = self.call.as_mut().filter(|call| !call.in_flight.is_empty())?;
         Some(call.next().await)
     }
 
@@ -92,35 +93,42 @@ impl Place for There {
     }
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Incoming>, Failure>>>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Incoming>, CliError>>>>;
 
-enum Answer {
-    Awaited(Answering),
-    Comes(Incoming),
+enum CallResponse {
+    Pending(ResponseFuture),
+    Streaming(Incoming),
 }
 
 /// An HTTP call and its lines in flight.
-struct Call {
+struct BatchCall {
     lines: Sender<Bytes>,
-    answer: Answer,
+    answer: CallResponse,
     ready: Vec<u8>,
     /// The server's index of the next line.
-    number: u64,
+    next_index: u64,
     /// Maps the server's index of a line to the index in the input file.
-    out: HashMap<u64, u64>,
+    in_flight: HashMap<u64, u64>,
     /// Time of the last activity.
-    since: Instant,
+    last_activity: Instant,
 }
 
-impl Call {
-    fn begin(server: Arc<Server>, jobs: NonZeroUsize) -> Self {
+impl BatchCall {
+    fn start(server: Arc<Server>, jobs: NonZeroUsize) -> Self {
         let (lines, waiting) = channel(jobs.get());
         let answer = async move {
-            let body = Lines(waiting).map_err(|never| match never {}).boxed_unsync();
+            let body = LineBody(waiting).map_err(|never| match never {}).boxed_unsync();
             server.exchange(Method::POST, PATH, [LINES, LINES], body).await
         };
-        let answer = Answer::Awaited(Box::pin(answer));
-        Self { lines, answer, ready: Vec::new(), number: 0, out: HashMap::new(), since: Instant::now() }
+        let answer = CallResponse::Pending(Box::pin(answer));
+        Self {
+            lines,
+            answer,
+            ready: Vec::new(),
+            next_index: 0,
+            in_flight: HashMap::new(),
+            last_activity: Instant::now(),
+        }
     }
 
     fn send(&mut self, index: u64, mut line: Vec<u8>) {
@@ -128,26 +136,29 @@ impl Call {
         // The channel has room for all jobs, so this fails only if the call has ended; then the response says
         // why.
         let _ = self.lines.try_send(line.into());
-        self.out.insert(self.number, index);
-        self.number += 1;
-        self.since = Instant::now();
+        self.in_flight.insert(self.next_index, index);
+        self.next_index += 1;
+        self.last_activity = Instant::now();
     }
 
-    async fn next(&mut self) -> Result<Done, Failure> {
+    async fn next(&mut self) -> Result<ResultLine, CliError> {
         loop {
             if let Some(end) = self.ready.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.ready.drain(..=end).collect();
-                self.since = Instant::now();
-                return self.take(&line);
+                self.last_activity = Instant::now();
+                return self.convert_line(&line);
             }
-            if self.ready.len() > LONGEST {
-                return Err(lost("a line of the batch is too long"));
+            if self.ready.len() > MAX_LINE_BYTES {
+                return Err(response_error("a line of the batch is too long"));
             }
             match &mut self.answer {
-                Answer::Awaited(answer) => self.answer = Answer::Comes(answer.await?.into_body()),
-                Answer::Comes(body) => {
-                    let frame = body.frame().await.ok_or_else(|| lost("the connection closed early"))?;
-                    let frame = frame.map_err(|error| lost(&error.to_string()))?;
+                CallResponse::Pending(answer) => {
+                    self.answer = CallResponse::Streaming(answer.await?.into_body())
+                }
+                CallResponse::Streaming(body) => {
+                    let frame =
+                        body.frame().await.ok_or_else(|| response_error("the connection closed early"))?;
+                    let frame = frame.map_err(|error| response_error(&error.to_string()))?;
                     self.ready.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
                 }
             }
@@ -155,38 +166,39 @@ impl Call {
     }
 
     /// Converts a result line: replaces the server's index by the one in the input file.
-    fn take(&mut self, line: &[u8]) -> Result<Done, Failure> {
-        let Told { index, status } =
-            serde_json::from_slice(line).map_err(|error| lost(&format!("not a result line: {error}")))?;
-        let own = self.out.remove(&index).ok_or_else(|| lost("a result of an unknown request"))?;
+    fn convert_line(&mut self, line: &[u8]) -> Result<ResultLine, CliError> {
+        let ResultHead { index, status } = serde_json::from_slice(line)
+            .map_err(|error| response_error(&format!("not a result line: {error}")))?;
+        let own =
+            self.in_flight.remove(&index).ok_or_else(|| response_error("a result of an unknown request"))?;
         let theirs = format!("{{\"index\":{index},");
-        let rest = line.strip_prefix(theirs.as_bytes()).ok_or_else(|| lost("not a result line"))?;
+        let rest = line.strip_prefix(theirs.as_bytes()).ok_or_else(|| response_error("not a result line"))?;
         let became = match status.as_deref() {
-            Some("succeeded") => Became::Succeeded,
-            Some("cancelled") => Became::Cancelled,
-            Some("refused") => Became::NotRun,
-            Some(_) => Became::Failed,
-            None => Became::NotRun,
+            Some("succeeded") => LineStatus::Succeeded,
+            Some("cancelled") => LineStatus::Cancelled,
+            Some("refused") => LineStatus::NotRun,
+            Some(_) => LineStatus::Failed,
+            None => LineStatus::NotRun,
         };
-        Ok(Done { became, line: [format!("{{\"index\":{own},").as_bytes(), rest].concat() })
+        Ok(ResultLine { status: became, line: [format!("{{\"index\":{own},").as_bytes(), rest].concat() })
     }
 }
 
 /// The fields read from a result line.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct ResultHead {
     index: u64,
     status: Option<String>,
 }
 
-fn lost(why: &str) -> Failure {
-    Failure::host(format!("cannot read the server's response: {why}"))
+fn response_error(why: &str) -> CliError {
+    CliError::host(format!("cannot read the server's response: {why}"))
 }
 
 /// The body of a call: lines as they are sent.
-struct Lines(Receiver<Bytes>);
+struct LineBody(Receiver<Bytes>);
 
-impl Body for Lines {
+impl Body for LineBody {
     type Data = Bytes;
     type Error = Infallible;
 

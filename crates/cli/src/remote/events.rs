@@ -8,31 +8,31 @@ use hyper::Response;
 use hyper::body::Incoming;
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
 /// Maximum length of an event: the longest result, with some margin.
-const LONGEST: usize = 256 << 20;
+const MAX_EVENT_BYTES: usize = 256 << 20;
 
 /// A stream of server-sent events.
-pub(super) struct Events {
+pub(super) struct EventStream {
     body: Incoming,
     ready: Vec<u8>,
     /// Length of the buffer's prefix that contains no end of an event.
     searched: usize,
 }
 
-impl Events {
-    pub(super) fn of(response: Response<Incoming>) -> Self {
+impl EventStream {
+    pub(super) fn new(response: Response<Incoming>) -> Self {
         Self { body: response.into_body(), ready: Vec::new(), searched: 0 }
     }
 
     /// Returns the next event, or an error at the end of the stream.
-    pub(super) async fn expect(&mut self) -> Result<(String, Value), Failure> {
-        self.next().await?.ok_or_else(|| lost("the connection closed early"))
+    pub(super) async fn next_required(&mut self) -> Result<(String, Value), CliError> {
+        self.next().await?.ok_or_else(|| response_error("the connection closed early"))
     }
 
     /// Returns the next event, or `None` at the end of the stream.
-    pub(super) async fn next(&mut self) -> Result<Option<(String, Value)>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<(String, Value)>, CliError> {
         loop {
             let from = self.searched.saturating_sub(1);
             if let Some(end) = self.ready[from..].windows(2).position(|two| two == b"\n\n") {
@@ -41,18 +41,18 @@ impl Events {
                 return Ok(Some(parse(&String::from_utf8_lossy(&event))));
             }
             self.searched = self.ready.len();
-            if self.ready.len() > LONGEST {
-                return Err(lost("an event is too long"));
+            if self.ready.len() > MAX_EVENT_BYTES {
+                return Err(response_error("an event is too long"));
             }
             let Some(frame) = self.body.frame().await else { return Ok(None) };
-            let frame = frame.map_err(|error| lost(&error.to_string()))?;
+            let frame = frame.map_err(|error| response_error(&error.to_string()))?;
             self.ready.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
         }
     }
 }
 
-fn lost(why: &str) -> Failure {
-    Failure::host(format!("cannot read the server's response: {why}"))
+fn response_error(why: &str) -> CliError {
+    CliError::host(format!("cannot read the server's response: {why}"))
 }
 
 fn parse(event: &str) -> (String, Value) {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_exact() {
+    fn output_bytes_are_decoded() {
         let event = json!({"stream": "stderr", "text": "\u{fffd}", "base64": "/w=="});
         assert_eq!((stream_of(&event), bytes_of(&event)), (Stream::Stderr, vec![0xff]));
         assert_eq!(bytes_of(&json!({"text": "é"})), "é".as_bytes());

@@ -18,15 +18,15 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::{client::generate_key, derive_accept_key};
 
-use super::patient::Patient;
-use super::tls::{self, Secure};
-use crate::env::{Environment, Hidden};
-use crate::failure::Failure;
+use super::early_response::EarlyResponseStream;
+use super::tls::{self, TlsTarget};
+use crate::env::{Environment, SecretValue};
+use crate::error::CliError;
 
-const USUAL: &str = "http://127.0.0.1:7117";
-const PATIENCE: Duration = Duration::from_secs(10);
+const DEFAULT_URL: &str = "http://127.0.0.1:7117";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response: the longest result, with some margin.
-const LONGEST: usize = 256 << 20;
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
 const JSON: &str = "application/json";
 /// Content type of server-sent events.
@@ -41,15 +41,15 @@ pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 pub(crate) struct Server {
     authority: String,
     /// TLS settings, if the URL is HTTPS.
-    secure: Option<Secure>,
-    key: Option<Hidden>,
+    secure: Option<TlsTarget>,
+    key: Option<SecretValue>,
 }
 
 impl Server {
     /// Parses the server's URL from the flag, else from the environment.
-    pub(crate) fn of(flag: Option<&str>, environment: &Environment) -> Result<Self, Failure> {
-        let url = flag.or(environment.server.as_deref()).unwrap_or(USUAL);
-        let refused = |why: &str| Failure::invalid(format!("--server: '{}': {why}", url.escape_debug()));
+    pub(crate) fn new(flag: Option<&str>, environment: &Environment) -> Result<Self, CliError> {
+        let url = flag.or(environment.server.as_deref()).unwrap_or(DEFAULT_URL);
+        let refused = |why: &str| CliError::invalid(format!("--server: '{}': {why}", url.escape_debug()));
         let (secure, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
             (Some(rest), _) => (true, rest),
             (None, Some(rest)) => (false, rest),
@@ -60,7 +60,7 @@ impl Server {
         if authority.is_empty() || !authority.bytes().all(plain) {
             return Err(refused("not a server URL; use https://HOST:PORT"));
         }
-        let secure = secure.then(|| Secure::to(host(authority), environment)).transpose()?;
+        let secure = secure.then(|| TlsTarget::new(host(authority), environment)).transpose()?;
         Ok(Self { authority: authority.to_owned(), secure, key: environment.api_key.clone() })
     }
 
@@ -79,8 +79,8 @@ impl Server {
         };
         let stream = TcpStream::connect(address).await?;
         match &self.secure {
-            Some(secure) => greet(secure.over(stream).await?).await,
-            None => greet(stream).await,
+            Some(secure) => http_handshake(secure.connect(stream).await?).await,
+            None => http_handshake(stream).await,
         }
     }
 
@@ -90,17 +90,17 @@ impl Server {
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, CliError> {
         let response = self.send(method, path, JSON, body).await?;
         read(response).await
     }
 
     /// Gets a resource that may not exist.
-    pub(crate) async fn find(&self, path: &str) -> Result<Option<Value>, Failure> {
-        let response = self.forward(request(Method::GET, path, [JSON, JSON], nothing())).await?;
+    pub(crate) async fn find(&self, path: &str) -> Result<Option<Value>, CliError> {
+        let response = self.forward(request(Method::GET, path, [JSON, JSON], empty_body())).await?;
         match response.status() {
             StatusCode::NOT_FOUND => Ok(None),
-            _ => read(accepted(response).await?).await.map(Some),
+            _ => read(check_status(response).await?).await.map(Some),
         }
     }
 
@@ -111,8 +111,8 @@ impl Server {
         path: &str,
         accept: &'static str,
         body: Option<&Value>,
-    ) -> Result<Response<Incoming>, Failure> {
-        let body = body.map_or_else(nothing, |body| bytes(body.to_string().into()));
+    ) -> Result<Response<Incoming>, CliError> {
+        let body = body.map_or_else(empty_body, |body| bytes(body.to_string().into()));
         self.exchange(method, path, [accept, JSON], body).await
     }
 
@@ -123,20 +123,20 @@ impl Server {
         path: &str,
         kinds: [&'static str; 2],
         body: Body,
-    ) -> Result<Response<Incoming>, Failure> {
-        accepted(self.forward(request(method, path, kinds, body)).await?).await
+    ) -> Result<Response<Incoming>, CliError> {
+        check_status(self.forward(request(method, path, kinds, body)).await?).await
     }
 
     /// Sends bytes and returns the JSON response.
-    pub(super) async fn put(&self, method: Method, path: &str, body: Body) -> Result<Value, Failure> {
+    pub(super) async fn put(&self, method: Method, path: &str, body: Body) -> Result<Value, CliError> {
         read(self.exchange(method, path, [JSON, BYTES], body).await?).await
     }
 
     /// Opens a WebSocket.
-    pub(super) async fn upgrade(&self, path: &str) -> Result<TokioIo<Upgraded>, Failure> {
+    pub(super) async fn upgrade(&self, path: &str) -> Result<TokioIo<Upgraded>, CliError> {
         let key = generate_key();
         let accept = derive_accept_key(key.as_bytes());
-        let mut request = request(Method::GET, path, [JSON, JSON], nothing());
+        let mut request = request(Method::GET, path, [JSON, JSON], empty_body());
         let fields = [
             (header::CONNECTION, "upgrade"),
             (header::UPGRADE, "websocket"),
@@ -148,23 +148,23 @@ impl Server {
         }
         let response = self.forward(request).await?;
         if response.status().is_success() || response.status().is_redirection() {
-            return Err(Failure::host(
+            return Err(CliError::host(
                 "the server did not accept the WebSocket; does it have the same version as this program?",
             ));
         }
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Err(refusal(response).await);
+            return Err(error_response(response).await);
         }
         let said = response.headers().get(header::SEC_WEBSOCKET_ACCEPT);
         if said.is_none_or(|said| said.as_bytes() != accept.as_bytes()) {
-            return Err(Failure::host("the server's WebSocket handshake is invalid"));
+            return Err(CliError::host("the server's WebSocket handshake is invalid"));
         }
         let upgraded = hyper::upgrade::on(response).await;
         upgraded.map(TokioIo::new).map_err(|error| self.failed(&error.to_string()))
     }
 
     /// Sends a request with the API key and returns the response, whatever its status.
-    pub(super) async fn forward(&self, mut request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+    pub(super) async fn forward(&self, mut request: Request<Body>) -> Result<Response<Incoming>, CliError> {
         insert(&mut request, header::HOST, &self.authority)?;
         request.headers_mut().remove(header::AUTHORIZATION);
         if let Some(key) = &self.key {
@@ -175,25 +175,26 @@ impl Server {
                 "{why}; start a server with 'belljar serve', or set its URL with --server or BELLJAR_SERVER"
             ))
         };
-        let connected = timeout(PATIENCE, self.connect()).await.map_err(|_| unreachable("no answer"))?;
+        let connected =
+            timeout(CONNECT_TIMEOUT, self.connect()).await.map_err(|_| unreachable("no answer"))?;
         let mut sender = connected.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => unreachable(&error.to_string()),
-            _ => self.failed(&tls::advised(&error)),
+            _ => self.failed(&tls::describe_error(&error)),
         })?;
         sender.send_request(request).await.map_err(|error| self.failed(&error.to_string()))
     }
 
-    fn failed(&self, why: &str) -> Failure {
-        Failure::host(format!("cannot call {}://{}: {why}", self.scheme().0, self.authority))
+    fn failed(&self, why: &str) -> CliError {
+        CliError::host(format!("cannot call {}://{}: {why}", self.scheme().0, self.authority))
     }
 }
 
 /// Opens an HTTP connection over this stream.
-async fn greet(
+async fn http_handshake(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) -> io::Result<SendRequest<Body>> {
     let (sender, connection) =
-        http1::handshake(TokioIo::new(Patient(stream))).await.map_err(io::Error::other)?;
+        http1::handshake(TokioIo::new(EarlyResponseStream(stream))).await.map_err(io::Error::other)?;
     // Ends with the response; errors of the connection are reported there.
     tokio::spawn(connection.with_upgrades());
     Ok(sender)
@@ -209,9 +210,9 @@ fn request(method: Method, path: &str, [accept, kind]: [&'static str; 2], body: 
     request
 }
 
-fn insert(request: &mut Request<Body>, name: HeaderName, value: &str) -> Result<(), Failure> {
+fn insert(request: &mut Request<Body>, name: HeaderName, value: &str) -> Result<(), CliError> {
     let mut text = HeaderValue::from_str(value).map_err(|_| {
-        Failure::invalid(format!("{name}: contains characters that are not allowed in a header"))
+        CliError::invalid(format!("{name}: contains characters that are not allowed in a header"))
     })?;
     text.set_sensitive(name == header::AUTHORIZATION);
     request.headers_mut().insert(name, text);
@@ -223,12 +224,12 @@ pub(super) fn bytes(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-fn nothing() -> Body {
+fn empty_body() -> Body {
     bytes(Bytes::new())
 }
 
-async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
-    if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+async fn check_status(response: Response<Incoming>) -> Result<Response<Incoming>, CliError> {
+    if response.status().is_success() { Ok(response) } else { Err(error_response(response).await) }
 }
 
 /// Returns the host name or address, without port and without the brackets of an IPv6 address.
@@ -245,9 +246,9 @@ fn has_port(authority: &str) -> bool {
     authority.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-async fn read(response: Response<Incoming>) -> Result<Value, Failure> {
-    let limited = http_body_util::Limited::new(response.into_body(), LONGEST);
-    let lost = |why: String| Failure::host(format!("cannot read the server's response: {why}"));
+async fn read(response: Response<Incoming>) -> Result<Value, CliError> {
+    let limited = http_body_util::Limited::new(response.into_body(), MAX_RESPONSE_BYTES);
+    let lost = |why: String| CliError::host(format!("cannot read the server's response: {why}"));
     let bytes = limited.collect().await.map_err(|error| lost(error.to_string()))?.to_bytes();
     if bytes.is_empty() {
         return Ok(Value::Null);
@@ -256,10 +257,10 @@ async fn read(response: Response<Incoming>) -> Result<Value, Failure> {
 }
 
 /// Converts an error response.
-pub(super) async fn refusal(response: Response<Incoming>) -> Failure {
+pub(super) async fn error_response(response: Response<Incoming>) -> CliError {
     let status = response.status();
     let answer = read(response).await.unwrap_or_default();
-    let mut failure = refused(&answer["error"], &format!("status {status}"));
+    let mut failure = server_error(&answer["error"], &format!("status {status}"));
     if status == StatusCode::UNAUTHORIZED {
         failure
             .message
@@ -269,20 +270,21 @@ pub(super) async fn refusal(response: Response<Incoming>) -> Failure {
 }
 
 /// Converts an error object of the server; `otherwise` is used if it has no message.
-pub(super) fn refused(error: &Value, otherwise: &str) -> Failure {
+pub(super) fn server_error(error: &Value, otherwise: &str) -> CliError {
     let code = serde_json::from_value(error["code"].clone()).unwrap_or(ErrorCode::SetupFailed);
     let message = error["message"].as_str().unwrap_or(otherwise);
-    Failure { code, message: format!("server: {message}") }
+    CliError { code, message: format!("server: {message}") }
 }
 
 /// Builds a URL query.
 pub(super) fn query(pairs: &[(String, String)]) -> String {
-    let pairs: Vec<_> = pairs.iter().map(|(name, value)| format!("{}={}", part(name), part(value))).collect();
+    let pairs: Vec<_> =
+        pairs.iter().map(|(name, value)| format!("{}={}", encode_part(name), encode_part(value))).collect();
     pairs.join("&")
 }
 
 /// Encodes text as one part of a URL path or query.
-pub(crate) fn part(text: &str) -> String {
+pub(crate) fn encode_part(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(encode).collect()
@@ -293,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_named_plainly() {
+    fn server_urls_are_validated() {
         let environment = Environment::default();
         for good in [
             "http://127.0.0.1:7117",
@@ -302,12 +304,12 @@ mod tests {
             "https://localhost",
             "https://[::1]:1",
         ] {
-            assert!(Server::of(Some(good), &environment).is_ok(), "{good}");
+            assert!(Server::new(Some(good), &environment).is_ok(), "{good}");
         }
         for bad in
             ["", "127.0.0.1", "ftp://x", "https://", "http://", "http://a/b", "http://a b", "http://u@h"]
         {
-            assert!(Server::of(Some(bad), &environment).is_err(), "{bad}");
+            assert!(Server::new(Some(bad), &environment).is_err(), "{bad}");
         }
         assert_eq!(["a", "a:1", "[::1]:1", "[::1]"].map(host), ["a", "a", "::1", "::1"]);
         assert_eq!(query(&[("metadata.a b".to_owned(), "é&=".to_owned())]), "metadata.a%20b=%C3%A9%26%3D");

@@ -6,8 +6,8 @@ use belljar_engine::quantity::show_bytes;
 use comfy_table::{Table, presets};
 use serde_json::Value;
 
-use crate::deps::trimmed;
-use crate::failure::Failure;
+use crate::deps::table_text;
+use crate::error::CliError;
 use crate::say;
 
 /// The fields that a table shows, in order.
@@ -19,13 +19,13 @@ const BYTES: &str = "_bytes";
 const MOMENTS: &[&str] = &["created", "expires", "last_used", "revoked", "disabled"];
 
 /// Prints one object.
-pub(crate) fn one(object: &Value) -> Result<u8, Failure> {
+pub(crate) fn print_object(object: &Value) -> Result<u8, CliError> {
     say::answer(&format!("{object:#}"));
     Ok(0)
 }
 
 /// Prints the objects of a list.
-pub(super) fn list(answer: &Value, name: &str, columns: Columns, json: bool) -> Result<u8, Failure> {
+pub(super) fn print_list(answer: &Value, name: &str, columns: Columns, json: bool) -> Result<u8, CliError> {
     if json {
         say::answer(&answer.to_string());
         return Ok(0);
@@ -37,7 +37,7 @@ pub(super) fn list(answer: &Value, name: &str, columns: Columns, json: bool) -> 
     for row in answer[name].as_array().into_iter().flatten() {
         table.add_row(columns.iter().map(|column| cell(column, &row[*column], now)));
     }
-    say::answer(&trimmed(&table));
+    say::answer(&table_text(&table));
     if let Some(cursor) = answer["next_cursor"].as_str() {
         say::note(&format!("there are more results; continue with --cursor {cursor}"));
     }
@@ -52,7 +52,7 @@ fn cell(column: &str, value: &Value, now: Duration) -> String {
         Value::Array(values) => values.iter().map(|value| cell("", value, now)).collect::<Vec<_>>().join(","),
         Value::Number(number) => match number.as_u64() {
             Some(bytes) if column.ends_with(BYTES) => show_bytes(bytes),
-            Some(at) if MOMENTS.contains(&column) => moment(Duration::from_millis(at), now),
+            Some(at) if MOMENTS.contains(&column) => format_time(Duration::from_millis(at), now),
             _ => number.to_string(),
         },
         Value::Object(fields) => {
@@ -65,15 +65,15 @@ fn cell(column: &str, value: &Value, now: Duration) -> String {
     }
 }
 
-fn moment(at: Duration, now: Duration) -> String {
+fn format_time(at: Duration, now: Duration) -> String {
     match at.checked_sub(now) {
-        Some(left) => format!("in {}", span(left)),
-        None => format!("{} ago", span(now.saturating_sub(at))),
+        Some(left) => format!("in {}", format_duration(left)),
+        None => format!("{} ago", format_duration(now.saturating_sub(at))),
     }
 }
 
 /// Formats a duration roughly.
-pub(super) fn span(time: Duration) -> String {
+pub(super) fn format_duration(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
         seconds @ 60..3_600 => format!("{}m", seconds / 60),
@@ -88,7 +88,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn cells_are_for_people() {
+    fn cells_are_human_readable() {
         let now = Duration::from_secs(1_000_000);
         let shown = |column, value| cell(column, &value, now);
         assert_eq!(shown("created", json!(999_700_000)), "5m ago");

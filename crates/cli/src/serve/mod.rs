@@ -2,7 +2,7 @@
 
 mod log;
 mod secrets;
-mod service;
+mod settings;
 mod spec;
 mod tls;
 
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use belljar_engine::Engine;
 use belljar_engine::layer::Layer;
 use belljar_engine::profile::Profiles;
-use belljar_engine::provider::{Blind, Capabilities};
+use belljar_engine::provider::{Capabilities, DiscardSink};
 use belljar_engine::report::Status;
 use belljar_engine::request::{HostPaths, Request};
-use belljar_layers::shelf::Notice;
-use belljar_server::{Doors, Providers, World};
-use belljar_store::{Options, SealingKey, Store};
+use belljar_layers::store::StoreWarning;
+use belljar_server::{AppState, InitialProviders, Listeners};
+use belljar_store::{SealingKey, Store, StoreOptions};
 use clap::Args;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -27,14 +27,14 @@ use tokio::sync::oneshot;
 
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::{Failure, shown};
-use crate::fleet::{ProviderSpec, Wired};
-use crate::os::{self, Hangups, Host, Interrupts, Started};
-use crate::{deps, fleet, image, say};
+use crate::error::{CliError, quote_path};
+use crate::os::{self, Hangups, Interrupts, NativeHost, StartedLauncher};
+use crate::provider_kinds::{KindCatalog, ProviderSpec};
+use crate::{deps, image, provider_kinds, say};
 
-use service::Service;
-pub(crate) use spec::{HostFolderSpec, ServerSpec};
-use tls::{Certificate, TlsFiles};
+use settings::ServeSettings;
+pub(crate) use spec::{HostFolderEntry, ServerSpec};
+use tls::{ServedCertificate, TlsFiles};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,67 +74,68 @@ pub(crate) struct ServeArgs {
 }
 
 /// Serves until asked to stop.
-pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, Failure> {
+pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
     // The temporary folder is removed when this value is dropped.
-    let (args, _folder) = in_its_folder(args)?;
-    let mut service = Service::of(args, environment, &config.server)?;
+    let (args, _folder) = with_temporary_folder(args)?;
+    let mut service = ServeSettings::merge(args, environment, &config.server)?;
     log::start(service.level);
     // Half of the file descriptors are reserved for sandboxes, so that connections cannot use them up.
-    let connections = usize::try_from(os::room_for_files() / 2).unwrap_or(usize::MAX);
+    let connections = usize::try_from(os::max_open_files() / 2).unwrap_or(usize::MAX);
     service.settings.connections = service.settings.connections.min(connections);
-    let started = os::launch()?;
+    let started = os::start_launcher()?;
     os::server_runtime()?.block_on(serve(started, service, environment, config)).map(|()| 0)
 }
 
 /// Creates the data folder of a temporary server.
-fn in_its_folder(args: ServeArgs) -> Result<(ServeArgs, Option<TempDir>), Failure> {
+fn with_temporary_folder(args: ServeArgs) -> Result<(ServeArgs, Option<TempDir>), CliError> {
     if !args.temporary {
         return Ok((args, None));
     }
     let folder = tempfile::Builder::new().prefix("belljar-").tempdir();
     let folder =
-        folder.map_err(|error| Failure::host(format!("cannot create a temporary folder: {error}")))?;
+        folder.map_err(|error| CliError::host(format!("cannot create a temporary folder: {error}")))?;
     Ok((ServeArgs { data_dir: Some(folder.path().to_owned()), ..args }, Some(folder)))
 }
 
 async fn serve(
-    started: Started,
-    mut service: Service,
+    started: StartedLauncher,
+    mut service: ServeSettings,
     environment: &Environment,
     config: Config,
-) -> Result<(), Failure> {
-    crate::os::outlive_sandboxes();
+) -> Result<(), CliError> {
+    crate::os::lower_oom_score();
     let mut interrupts = Interrupts::listen()?;
     let mut impatience = Interrupts::listen()?;
     let hangups = Hangups::listen()?;
     let temporary = service.temporary;
     let certificate = service.tls.take().map(TlsFiles::load).transpose()?;
     let store = open(&service)?;
-    let tls = certificate.as_ref().map(Certificate::tls);
+    let tls = certificate.as_ref().map(ServedCertificate::tls);
     let metrics = match service.metrics_listen {
         Some(address) => Some(listen(address).await?),
         None => None,
     };
-    let doors = Doors { api: listen(service.listen).await?, tls, metrics };
+    let doors = Listeners { api: listen(service.listen).await?, tls, metrics };
     let host = started.connect(config.warm, config.sandbox_memory).await?;
     let folder = config.layers.folder(Some(&service.data_dir.join("layers")), environment)?;
-    let tell = Arc::new(|notice: &Notice| tracing::warn!(%notice, "packages"));
-    let libraries = deps::Libraries::new(host.provider(), folder, &config, environment, tell);
-    let engine = Engine::over(
-        fleet::usual(&host.provider(), &ProviderSpec::default())?,
+    let tell = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));
+    let libraries = deps::ProviderLibraries::new(host.provider(), folder, &config, environment, tell);
+    let engine = Engine::with_providers(
+        provider_kinds::configured_providers(&host.provider(), &ProviderSpec::default())?,
         config.profiles.clone(),
         config.ceiling,
     );
-    let engine = engine.with_policies(config.policies).with_packages(libraries).with_reach(service.reach);
+    let engine =
+        engine.with_policies(config.policies).with_packages(libraries).with_network_ceiling(service.reach);
     let engine = engine.with_private_ranges(config.private_ranges.clone());
-    let images = image::Listed::of(&config.images, &service.data_dir.join("images"), environment);
+    let images = image::AllowedImages::of(&config.images, &service.data_dir.join("images"), environment);
     let engine = Arc::new(match images {
         Some(images) => engine.with_images(images),
         None => engine,
     });
-    let ready = match prove(&engine, service.allow_degraded).await {
+    let ready = match check_isolation(&engine, service.allow_degraded).await {
         Ok(()) => {
-            let told = config.providers.filled_by(environment);
+            let told = config.providers.with_environment(environment);
             let key = secrets::key(&service, environment, &store).await?;
             prepare(&engine, store, &host, config.profiles, (told, key), service, &doors).await
         }
@@ -144,8 +145,8 @@ async fn serve(
         let serving = belljar_server::run(doors, Arc::clone(world), async { interrupts.next().await });
         tokio::select! {
             () = serving => {}
-            () = tls::follow(certificate, hangups) => {}
-            () = abandoned(), if temporary => {}
+            () = tls::reload_on_hangup(certificate, hangups) => {}
+            () = stdin_closed(), if temporary => {}
             // The first interrupt asks for an orderly stop, the second for an immediate one.
             () = async { impatience.next().await; impatience.next().await } => {}
         }
@@ -154,32 +155,32 @@ async fn serve(
     ready.map(drop)
 }
 
-fn open(service: &Service) -> Result<Arc<Store>, Failure> {
+fn open(service: &ServeSettings) -> Result<Arc<Store>, CliError> {
     let folder = &service.data_dir;
-    os::private_folder(folder).map_err(|error| {
-        Failure::host(format!("cannot create the data folder {}: {error}", shown(folder)))
+    os::create_private_folder(folder).map_err(|error| {
+        CliError::host(format!("cannot create the data folder {}: {error}", quote_path(folder)))
     })?;
-    let options = Options { durability: service.durability, ..Options::default() };
+    let options = StoreOptions { durability: service.durability, ..StoreOptions::default() };
     let store = Store::open(&folder.join("belljar.db"), &options);
-    store.map(Arc::new).map_err(|error| Failure::host(error.to_string()))
+    store.map(Arc::new).map_err(|error| CliError::host(error.to_string()))
 }
 
 async fn prepare(
     engine: &Arc<Engine>,
     store: Arc<Store>,
-    host: &Host,
+    host: &NativeHost,
     profiles: Profiles,
     (told, key): (ProviderSpec, Result<SealingKey, String>),
-    service: Service,
-    doors: &Doors,
-) -> Result<Arc<World>, Failure> {
-    let failed = |error: belljar_server::Error| Failure::host(error.to_string());
-    let Service { data_dir, host_folders, settings, admin_key, .. } = service;
+    service: ServeSettings,
+    doors: &Listeners,
+) -> Result<Arc<AppState>, CliError> {
+    let failed = |error: belljar_server::Error| CliError::host(error.to_string());
+    let ServeSettings { data_dir, host_folders, settings, admin_key, .. } = service;
     let (engine, places) = (Arc::clone(engine), host.places(&data_dir, host_folders)?);
-    let providers = Providers {
-        catalog: Arc::new(Wired { native: host.provider() }),
-        seeds: told.seeds,
-        usual: told.usual.unwrap_or_else(|| fleet::NATIVE.to_owned()),
+    let providers = InitialProviders {
+        catalog: Arc::new(KindCatalog { native: host.provider() }),
+        seeds: told.configs,
+        usual: told.default_provider.unwrap_or_else(|| provider_kinds::NATIVE.to_owned()),
         key,
     };
     let prepared = belljar_server::prepare(engine, store, places, profiles, providers, settings, admin_key);
@@ -191,14 +192,14 @@ async fn prepare(
     Ok(world)
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {
     let bound = TcpListener::bind(address).await;
-    bound.map_err(|error| Failure::host(format!("cannot listen on {address}: {error}")))
+    bound.map_err(|error| CliError::host(format!("cannot listen on {address}: {error}")))
 }
 
-fn announce(doors: &Doors) -> Result<(), Failure> {
+fn announce(doors: &Listeners) -> Result<(), CliError> {
     let address = |listener: &TcpListener| {
-        listener.local_addr().map_err(|error| Failure::host(format!("listen: {error}")))
+        listener.local_addr().map_err(|error| CliError::host(format!("listen: {error}")))
     };
     if let Some(metrics) = &doors.metrics {
         say::answer(&format!("metrics on http://{}/metrics", address(metrics)?));
@@ -209,7 +210,7 @@ fn announce(doors: &Doors) -> Result<(), Failure> {
 }
 
 /// Waits until standard input closes, which happens even if the parent process is killed with SIGKILL.
-async fn abandoned() {
+async fn stdin_closed() {
     let (held, dropped) = oneshot::channel::<()>();
     // Not a thread of the runtime, which would wait at shutdown for a read that nothing can interrupt.
     std::thread::spawn(move || {
@@ -222,26 +223,26 @@ async fn abandoned() {
 
 /// Checks isolation before serving: every layer must be in force unless degraded mode is allowed; the floor
 /// always must.
-async fn prove(engine: &Engine, allow_degraded: bool) -> Result<(), Failure> {
+async fn check_isolation(engine: &Engine, allow_degraded: bool) -> Result<(), CliError> {
     if let Some(missing) = missing_layers(&engine.capabilities()) {
         if !allow_degraded {
             let advice = "see how to fix it with: belljar doctor; or start anyway with --allow-degraded";
-            return Err(Failure::host(format!("not enforced on this machine: {missing}; {advice}")));
+            return Err(CliError::host(format!("not enforced on this machine: {missing}; {advice}")));
         }
         say::warning(&format!("not enforced on this machine: {missing} (see why with: belljar doctor)"));
     }
     let request = Request { command: Some(vec!["true".to_owned()]), ..Request::default() };
     let admitted = engine.admit(request, HostPaths::default())?;
     let never = Box::pin(std::future::pending());
-    let report = engine.execute("proof".to_owned(), admitted, &mut Blind, never).await?;
+    let report = engine.execute("proof".to_owned(), admitted, &mut DiscardSink, never).await?;
     let missing = |layer: &&Layer| !report.isolation().contains(layer);
-    match Layer::FLOOR.iter().find(missing) {
+    match Layer::MANDATORY.iter().find(missing) {
         None if report.status == Status::Succeeded => Ok(()),
-        None => Err(Failure::host(format!(
+        None => Err(CliError::host(format!(
             "command 'true' failed in the sandbox: {}",
             report.error.unwrap_or_default()
         ))),
-        Some(layer) => Err(Failure::host(format!("a required isolation layer is missing: {layer}"))),
+        Some(layer) => Err(CliError::host(format!("a required isolation layer is missing: {layer}"))),
     }
 }
 

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use belljar_store::{SealingKey, Store};
 
-use super::Service;
+use super::ServeSettings;
 use crate::env::Environment;
-use crate::failure::{Failure, shown};
+use crate::error::{CliError, quote_path};
 use crate::os;
 
 /// Name of the key file in the data folder, unless the configuration sets another file.
@@ -17,23 +17,26 @@ const VARIABLE: &str = "BELLJAR_SECRETS_KEY";
 
 /// Returns the key, or why stored secrets cannot be decrypted. An invalid key prevents the start.
 pub(super) async fn key(
-    service: &Service,
+    service: &ServeSettings,
     environment: &Environment,
     store: &Store,
-) -> Result<Result<SealingKey, String>, Failure> {
+) -> Result<Result<SealingKey, String>, CliError> {
     if let Some(text) = &environment.secrets_key {
         return parse(VARIABLE, text.reveal()).map(Ok);
     }
     let usual = service.data_dir.join(FILE);
     let path = service.secrets_key.as_deref().unwrap_or(&usual);
     match read(path) {
-        Ok(text) => return parse(&shown(path), &text).map(Ok),
+        Ok(text) => return parse(&quote_path(path), &text).map(Ok),
         Err(error) if error.kind() == io::ErrorKind::NotFound && service.secrets_key.is_none() => {}
         Err(error) => {
-            return Err(Failure::invalid(format!("cannot read the secrets key {}: {error}", shown(path))));
+            return Err(CliError::invalid(format!(
+                "cannot read the secrets key {}: {error}",
+                quote_path(path)
+            )));
         }
     }
-    let failed = |error: belljar_store::Error| Failure::host(error.to_string());
+    let failed = |error: belljar_store::Error| CliError::host(error.to_string());
     if store.providers().await.map_err(failed)?.iter().any(|version| version.content.sealed.is_some()) {
         return Ok(Err(format!(
             "the key that encrypted the secrets is missing; restore {FILE} in the data folder, or set \
@@ -41,13 +44,14 @@ pub(super) async fn key(
         )));
     }
     let text = SealingKey::generate().map_err(failed)?;
-    make(path, &text)
-        .map_err(|error| Failure::host(format!("cannot create the secrets key {}: {error}", shown(path))))?;
-    parse(&shown(path), &text).map(Ok)
+    write_key(path, &text).map_err(|error| {
+        CliError::host(format!("cannot create the secrets key {}: {error}", quote_path(path)))
+    })?;
+    parse(&quote_path(path), &text).map(Ok)
 }
 
-fn parse(place: &str, text: &str) -> Result<SealingKey, Failure> {
-    text.parse().map_err(|error: belljar_store::Error| Failure::invalid(format!("{place}: {error}")))
+fn parse(place: &str, text: &str) -> Result<SealingKey, CliError> {
+    text.parse().map_err(|error: belljar_store::Error| CliError::invalid(format!("{place}: {error}")))
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -58,7 +62,7 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 /// Writes the file atomically, readable only for its owner.
-fn make(path: &Path, text: &str) -> io::Result<()> {
+fn write_key(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     writeln!(file, "{text}")?;

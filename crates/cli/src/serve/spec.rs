@@ -5,17 +5,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use belljar_engine::network::Reach;
+use belljar_engine::network::NetworkCeiling;
 use belljar_engine::quantity::{parse_bytes, parse_millis, show_bytes};
 use belljar_engine::sandbox::is_volume_name;
 use belljar_server::Settings;
 use belljar_store::Durability;
 use serde::Deserialize;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
 /// Minimum memory of all sandboxes; with less, not even warm interpreters fit.
-const LEAST_SANDBOX_MEMORY: u64 = 64 << 20;
+const MIN_SANDBOX_MEMORY_BYTES: u64 = 64 << 20;
 
 /// The `[server]` table. Absent settings have defaults.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -69,9 +69,9 @@ pub(crate) struct ServerSpec {
     /// Origins of web pages that may call the server, such as `https://app.example`.
     origins: Vec<String>,
     /// Folders of this machine that sandboxes may mount, by the name used in requests.
-    pub(super) host_folders: BTreeMap<String, HostFolderSpec>,
+    pub(super) host_folders: BTreeMap<String, HostFolderEntry>,
     /// Widest network access that requests may ask for: `none`, `names`, `hosts` or `full`.
-    pub(super) network: Option<Reach>,
+    pub(super) network: Option<NetworkCeiling>,
     /// Failure that a committed result survives: a crash of the `process`, or also a loss of `power`.
     durability: Option<DurabilitySpec>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct ServerSpec {
 /// A folder of this machine that sandboxes may mount.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct HostFolderSpec {
+pub(crate) struct HostFolderEntry {
     pub(crate) path: PathBuf,
     /// Whether sandboxes may write to it.
     #[serde(default)]
@@ -98,7 +98,7 @@ enum DurabilitySpec {
 
 impl ServerSpec {
     /// Validates the settings and fills in defaults.
-    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+    pub(super) fn settings(&self) -> Result<Settings, CliError> {
         let mut settings = Settings::default();
         set(&mut settings.concurrency, count("concurrency", self.concurrency)?);
         set(&mut settings.queue, count("queue", self.queue)?);
@@ -126,14 +126,14 @@ impl ServerSpec {
     }
 
     /// Validates the memory limit of all sandboxes; `most` is what the machine has for them.
-    pub(crate) fn sandbox_memory(&self, most: Option<u64>) -> Result<Option<u64>, Failure> {
+    pub(crate) fn sandbox_memory(&self, most: Option<u64>) -> Result<Option<u64>, CliError> {
         let given = bytes("sandbox_memory", self.sandbox_memory.as_deref())?;
         let wrong = |why: String| Err(refused("sandbox_memory", &why));
         match (given, most) {
-            (Some(bytes), _) if bytes < LEAST_SANDBOX_MEMORY => wrong(format!(
+            (Some(bytes), _) if bytes < MIN_SANDBOX_MEMORY_BYTES => wrong(format!(
                 "{} is too little; the minimum is {}",
                 show_bytes(bytes),
-                show_bytes(LEAST_SANDBOX_MEMORY)
+                show_bytes(MIN_SANDBOX_MEMORY_BYTES)
             )),
             (Some(bytes), Some(most)) if bytes > most => wrong(format!(
                 "{} is more than the {} that this machine has for sandboxes",
@@ -145,7 +145,7 @@ impl ServerSpec {
     }
 
     /// Validates the names of host folders.
-    pub(super) fn host_folders(&self) -> Result<BTreeMap<String, HostFolderSpec>, Failure> {
+    pub(super) fn host_folders(&self) -> Result<BTreeMap<String, HostFolderEntry>, CliError> {
         match self.host_folders.keys().find(|name| !is_volume_name(name)) {
             Some(name) => {
                 let shown = name.escape_debug();
@@ -172,11 +172,11 @@ fn set<T>(value: &mut T, given: Option<T>) {
     }
 }
 
-fn refused(name: &str, why: &str) -> Failure {
-    Failure::invalid(format!("[server] {name}: {why}"))
+fn refused(name: &str, why: &str) -> CliError {
+    CliError::invalid(format!("[server] {name}: {why}"))
 }
 
-fn count(name: &str, given: Option<usize>) -> Result<Option<usize>, Failure> {
+fn count(name: &str, given: Option<usize>) -> Result<Option<usize>, CliError> {
     match given {
         Some(0) => Err(refused(name, "must be above zero")),
         Some(many) if many > 100_000 => Err(refused(name, "too large")),
@@ -185,7 +185,7 @@ fn count(name: &str, given: Option<usize>) -> Result<Option<usize>, Failure> {
 }
 
 /// Validates an origin as browsers send it: lowercase, with nothing after host and port.
-fn origin(given: &str) -> Result<String, Failure> {
+fn origin(given: &str) -> Result<String, CliError> {
     let place = given.strip_prefix("https://").or_else(|| given.strip_prefix("http://")).unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-:[]".contains(&byte);
     if place.is_empty() || !place.bytes().all(is_plain) {
@@ -195,19 +195,19 @@ fn origin(given: &str) -> Result<String, Failure> {
     Ok(given.to_owned())
 }
 
-fn bytes(name: &str, given: Option<&str>) -> Result<Option<u64>, Failure> {
+fn bytes(name: &str, given: Option<&str>) -> Result<Option<u64>, CliError> {
     let parse =
         |text| parse_bytes(text).map_err(|why| refused(name, &why)).and_then(|size| above_zero(name, size));
     given.map(parse).transpose()
 }
 
-fn time(name: &str, given: Option<&str>) -> Result<Option<Duration>, Failure> {
+fn time(name: &str, given: Option<&str>) -> Result<Option<Duration>, CliError> {
     let parse =
         |text| parse_millis(text).map_err(|why| refused(name, &why)).and_then(|ms| above_zero(name, ms));
     Ok(given.map(parse).transpose()?.map(Duration::from_millis))
 }
 
-fn above_zero(name: &str, value: i64) -> Result<u64, Failure> {
+fn above_zero(name: &str, value: i64) -> Result<u64, CliError> {
     u64::try_from(value).ok().filter(|value| *value > 0).ok_or_else(|| refused(name, "must be above zero"))
 }
 
@@ -215,12 +215,12 @@ fn above_zero(name: &str, value: i64) -> Result<u64, Failure> {
 mod tests {
     use super::*;
 
-    fn settings(text: &str) -> Result<Settings, Failure> {
+    fn settings(text: &str) -> Result<Settings, CliError> {
         toml::from_str::<ServerSpec>(text).unwrap().settings()
     }
 
     #[test]
-    fn what_is_given_counts_and_nonsense_is_refused() {
+    fn server_settings_are_validated() {
         let set = settings("concurrency = 3\nmax_body = \"1M\"\ndrain = \"5s\"\nkeep = \"1h\"").unwrap();
         assert_eq!((set.concurrency, set.max_body, set.drain.as_secs()), (3, 1 << 20, 5));
         for wrong in [

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use belljar_server::Tls;
 
-use crate::failure::{Failure, shown};
+use crate::error::{CliError, quote_path};
 use crate::input;
 use crate::os::Hangups;
 
@@ -18,9 +18,12 @@ pub(crate) struct TlsFiles {
 
 impl TlsFiles {
     /// Requires both files or none.
-    pub(super) fn of(certificate: Option<PathBuf>, key: Option<PathBuf>) -> Result<Option<Self>, Failure> {
+    pub(super) fn from_paths(
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+    ) -> Result<Option<Self>, CliError> {
         let missing = |given, other| {
-            Err(Failure::invalid(format!("{given} also needs {other}; TLS needs both, as PEM files")))
+            Err(CliError::invalid(format!("{given} also needs {other}; TLS needs both, as PEM files")))
         };
         match (certificate, key) {
             (Some(certificate), Some(key)) => Ok(Some(Self { certificate, key })),
@@ -31,39 +34,39 @@ impl TlsFiles {
     }
 
     /// Reads the files at start.
-    pub(super) fn load(self) -> Result<Certificate, Failure> {
+    pub(super) fn load(self) -> Result<ServedCertificate, CliError> {
         let (certificate, key) = self.read()?;
         let tls = Tls::new(&certificate, &key).map_err(|error| self.unusable(&error))?;
-        Ok(Certificate { files: self, tls: Arc::new(tls) })
+        Ok(ServedCertificate { files: self, tls: Arc::new(tls) })
     }
 
-    fn read(&self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
-        let named = |flag: &str, failure: Failure| Failure::invalid(format!("{flag}: {}", failure.message));
+    fn read(&self) -> Result<(Vec<u8>, Vec<u8>), CliError> {
+        let named = |flag: &str, failure: CliError| CliError::invalid(format!("{flag}: {}", failure.message));
         Ok((
             input::pem(&self.certificate).map_err(|failure| named("--tls-cert", failure))?,
             input::pem(&self.key).map_err(|failure| named("--tls-key", failure))?,
         ))
     }
 
-    fn unusable(&self, error: &belljar_server::Error) -> Failure {
-        let (certificate, key) = (shown(&self.certificate), shown(&self.key));
-        Failure::invalid(format!("cannot use certificate {certificate} with key {key}: {error}"))
+    fn unusable(&self, error: &belljar_server::Error) -> CliError {
+        let (certificate, key) = (quote_path(&self.certificate), quote_path(&self.key));
+        CliError::invalid(format!("cannot use certificate {certificate} with key {key}: {error}"))
     }
 }
 
 /// A certificate in use.
 #[derive(Debug)]
-pub(super) struct Certificate {
+pub(super) struct ServedCertificate {
     files: TlsFiles,
     tls: Arc<Tls>,
 }
 
-impl Certificate {
+impl ServedCertificate {
     pub(super) fn tls(&self) -> Arc<Tls> {
         Arc::clone(&self.tls)
     }
 
-    fn read_again(&self) -> Result<(), Failure> {
+    fn reload(&self) -> Result<(), CliError> {
         let (certificate, key) = self.files.read()?;
         self.tls.replace(&certificate, &key).map_err(|error| self.files.unusable(&error))
     }
@@ -71,12 +74,12 @@ impl Certificate {
 
 /// Reloads the files on every SIGHUP, forever. Unusable files change nothing. Without a certificate there is
 /// nothing to reload, but SIGHUP must not end the server.
-pub(super) async fn follow(certificate: Option<Certificate>, mut hangups: Hangups) {
+pub(super) async fn reload_on_hangup(certificate: Option<ServedCertificate>, mut hangups: Hangups) {
     loop {
         hangups.next().await;
-        match certificate.as_ref().map(Certificate::read_again) {
+        match certificate.as_ref().map(ServedCertificate::reload) {
             Some(Ok(())) => tracing::info!("certificate reloaded"),
-            Some(Err(Failure { message, .. })) => {
+            Some(Err(CliError { message, .. })) => {
                 tracing::error!(detail = message, "cannot reload the certificate; keeping the current one");
             }
             None => tracing::info!("SIGHUP received, but there is no certificate to reload"),
@@ -89,12 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_without_the_other_is_refused() {
+    fn certificate_and_key_are_required_together() {
         let file = || Some(PathBuf::from("f.pem"));
-        assert_eq!(TlsFiles::of(None, None).unwrap(), None);
-        assert!(TlsFiles::of(file(), file()).unwrap().is_some());
+        assert_eq!(TlsFiles::from_paths(None, None).unwrap(), None);
+        assert!(TlsFiles::from_paths(file(), file()).unwrap().is_some());
         for (certificate, key) in [(file(), None), (None, file())] {
-            let message = TlsFiles::of(certificate, key).unwrap_err().message;
+            let message = TlsFiles::from_paths(certificate, key).unwrap_err().message;
             assert!(message.contains("TLS needs both"), "{message}");
         }
     }

@@ -2,18 +2,18 @@
 
 use std::io::{self, BufRead, Write};
 
-use belljar_engine::catalog::{self, Settings};
+use belljar_engine::catalog::{self, ProviderSettings};
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
-use crate::fleet::{KINDS, Kind, NATIVE};
+use crate::error::CliError;
 use crate::os::hide_typing;
-use crate::provider::typed;
+use crate::provider::parse_setting;
+use crate::provider_kinds::{KINDS, NATIVE, ProviderKind};
 use crate::say;
 
 /// Asks for the provider.
-pub(super) fn kind(usual: Option<&str>) -> Result<&'static Kind, Failure> {
-    let usual = usual.filter(|name| Kind::named(name).is_ok()).unwrap_or(NATIVE);
+pub(super) fn kind(usual: Option<&str>) -> Result<&'static ProviderKind, CliError> {
+    let usual = usual.filter(|name| ProviderKind::find(name).is_ok()).unwrap_or(NATIVE);
     say::note("which provider should run sandboxes?");
     for (number, kind) in (1..).zip(KINDS) {
         say::note(&format!("  {number}  {:<10} {}", kind.name, kind.what));
@@ -22,9 +22,9 @@ pub(super) fn kind(usual: Option<&str>) -> Result<&'static Kind, Failure> {
         let answer = line(&format!("number or name [{usual}]: "))?;
         let by_number = answer.parse::<usize>().ok().and_then(|number| KINDS.get(number.checked_sub(1)?));
         match (answer.as_str(), by_number) {
-            ("", _) => return Ok(Kind::named(usual)?),
+            ("", _) => return Ok(ProviderKind::find(usual)?),
             (_, Some(kind)) => return Ok(kind),
-            (name, None) => match Kind::named(name) {
+            (name, None) => match ProviderKind::find(name) {
                 Ok(kind) => return Ok(kind),
                 Err(error) => say::note(&error.to_string()),
             },
@@ -33,7 +33,7 @@ pub(super) fn kind(usual: Option<&str>) -> Result<&'static Kind, Failure> {
 }
 
 /// Asks for a setting; null keeps its current value.
-pub(super) fn setting(name: &str, property: &Value, now: Option<&Value>) -> Result<Value, Failure> {
+pub(super) fn setting(name: &str, property: &Value, now: Option<&Value>) -> Result<Value, CliError> {
     let secret = property["writeOnly"] == true;
     let usual = now.or_else(|| property.get("default")).filter(|value| !value.is_null());
     let shown = match usual {
@@ -51,17 +51,17 @@ pub(super) fn setting(name: &str, property: &Value, now: Option<&Value>) -> Resu
         if answer.is_empty() {
             return Ok(Value::Null);
         }
-        let value = typed(property, &answer);
+        let value = parse_setting(property, &answer);
         // Checks the one setting against its own part of the schema.
-        let alone = Settings::from_iter([(name.to_owned(), value.clone())]);
-        match catalog::check(&json!({"properties": {name: property}}), &alone) {
+        let alone = ProviderSettings::from_iter([(name.to_owned(), value.clone())]);
+        match catalog::check_settings(&json!({"properties": {name: property}}), &alone) {
             Ok(()) => return Ok(value),
             Err(error) => say::note(&error.to_string()),
         }
     }
 }
 
-fn hidden_line(question: &str) -> Result<String, Failure> {
+fn hidden_line(question: &str) -> Result<String, CliError> {
     let hidden = hide_typing();
     let answer = line(question);
     drop(hidden);
@@ -69,14 +69,14 @@ fn hidden_line(question: &str) -> Result<String, Failure> {
     answer
 }
 
-fn line(question: &str) -> Result<String, Failure> {
-    let failed = |error: io::Error| Failure::host(format!("cannot ask: {error}"));
+fn line(question: &str) -> Result<String, CliError> {
+    let failed = |error: io::Error| CliError::host(format!("cannot ask: {error}"));
     let mut stderr = io::stderr().lock();
     stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush()).map_err(failed)?;
     drop(stderr);
     let mut answer = String::new();
     match io::stdin().lock().read_line(&mut answer).map_err(failed)? {
-        0 => Err(Failure::invalid("no answer; nothing was written")),
+        0 => Err(CliError::invalid("no answer; nothing was written")),
         _ => Ok(answer.trim().to_owned()),
     }
 }

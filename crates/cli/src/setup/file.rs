@@ -4,38 +4,38 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use belljar_engine::catalog::{self, Settings};
+use belljar_engine::catalog::{self, ProviderSettings};
 use serde_json::Value as Json;
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
 use crate::env::Environment;
-use crate::failure::{Failure, shown};
-use crate::fleet::Kind;
+use crate::error::{CliError, quote_path};
 use crate::os;
+use crate::provider_kinds::ProviderKind;
 
 /// Returns the file given by a flag or the environment, else the user's own.
-pub(super) fn place(named: Option<PathBuf>, environment: &Environment) -> Result<PathBuf, Failure> {
+pub(super) fn config_path(named: Option<PathBuf>, environment: &Environment) -> Result<PathBuf, CliError> {
     let own = || environment.config_home.as_ref().map(|folder| folder.join("belljar").join("belljar.toml"));
     named
         .or_else(|| environment.config.clone())
         .or_else(own)
-        .ok_or_else(|| Failure::invalid("no home folder for the configuration; set --config FILE"))
+        .ok_or_else(|| CliError::invalid("no home folder for the configuration; set --config FILE"))
 }
 
 /// Writes the provider settings atomically. A file with a secret is readable only for its owner.
-pub(super) fn write(path: &Path, kind: &Kind, settings: &Settings) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::host(format!("cannot write {}: {error}", shown(path)));
+pub(super) fn write(path: &Path, kind: &ProviderKind, settings: &ProviderSettings) -> Result<(), CliError> {
+    let failed = |error: io::Error| CliError::host(format!("cannot write {}: {error}", quote_path(path)));
     let before = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(failed(error)),
     };
-    let text = changed(&before, kind.name, settings)
-        .map_err(|why| Failure::invalid(format!("{}: {why}; nothing was written", shown(path))))?;
+    let text = edit_document(&before, kind.name, settings)
+        .map_err(|why| CliError::invalid(format!("{}: {why}; nothing was written", quote_path(path))))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    os::private_folder(folder).map_err(failed)?;
+    os::create_private_folder(folder).map_err(failed)?;
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    let secret = catalog::secrets(&kind.schema()).iter().any(|secret| settings.contains_key(*secret));
+    let secret = catalog::secret_names(&kind.schema()).iter().any(|secret| settings.contains_key(*secret));
     if let Ok(known) = fs::metadata(path)
         && !secret
     {
@@ -46,7 +46,7 @@ pub(super) fn write(path: &Path, kind: &Kind, settings: &Settings) -> Result<(),
     Ok(())
 }
 
-fn changed(text: &str, name: &str, settings: &Settings) -> Result<String, String> {
+fn edit_document(text: &str, name: &str, settings: &ProviderSettings) -> Result<String, String> {
     let mut document: DocumentMut = text.parse().map_err(|_| "not valid TOML".to_owned())?;
     let whole = || "[providers] is not a table".to_owned();
     let mut made = Table::new();
@@ -85,17 +85,18 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_else_the_file_says_stays() {
+    fn other_content_of_the_file_is_preserved() {
         let before = "# mine\n[warm]\nmode = \"off\" # quiet\n[providers.docker]\nimage = \"old\"\npool = 1\ninstead = [\"native\"]\n";
         let settings = json!({"image": "new", "pull": true, "runtime": null}).as_object().unwrap().clone();
-        let text = changed(before, "docker", &settings).unwrap();
+        let text = edit_document(before, "docker", &settings).unwrap();
         assert!(text.starts_with("# mine\n[warm]\nmode = \"off\" # quiet\n"), "{text}");
         let read: toml::Table = text.parse().unwrap();
         assert_eq!(read["providers"]["usual"].as_str(), Some("docker"));
         let wanted = "image = \"new\"\npull = true\ninstead = [\"native\"]\n".parse::<toml::Table>().unwrap();
         assert_eq!(read["providers"]["docker"].as_table(), Some(&wanted));
-        let fresh: toml::Table = changed("", "native", &Settings::new()).unwrap().parse().unwrap();
+        let fresh: toml::Table =
+            edit_document("", "native", &ProviderSettings::new()).unwrap().parse().unwrap();
         assert_eq!(fresh["providers"]["usual"].as_str(), Some("native"));
-        assert!(changed("[providers\n", "native", &Settings::new()).is_err());
+        assert!(edit_document("[providers\n", "native", &ProviderSettings::new()).is_err());
     }
 }

@@ -7,16 +7,16 @@ mod file;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
-use belljar_engine::catalog::{self, Settings};
-use belljar_server::Seed;
+use belljar_engine::catalog::{self, ProviderSettings};
+use belljar_server::InitialProviderConfig;
 use clap::Args;
 use serde_json::Value;
 
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::{Failure, shown};
-use crate::fleet::{KINDS, Kind};
-use crate::provider::{Given, test_here};
+use crate::error::{CliError, quote_path};
+use crate::provider::{TypedSetting, test_here};
+use crate::provider_kinds::{KINDS, ProviderKind};
 use crate::say;
 
 const EXAMPLES: &str = "\
@@ -35,7 +35,7 @@ pub(crate) struct SetupArgs {
     provider: Option<String>,
     /// A setting of the provider; KEY=@FILE reads the value from a file
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "provider")]
-    settings: Vec<Given>,
+    settings: Vec<TypedSetting>,
     /// Write the configuration even if the test fails
     #[arg(long)]
     anyway: bool,
@@ -47,16 +47,20 @@ pub(crate) fn run(
     named_file: Option<PathBuf>,
     environment: &Environment,
     mut config: Config,
-) -> Result<u8, Failure> {
-    let path = file::place(named_file, environment)?;
+) -> Result<u8, CliError> {
+    let path = file::config_path(named_file, environment)?;
     let (kind, settings) = match &args.provider {
-        Some(name) => told(Kind::named(name)?, args.settings, environment)?,
-        None => asked(&config, environment)?,
+        Some(name) => settings_from_flags(ProviderKind::find(name)?, args.settings, environment)?,
+        None => ask_settings(&config, environment)?,
     };
-    catalog::check(&kind.schema(), &settings)?;
-    let instead = config.providers.seeds.get(kind.name).map(|seed| seed.instead.clone()).unwrap_or_default();
-    config.providers.seeds.insert(kind.name.to_owned(), Seed { settings: settings.clone(), instead });
-    config.providers.usual = Some(kind.name.to_owned());
+    catalog::check_settings(&kind.schema(), &settings)?;
+    let instead =
+        config.providers.configs.get(kind.name).map(|seed| seed.instead.clone()).unwrap_or_default();
+    config
+        .providers
+        .configs
+        .insert(kind.name.to_owned(), InitialProviderConfig { settings: settings.clone(), instead });
+    config.providers.default_provider = Some(kind.name.to_owned());
     say::note(&format!("testing provider '{}'", kind.name));
     let failed = match test_here(kind.name, config, environment, false) {
         Ok(status) => status != 0,
@@ -66,42 +70,45 @@ pub(crate) fn run(
         }
     };
     if failed && !args.anyway {
-        return Err(Failure::host("the test failed and nothing was written; write it anyway with --anyway"));
+        return Err(CliError::host("the test failed and nothing was written; write it anyway with --anyway"));
     }
     file::write(&path, kind, &settings)?;
     say::answer(&format!(
         "wrote {}; 'belljar run' now uses provider '{}', and so does a server at its first start",
-        shown(&path),
+        quote_path(&path),
         kind.name
     ));
     Ok(u8::from(failed))
 }
 
 /// Returns the settings from the flags, and from the environment where no flag is given.
-fn told(
-    kind: &'static Kind,
-    given: Vec<Given>,
+fn settings_from_flags(
+    kind: &'static ProviderKind,
+    given: Vec<TypedSetting>,
     environment: &Environment,
-) -> Result<(&'static Kind, Settings), Failure> {
-    let (schema, mut settings) = (kind.schema(), environment.about(kind));
+) -> Result<(&'static ProviderKind, ProviderSettings), CliError> {
+    let (schema, mut settings) = (kind.schema(), environment.provider_settings(kind));
     for one in given {
-        one.over(&mut settings, &schema)?;
+        one.apply_to(&mut settings, &schema)?;
     }
     Ok((kind, settings))
 }
 
 /// Asks the user for settings; current values and the environment are the defaults.
-fn asked(config: &Config, environment: &Environment) -> Result<(&'static Kind, Settings), Failure> {
+fn ask_settings(
+    config: &Config,
+    environment: &Environment,
+) -> Result<(&'static ProviderKind, ProviderSettings), CliError> {
     if !io::stdin().is_terminal() {
         let known: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
-        return Err(Failure::invalid(format!(
+        return Err(CliError::invalid(format!(
             "standard input is not a terminal, so setup cannot ask; set --provider to one of {}",
             known.join(", ")
         )));
     }
-    let kind = ask::kind(config.providers.usual.as_deref())?;
-    let mut settings = environment.about(kind);
-    if let Some(seed) = config.providers.seeds.get(kind.name) {
+    let kind = ask::kind(config.providers.default_provider.as_deref())?;
+    let mut settings = environment.provider_settings(kind);
+    if let Some(seed) = config.providers.configs.get(kind.name) {
         settings.extend(seed.settings.clone());
     }
     let schema = kind.schema();

@@ -99,7 +99,7 @@ fn ten_thousand_idle_and_slow_connections() {
 }
 
 #[test]
-fn who_only_connects_leaves_files_to_what_runs() {
+fn idle_connections_leave_descriptors_for_runs() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_belljar")]);

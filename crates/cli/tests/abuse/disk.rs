@@ -101,8 +101,8 @@ fn a_full_disk_refuses_new_work_and_heals() {
 }
 
 #[test]
-fn without_room_for_another_file_everything_goes_on() {
-    if skipped("without_room_for_another_file_everything_goes_on") {
+fn running_out_of_inodes_is_survived() {
+    if skipped("running_out_of_inodes_is_survived") {
         return;
     }
     let place = Place::new("size=64m,nr_inodes=40");
@@ -115,8 +115,8 @@ fn without_room_for_another_file_everything_goes_on() {
 }
 
 #[test]
-fn a_folder_that_takes_nothing_is_said_at_the_start() {
-    if skipped("a_folder_that_takes_nothing_is_said_at_the_start") {
+fn an_unwritable_data_folder_is_reported_at_start() {
+    if skipped("an_unwritable_data_folder_is_reported_at_start") {
         return;
     }
     for (options, why) in [("ro", "ead-only"), ("nr_inodes=1", "o space"), ("size=4k", "no room")] {

@@ -73,7 +73,7 @@ fn huge_bodies_are_refused_within_bounds() {
 }
 
 #[test]
-fn a_batch_takes_no_such_line_and_goes_on() {
+fn a_batch_refuses_a_hostile_line_and_continues() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let deep = format!("{{\"metadata\":{}\n", "{\"a\":".repeat(100_000));

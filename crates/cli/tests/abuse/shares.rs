@@ -68,7 +68,7 @@ fn sleeping_executions_of_one_tenant_do_not_delay_another() {
 }
 
 #[test]
-fn executions_inside_sandboxes_take_turns_too() {
+fn executions_in_sandboxes_are_scheduled_fairly() {
     let tenants = Tenants::new("concurrency = 2");
     let sleep = json!({"command": ["sleep", "600"], "wait": false, "limits": {"timeout_ms": 60_000}});
     for _ in 0..3 {
@@ -83,7 +83,7 @@ fn executions_inside_sandboxes_take_turns_too() {
 }
 
 #[test]
-fn announced_bodies_of_one_tenant_take_nothing_from_another() {
+fn announced_bodies_of_one_tenant_do_not_block_another() {
     let tenants = Tenants::new("");
     let address = tenants.server.url.trim_start_matches("http://");
     let head = format!(

@@ -28,7 +28,7 @@ fn run(server: &Server, request: &Value) -> Value {
 }
 
 #[test]
-fn no_word_is_an_option_or_a_command_of_ours() {
+fn user_words_are_never_options_or_commands() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let program = "import os, sys; print(ascii(sys.argv[1:]), ascii(os.environ['WORD']))";
@@ -57,7 +57,7 @@ fn no_word_is_an_option_or_a_command_of_ours() {
 }
 
 #[test]
-fn bytes_of_our_protocols_are_bytes() {
+fn protocol_bytes_in_streams_are_plain_data() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let mut bytes: Vec<u8> = (0..=255).collect();

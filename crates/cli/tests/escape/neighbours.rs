@@ -4,7 +4,7 @@ use super::programs::{Case, Verdict};
 use crate::common::{Live, run};
 
 pub(crate) const CASES: &[Case] = &[
-    ("neighbours::have_no_way_to_each_other", no_way),
+    ("neighbours::have_no_way_to_each_other", sandboxes_cannot_find_each_other),
     ("neighbours::have_different_users", different_users),
 ];
 
@@ -45,7 +45,7 @@ const SEEKS: &str = "import ctypes, os, socket\n\
     print(found)\n\
     print(open('/proc/self/uid_map').read().split()[1])\n";
 
-fn no_way() -> Verdict {
+fn sandboxes_cannot_find_each_other() -> Verdict {
     let mut offering = Live::start(&["-c", OFFERS]);
     let ready = offering.first_line();
     if ready.parse::<u32>().is_err() {

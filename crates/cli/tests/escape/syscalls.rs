@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use belljar_jail::seccomp::{Arch, allowed};
+use belljar_jail::seccomp::{Arch, allowed_calls};
 
 use super::programs::{Case, Verdict, cannot_run};
 use crate::common::{beside, run};
@@ -16,7 +16,7 @@ const MOST: usize = 200;
 
 fn table() -> Verdict {
     for arch in [Arch::X86_64, Arch::Aarch64] {
-        let count = allowed(arch).count();
+        let count = allowed_calls(arch).count();
         println!("system calls that can reach the kernel, by the table for {arch:?}: {count}");
         if count > MOST {
             return Err(format!("{count} are more than {MOST}"));
@@ -45,7 +45,7 @@ fn tried() -> Verdict {
         return Err(format!("the numbers were not tried: {}", answer.json));
     }
     let arch = if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 };
-    let known: BTreeSet<u32> = allowed(arch).map(|(_, number)| number).collect();
+    let known: BTreeSet<u32> = allowed_calls(arch).map(|(_, number)| number).collect();
     let is_stranger = |number: &&u32| !PAST_EVERY_FILTER.contains(number);
     let strangers: Vec<_> = reached.difference(&known).filter(is_stranger).collect();
     if reached.len() > MOST || !strangers.is_empty() {

@@ -14,7 +14,7 @@ const LOOK: &str = "import pytest, requests, subprocess, pwd\n\
 const FOUND: &str = "1000 b'42\\n'\n";
 
 #[test]
-fn what_is_missing_for_a_build_is_told() {
+fn missing_build_tools_are_reported() {
     let world = World::new(&[]);
     let build = |words: &[&str]| {
         let mut command = world.command();
@@ -41,7 +41,7 @@ fn ready(test: &str) -> bool {
 }
 
 #[test]
-fn docker_gets_the_same_image_on_a_base_and_from_packages() {
+fn docker_builds_match_with_and_without_a_base() {
     let test = "images that Docker builds";
     if !ready(test) {
         return;

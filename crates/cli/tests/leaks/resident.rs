@@ -5,10 +5,10 @@ use std::sync::Arc;
 use belljar_engine::Engine;
 use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profiles;
-use belljar_engine::provider::{Flow, Sink, Stream};
+use belljar_engine::provider::{Sink, SinkControl, Stream};
 use belljar_engine::request::{HostPaths, Request};
 use belljar_engine::warm::WarmSettings;
-use belljar_providers::native::{Launched, Native};
+use belljar_providers::native::{Native, SpawnedLauncher};
 use serde_json::{Value, json};
 
 /// Runs until everything that is kept between runs exists.
@@ -16,14 +16,14 @@ const WARM_UP: usize = 20;
 const RUNS: usize = 60;
 
 pub(crate) fn descriptors() -> Result<(), String> {
-    let launched = Launched::start().map_err(|error| error.to_string())?;
+    let launched = SpawnedLauncher::start().map_err(|error| error.to_string())?;
     let launcher = newest_child().ok_or("no launcher process found")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
         let native =
             Native::connect(launched, WarmSettings::default()).await.map_err(|error| error.to_string())?;
-        let engine = Engine::new(Arc::new(native), Profiles::shipped(), Limits::CEILING);
+        let engine = Engine::new(Arc::new(native), Profiles::built_in(), Limits::CEILING);
         for number in 0..WARM_UP {
             execute(&engine, number).await?;
         }
@@ -94,7 +94,7 @@ fn newest_child() -> Option<u32> {
 struct Blind;
 
 impl Sink for Blind {
-    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
-        Flow::Continue
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> SinkControl {
+        SinkControl::Continue
     }
 }

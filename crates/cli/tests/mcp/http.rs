@@ -79,7 +79,7 @@ fn last(reply: &Reply) -> Value {
 }
 
 #[test]
-fn sessions_are_their_tenants_and_take_their_sandboxes_along() {
+fn sessions_belong_to_a_tenant_and_close_their_sandboxes() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let other = server.tenant("other", json!({}));
@@ -114,7 +114,7 @@ fn sessions_are_their_tenants_and_take_their_sandboxes_along() {
 }
 
 #[test]
-fn only_those_with_a_key_and_from_here_get_in_and_the_rest_is_bounded() {
+fn keys_and_origins_are_checked_and_bodies_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "max_body = \"64K\"\norigins = [\"https://app.example\"]");
     let list = request(1, "tools/list", json!({}));
@@ -141,7 +141,7 @@ fn only_those_with_a_key_and_from_here_get_in_and_the_rest_is_bounded() {
 }
 
 #[test]
-fn a_tenant_has_so_many_sessions_and_no_more() {
+fn sessions_per_tenant_are_limited() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let other = server.tenant("other", json!({}));
@@ -168,7 +168,7 @@ fn a_tenant_has_so_many_sessions_and_no_more() {
 }
 
 #[test]
-fn neither_code_nor_key_is_in_the_log() {
+fn the_log_contains_neither_code_nor_keys() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let mut command = Command::new("sh");
@@ -205,7 +205,7 @@ fn a_cancelled_call_over_http_leaves_nothing_running() {
 }
 
 #[test]
-fn whoever_opens_a_sandbox_over_http_hears_of_its_packages() {
+fn opening_a_sandbox_over_http_reports_installs() {
     let Some(installers) = packages("installers").filter(|_| everything()) else {
         return skip("packages of a sandbox over HTTP", "only with ./test --all");
     };
@@ -219,7 +219,7 @@ fn whoever_opens_a_sandbox_over_http_hears_of_its_packages() {
 }
 
 #[test]
-fn a_model_s_call_is_answered_in_its_own_words() {
+fn tool_calls_are_answered_in_the_callers_format() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let input = json!({"language": "python", "code": "print(6 * 7)"});

@@ -118,7 +118,7 @@ fn hears_of_the_install(told: &[Value], answer: &Value) {
 }
 
 #[test]
-fn whoever_opens_a_sandbox_hears_of_its_packages() {
+fn opening_a_sandbox_reports_installs() {
     let Some(installers) = packages("installers") else {
         return skip("packages of a sandbox", "uv is not installed; ./test installs it");
     };
@@ -132,7 +132,7 @@ fn whoever_opens_a_sandbox_hears_of_its_packages() {
 }
 
 #[test]
-fn the_revision_without_sessions_needs_no_beginning() {
+fn the_sessionless_revision_needs_no_initialization() {
     let mut client = Client::start();
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -38,7 +38,7 @@ fn has_no(name: &str, folder: &Path) -> bool {
 }
 
 #[test]
-fn sources_are_refused_by_default_and_built_where_a_profile_says_so() {
+fn sources_are_only_built_if_the_profile_allows_it() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }
@@ -98,7 +98,7 @@ fn a_build_sees_nothing_and_leaves_nothing() {
 }
 
 #[test]
-fn a_build_that_fails_is_told_and_the_code_is_not_run() {
+fn a_failed_build_is_reported_and_nothing_runs() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }
@@ -122,7 +122,7 @@ fn a_build_that_fails_is_told_and_the_code_is_not_run() {
 }
 
 #[test]
-fn sources_are_what_the_registry_and_the_list_say() {
+fn sources_must_match_their_hashes() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }
@@ -147,7 +147,7 @@ fn sources_are_what_the_registry_and_the_list_say() {
 
 /// The newest version has only sources, with a dependency that does not exist; an older one has a wheel.
 #[test]
-fn what_was_built_in_vain_is_not_installed() {
+fn a_version_with_unsatisfiable_sources_is_skipped() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }
@@ -162,7 +162,7 @@ fn what_was_built_in_vain_is_not_installed() {
 }
 
 #[test]
-fn the_server_answers_that_a_build_failed() {
+fn the_server_reports_a_failed_build() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }
@@ -186,7 +186,7 @@ fn the_server_answers_that_a_build_failed() {
 }
 
 #[test]
-fn real_sources_are_built_and_what_is_written_in_c_as_well() {
+fn real_sources_and_c_extensions_are_built() {
     if !all_tests() {
         return skip("real sources", "they take long; only with ./test --all");
     }
@@ -225,7 +225,7 @@ fn install_scripts_see_nothing_and_leave_nothing() {
 }
 
 #[test]
-fn install_scripts_that_fail_are_told() {
+fn failed_install_scripts_are_reported() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }

@@ -44,7 +44,7 @@ fn all_named(folder: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn an_images_own_python_gets_no_credentials_and_no_cache_of_others() {
+fn an_images_own_python_gets_no_credentials_and_no_shared_cache() {
     let busybox = ["/bin/busybox", "/usr/bin/busybox"].map(Path::new);
     let Some(busybox) = busybox.into_iter().find(|path| path.exists()) else {
         return skip("an image of its own", "busybox is not installed");

@@ -32,7 +32,7 @@ fn refused(answer: &Answer, why: &str) {
 }
 
 #[test]
-fn a_lock_of_python_decides_about_versions_and_files() {
+fn a_python_lock_pins_versions_and_files() {
     for kit in kits() {
         let world = world!(*kit);
         let pinned = |hash: &str| {
@@ -60,7 +60,7 @@ fn a_lock_of_python_decides_about_versions_and_files() {
 }
 
 #[test]
-fn a_lock_of_javascript_decides_about_versions_and_files() {
+fn a_javascript_lock_pins_versions_and_files() {
     for kit in kits() {
         let world = world!(*kit);
         let npm = |hash: &str| {
@@ -88,7 +88,7 @@ fn a_lock_of_javascript_decides_about_versions_and_files() {
 }
 
 #[test]
-fn what_is_no_lock_or_comes_from_elsewhere_is_refused() {
+fn invalid_locks_and_foreign_sources_are_refused() {
     let world = world!(Kit::Fast);
     refused(&beside(&world, "poetry.lock", "[[package]", &PYTHON), "poetry.lock: ");
     let elsewhere =

@@ -86,7 +86,7 @@ fn sees_no_packages(zygote: &Path) {
 }
 
 #[test]
-fn a_warm_node_sees_nothing_of_the_packages_that_its_runs_use() {
+fn a_warm_node_does_not_see_the_packages_of_its_runs() {
     if !is_root() {
         return skip("a zygote from outside", "only root may inspect it");
     }

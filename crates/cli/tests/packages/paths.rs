@@ -96,7 +96,7 @@ const SHOW: &str = "import bell_a, os\n\
     print(bell_a.version, bell_a.__file__, os.path.isdir('/opt/belljar/python'))";
 
 #[test]
-fn a_profile_keeps_its_versions_until_its_lock_is_renewed() {
+fn a_profile_keeps_its_versions_until_its_lock_is_updated() {
     for kit in kits() {
         let world = world!(*kit);
         make_module(&world, "bell_a", "1.0", &[]);
@@ -122,7 +122,7 @@ fn a_profile_keeps_its_versions_until_its_lock_is_renewed() {
 }
 
 #[test]
-fn a_request_keeps_to_its_profiles_versions_where_it_can() {
+fn a_request_uses_its_profiles_versions_if_possible() {
     for kit in kits() {
         let world = world!(*kit);
         make_module(&world, "bell_a", "1.0", &[]);
@@ -148,7 +148,7 @@ fn a_request_keeps_to_its_profiles_versions_where_it_can() {
 }
 
 #[test]
-fn a_file_that_came_with_the_code_is_no_operator() {
+fn an_untrusted_file_cannot_act_as_operator() {
     let world = world!(Kit::Fast);
     make_module(&world, "bell_a", "1.0", &[]);
     let project = world.folder().join("project");
@@ -176,7 +176,7 @@ fn a_file_that_came_with_the_code_is_no_operator() {
 
 /// Commands and code in a long-lived sandbox find its packages at the same path at any time.
 #[test]
-fn a_living_sandbox_has_the_same_path() {
+fn a_long_lived_sandbox_has_the_same_path() {
     let world = world!(Kit::Fast);
     make_hooks(&world);
     let mut command = world.with_only_links();
@@ -243,7 +243,7 @@ fn ask_until(batch: &mut Conversation, mode: &str, line: &Value) -> Value {
 
 /// A program's mount table names no folder of Belljar on the host.
 #[test]
-fn mounts_do_not_tell_where_packages_are_on_the_host() {
+fn mounts_do_not_reveal_host_folders() {
     let world = world!(Kit::Fast);
     make_module(&world, "bell_a", "1.0", &[]);
     make_module(&world, "bell_b", "1.0", &[]);
@@ -272,7 +272,7 @@ fn mounts_do_not_tell_where_packages_are_on_the_host() {
 /// Hooks and modules of packages that a warm interpreter runs before the program have no frames below them,
 /// except that of the hook that a cold interpreter has as well.
 #[test]
-fn what_packages_run_first_has_no_frame_of_a_warm_interpreter_below() {
+fn package_hooks_have_no_frames_of_a_warm_interpreter() {
     let world = world!(Kit::Fast);
     let module = "import sys\nframe, files = sys._getframe(), set()\n\
         while frame: files.add(frame.f_code.co_filename); frame = frame.f_back\n";

@@ -34,7 +34,7 @@ fn archives(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn one_machine_installs_and_the_other_takes_it() {
+fn machines_share_layers_through_a_folder() {
     let (here, there) = (world!(Kit::Fast), world!(Kit::Fast));
     let shared = here.folder().join("shared");
     let settings = format!("shared_cache = \"file://{}\"", shared.display());
@@ -57,7 +57,7 @@ fn one_machine_installs_and_the_other_takes_it() {
 }
 
 #[test]
-fn a_cache_that_never_answers_costs_the_time_that_was_set() {
+fn an_unresponsive_cache_times_out() {
     if !all_tests() {
         return skip("a silent cache", "only with ./test --all");
     }
@@ -128,7 +128,7 @@ impl Drop for Bucket {
 }
 
 #[test]
-fn a_bucket_is_a_shared_cache_too() {
+fn machines_share_layers_through_s3() {
     if !all_tests() {
         return skip("a bucket", "an S3 server takes long to start; only with ./test --all");
     }

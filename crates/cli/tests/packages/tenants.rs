@@ -43,7 +43,7 @@ fn all_named(folder: &Path, name: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_tenant_has_layers_and_caches_of_its_own() {
+fn tenants_have_separate_layers_and_caches() {
     let world = world!(Kit::Fast);
     let server = server(&world, "");
     let (ada, bob) = (server.tenant("ada", json!({})), server.tenant("bob", json!({})));
@@ -106,7 +106,7 @@ fn a_tenant_has_layers_and_caches_of_its_own() {
 }
 
 #[test]
-fn tenants_share_where_an_administrator_says_so() {
+fn tenants_share_layers_if_configured() {
     if !all_tests() {
         return skip("tenants that share", "only with ./test --all");
     }

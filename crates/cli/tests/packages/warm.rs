@@ -29,7 +29,7 @@ fn until_waiting(batch: &mut Conversation, line: &Value, version: &str) -> Value
 }
 
 #[test]
-fn what_is_used_often_waits_imported_and_each_run_has_its_own() {
+fn frequently_used_modules_are_preimported_per_layer() {
     let world = world!(Kit::Fast);
     let mut batch =
         Conversation::by(world.command(), "mode = \"pool\"", &["--language", "python", "-c", "0"]);
@@ -55,7 +55,7 @@ fn what_is_used_often_waits_imported_and_each_run_has_its_own() {
 }
 
 #[test]
-fn the_profile_for_data_draws_plots() {
+fn the_data_profile_draws_plots() {
     if !all_tests() {
         return skip("the profile for data", "its packages take long; only with ./test --all");
     }

@@ -59,7 +59,7 @@ fn none_is_left(name: &str, when: &str) {
 
 /// A wheel that uses every hook of the interpreter, run twenty times by a tenant of a server.
 #[test]
-fn what_a_request_brings_runs_only_where_everything_holds_it() {
+fn package_code_runs_only_fully_confined() {
     let world = world!(Kit::Fast);
     // Process names are short.
     let name = format!("evil-{}", std::process::id());
@@ -119,7 +119,7 @@ const TEAM: &str = "[profiles.team]\npackages = [\"bell-team\"]\npreimports = [\
 
 /// A hostile preimported module of the operator: it forges the replies about warm children, and is detected.
 #[test]
-fn a_zygote_that_lies_about_its_children_is_caught() {
+fn a_zygote_that_forges_children_is_detected() {
     let world = world!(Kit::Fast);
     if !cfg!(target_arch = "x86_64") {
         return crate::expect::skip("a forging zygote", "its system calls are those of x86-64");
@@ -214,7 +214,7 @@ fn a_module_that_speaks_to_the_launcher_ends_only_its_own_fork() {
 
 /// Closing the last copy of a descriptor may block or do work, so the launcher accepts none from tenant code.
 #[test]
-fn the_launcher_takes_no_descriptor_from_a_tenants_module() {
+fn the_launcher_accepts_no_descriptors_from_tenant_code() {
     let world = world!(Kit::Fast);
     world.make_wheel("six", "99.0", &[], &[("six.py", include_str!("zygote/linger.py"))]);
     let server = server(&world, "");
@@ -231,7 +231,7 @@ fn the_launcher_takes_no_descriptor_from_a_tenants_module() {
 
 /// Tries everything that a hostile zygote could attempt.
 #[test]
-fn a_zygote_makes_no_namespace_and_no_mount() {
+fn a_zygote_cannot_create_namespaces_or_mounts() {
     let world = world!(Kit::Fast);
     if !cfg!(target_arch = "x86_64") {
         return crate::expect::skip("a probing zygote", "its system calls are those of x86-64");

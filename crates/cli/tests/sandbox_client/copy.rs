@@ -71,7 +71,7 @@ fn folders_go_both_ways() {
 }
 
 #[test]
-fn a_refusal_is_heard_amid_a_long_body() {
+fn an_early_error_response_is_read_during_an_upload() {
     // The fake server responds without reading the body, and closes the connection.
     let fake = Fake::start(|request| match request.method.as_str() {
         "GET" => (404, Vec::new()),
@@ -163,7 +163,7 @@ fn no_archive_writes_outside_of_its_folder() {
 }
 
 #[test]
-fn links_that_are_there_are_replaced_and_never_followed() {
+fn existing_links_are_replaced_and_never_followed() {
     let around = tempfile::tempdir().unwrap();
     let inner = around.path().join("inner");
     std::fs::create_dir(&inner).unwrap();
@@ -189,7 +189,7 @@ fn links_that_are_there_are_replaced_and_never_followed() {
 }
 
 #[test]
-fn an_archive_that_is_cut_or_has_endless_names_is_refused() {
+fn truncated_archives_and_endless_names_are_refused() {
     let inner = tempfile::tempdir().unwrap();
     let mut cut = crafted(&[(EntryType::Regular, "a", "content")]);
     cut.truncate(515);

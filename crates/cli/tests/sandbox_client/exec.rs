@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{Place, piped};
 
 #[test]
-fn streams_are_exact_and_apart() {
+fn streams_are_exact_and_separate() {
     let place = Place::new();
     let program = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 2000); sys.stderr.buffer.write(b'\\xff\\xe9')";
     let output = place.run(&["exec", &place.id, "--", "python3", "-c", program]);
@@ -26,7 +26,7 @@ fn streams_are_exact_and_apart() {
 }
 
 #[test]
-fn the_status_is_the_commands() {
+fn the_exit_status_is_the_commands() {
     let place = Place::new();
     let status = |line: &str| place.run(&["exec", &place.id, "--", "sh", "-c", line]).status.code();
     assert_eq!(status("exit 3"), Some(3));
@@ -51,7 +51,7 @@ fn standard_input_is_passed_on() {
 }
 
 #[test]
-fn a_detached_command_is_looked_after_by_its_number() {
+fn a_detached_command_is_managed_by_number() {
     let place = Place::new();
     let line = "echo out; echo err >&2; read go < /tmp/pipe; echo more; sleep 60";
     place.text(&["exec", &place.id, "--", "mkfifo", "/tmp/pipe"]);
@@ -78,7 +78,7 @@ fn interrupt(child: &Child) {
 }
 
 #[test]
-fn the_first_interrupt_is_the_commands_and_the_second_is_ours() {
+fn the_first_interrupt_is_forwarded_and_the_second_kills() {
     let place = Place::new();
     let line = "trap 'echo interrupted' INT; echo ready; while :; do sleep 0.05; done";
     let mut child = piped(place.command(&["exec", &place.id, "--", "bash", "-c", line]));
@@ -98,7 +98,7 @@ fn the_first_interrupt_is_the_commands_and_the_second_is_ours() {
 }
 
 #[test]
-fn a_command_whose_output_nobody_reads_is_ended() {
+fn a_command_with_closed_output_is_killed() {
     let place = Place::new();
     let mut child = piped(place.command(&["exec", &place.id, "--", "yes"]));
     let mut some = [0; 4];

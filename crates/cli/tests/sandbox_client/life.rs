@@ -36,7 +36,7 @@ fn hosts_are_listed_and_changed() {
 }
 
 #[test]
-fn a_sandbox_is_as_it_was_asked_for() {
+fn a_sandbox_has_the_requested_settings() {
     let place = Place::new();
     let asked = [
         &[
@@ -82,7 +82,7 @@ fn a_sandbox_is_as_it_was_asked_for() {
 }
 
 #[test]
-fn code_runs_in_a_sandbox_that_is_there() {
+fn code_runs_in_an_existing_sandbox() {
     let place = Place::new();
     place.text(&["exec", &place.id, "-c", "open('kept', 'w').write('42')"]);
     assert_eq!(place.text(&["exec", &place.id, "-c", "cat kept", "--language", "bash"]), "42");
@@ -93,7 +93,7 @@ fn code_runs_in_a_sandbox_that_is_there() {
 }
 
 #[test]
-fn who_cannot_go_on_hears_what_to_do() {
+fn errors_say_what_to_do() {
     let place = Place::new();
     let said = refusal(&mut client("http://127.0.0.1:9", &["list"]));
     assert!(said.contains("belljar serve") && said.contains("BELLJAR_SERVER"), "{said}");
@@ -103,7 +103,7 @@ fn who_cannot_go_on_hears_what_to_do() {
 }
 
 #[test]
-fn volumes_and_snapshots_are_asked_for_as_the_server_has_them() {
+fn volume_and_snapshot_requests_match_the_api() {
     let fake = Fake::start(|request| match request.path.as_str() {
         "/v1/sandboxes/sbx_1/snapshots" => (201, br#"{"id":"snap_1"}"#.to_vec()),
         "/v1/snapshots" => (200, br#"{"snapshots":[{"id":"snap_1","label":"\u001b[2J"}]}"#.to_vec()),

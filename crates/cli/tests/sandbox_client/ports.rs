@@ -54,7 +54,7 @@ fn a_port_is_reached_through_the_server() {
 }
 
 #[test]
-fn changes_are_told_as_they_happen() {
+fn file_changes_are_printed_as_they_happen() {
     let place = Place::new();
     let mut watch = Killed(piped(place.command(&["watch", &place.id, ".", "--recursive", "--json"])));
     let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();

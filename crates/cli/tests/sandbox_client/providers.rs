@@ -27,7 +27,7 @@ fn served_by(server: &Server) -> Value {
 }
 
 #[test]
-fn a_server_is_told_about_providers_and_remembers() {
+fn provider_settings_persist_on_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let key = folder.path().join("secrets.key");
@@ -76,7 +76,7 @@ fn a_server_is_told_about_providers_and_remembers() {
 }
 
 #[test]
-fn a_key_that_cannot_be_one_is_a_reason_not_to_start() {
+fn an_invalid_secrets_key_prevents_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let start = |key: &str| {
         let mut command = belljar();
@@ -101,7 +101,7 @@ fn setup(file: &Path, words: &[&str]) -> Command {
 }
 
 #[test]
-fn set_up_ends_with_a_program_that_ran_and_writes_nothing_else() {
+fn setup_tests_the_provider_before_writing() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("belljar.toml");
     let done = setup(&file, &["--provider", "simulated"]).output().unwrap();
@@ -136,7 +136,7 @@ fn set_up_ends_with_a_program_that_ran_and_writes_nothing_else() {
 }
 
 #[test]
-fn a_key_from_the_environment_seeds_a_service_and_is_seen_by_nobody() {
+fn a_service_key_from_the_environment_is_never_shown() {
     const SECRET: &str = "e2b_hunter2_and_then_some";
     let folder = tempfile::tempdir().unwrap();
     let (file, log) = (folder.path().join("belljar.toml"), folder.path().join("log"));

@@ -40,7 +40,7 @@ fn a_shell_has_the_size_of_the_terminal_and_its_own_status() {
 }
 
 #[test]
-fn people_detach_join_and_share() {
+fn terminals_can_be_detached_joined_and_shared() {
     let place = Place::new();
     let mut first = Pty::start(&place.command(&["shell", &place.id, "--", "bash", "--norc"]), 24, 80);
     first.type_in("echo st''arted\n");
@@ -60,7 +60,7 @@ fn people_detach_join_and_share() {
 }
 
 #[test]
-fn a_terminal_is_put_back_by_signals_and_by_the_end_of_the_sandbox() {
+fn the_terminal_is_restored_on_signals_and_sandbox_end() {
     let place = Place::new();
     for (signal, status) in [("-TERM", 143), ("-HUP", 129), ("-INT", 130), ("-QUIT", 131)] {
         let mut shell = Pty::start(&place.command(&["shell", &place.id]), 24, 80);
@@ -81,7 +81,7 @@ fn a_terminal_is_put_back_by_signals_and_by_the_end_of_the_sandbox() {
 }
 
 #[test]
-fn without_a_terminal_there_is_no_shell() {
+fn shell_requires_a_terminal() {
     let place = Place::new();
     assert!(place.refusal(&["shell", &place.id]).contains("sandbox exec"));
 }
@@ -112,7 +112,7 @@ fn a_terminal_works_over_tls() {
 }
 
 #[test]
-fn a_broken_connection_goes_on_where_it_broke() {
+fn a_broken_connection_resumes_at_its_offset() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {

@@ -77,7 +77,7 @@ fn joined(events: &[(String, Value)], mut from: u64) -> Vec<u8> {
 }
 
 #[test]
-fn how_a_command_ended_is_told_exactly() {
+fn a_commands_ending_is_reported_exactly() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = server.sandbox(&json!({"env": {"GIVEN": "by the sandbox"}}));
@@ -124,7 +124,7 @@ fn how_a_command_ended_is_told_exactly() {
 }
 
 #[test]
-fn what_is_refused_is_named() {
+fn refused_requests_name_the_field() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = server.sandbox(&json!({}));
@@ -166,7 +166,7 @@ fn what_is_refused_is_named() {
 }
 
 #[test]
-fn much_goes_through_and_nothing_is_lost() {
+fn large_input_and_output_are_complete() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = server.sandbox(&json!({"limits": {"output_bytes": 16 << 20}}));
@@ -197,7 +197,7 @@ fn much_goes_through_and_nothing_is_lost() {
 }
 
 #[test]
-fn events_come_in_order_while_it_runs() {
+fn events_arrive_in_order_while_a_command_runs() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
@@ -234,7 +234,7 @@ fn events_come_in_order_while_it_runs() {
 }
 
 #[test]
-fn what_goes_on_by_itself_can_be_looked_at_from_any_byte() {
+fn background_output_can_be_read_from_any_offset() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
@@ -282,7 +282,7 @@ fn what_goes_on_by_itself_can_be_looked_at_from_any_byte() {
 }
 
 #[test]
-fn one_can_talk_to_a_program() {
+fn a_program_can_be_driven_interactively() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
@@ -330,7 +330,7 @@ fn a_signal_reaches_the_whole_group() {
 }
 
 #[test]
-fn a_client_that_goes_away_takes_its_command_with_it() {
+fn a_command_ends_when_its_client_disconnects() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
@@ -356,7 +356,7 @@ fn resident_bytes(server: &Server) -> u64 {
 }
 
 #[test]
-fn who_does_not_read_costs_nothing() {
+fn slow_readers_use_no_server_memory() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
@@ -385,7 +385,7 @@ fn who_does_not_read_costs_nothing() {
 }
 
 #[test]
-fn a_sandbox_that_is_paused_or_has_ended_says_so() {
+fn paused_and_ended_sandboxes_return_errors() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let sandbox = server.sandbox(&json!({}));
@@ -445,7 +445,7 @@ fn a_sandbox_that_is_paused_or_has_ended_says_so() {
 }
 
 #[test]
-fn nobody_elses_command_is_there() {
+fn commands_of_other_tenants_are_not_found() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let other = server.tenant("other", json!({}));
@@ -479,7 +479,7 @@ fn nobody_elses_command_is_there() {
 }
 
 #[test]
-fn starts_on_one_connection_keep_their_order() {
+fn commands_started_on_one_connection_keep_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
@@ -503,7 +503,7 @@ fn starts_on_one_connection_keep_their_order() {
 }
 
 #[test]
-fn a_day_that_is_used_up_starts_nothing() {
+fn an_exhausted_daily_quota_refuses_commands() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "sandbox_sweep = \"50ms\"");
     let key = server.tenant("busy", json!({"cpu_seconds_per_day": 1}));
@@ -522,7 +522,7 @@ fn a_day_that_is_used_up_starts_nothing() {
 }
 
 #[test]
-fn what_somebody_waits_for_may_finish() {
+fn awaited_commands_finish_during_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::configured(folder.path(), "drain = \"20s\"");
     let place = format!("{}/commands", server.sandbox(&json!({})));

@@ -162,7 +162,7 @@ fn a_folder_is_listed_page_by_page() {
 }
 
 #[test]
-fn a_part_of_a_file_is_a_part() {
+fn range_requests_return_part_of_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = Place::new(&server, json!({}));
@@ -188,7 +188,7 @@ fn a_part_of_a_file_is_a_part() {
 }
 
 #[test]
-fn half_a_file_never_looks_like_a_whole_one() {
+fn truncated_downloads_are_detectable() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = Place::new(&server, json!({"limits": {"disk_bytes": 67108864}}));
@@ -222,7 +222,7 @@ fn half_a_file_never_looks_like_a_whole_one() {
 }
 
 #[test]
-fn an_upload_that_stands_still_is_cut_off_and_one_that_is_slow_is_not() {
+fn stalled_uploads_are_aborted_and_slow_ones_are_not() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "body_timeout = \"5s\"");
     let place = Place::new(&server, json!({}));
@@ -256,7 +256,7 @@ fn an_upload_that_stands_still_is_cut_off_and_one_that_is_slow_is_not() {
 }
 
 #[test]
-fn a_disk_that_is_full_says_so() {
+fn a_full_disk_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = Place::new(&server, json!({"limits": {"disk_bytes": 8388608}}));
@@ -279,7 +279,7 @@ fn a_disk_that_is_full_says_so() {
 }
 
 #[test]
-fn archives_go_in_and_out() {
+fn archives_are_uploaded_and_downloaded() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = Place::new(&server, json!({}));
@@ -303,7 +303,7 @@ fn archives_go_in_and_out() {
 }
 
 #[test]
-fn archives_that_mean_harm_do_none() {
+fn hostile_archives_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = Place::new(&server, json!({}));
@@ -356,7 +356,7 @@ fn archives_that_mean_harm_do_none() {
 }
 
 #[test]
-fn changes_are_told_as_they_happen() {
+fn file_changes_are_reported_as_they_happen() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = Place::new(&server, json!({}));
@@ -384,7 +384,7 @@ fn changes_are_told_as_they_happen() {
 }
 
 #[test]
-fn a_sandbox_that_stands_still_or_is_not_ours_shows_no_files() {
+fn paused_and_foreign_sandboxes_give_no_file_access() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = Place::new(&server, json!({}));

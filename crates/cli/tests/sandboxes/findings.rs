@@ -16,7 +16,7 @@ fn rules(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn commands_and_code_are_told_what_they_were_refused() {
+fn denials_are_reported_for_commands_and_code() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let sandbox = server.sandbox(&json!({}));
@@ -58,7 +58,7 @@ fn commands_and_code_are_told_what_they_were_refused() {
 }
 
 #[test]
-fn limits_and_hosts_are_told_to_who_was_alone_with_them() {
+fn limits_and_hosts_are_only_reported_for_unambiguous_commands() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "network = \"hosts\"");
     let limits = json!({"memory_bytes": 100 << 20, "processes": 12, "disk_bytes": 4 << 20});
@@ -107,7 +107,7 @@ const FLOOD: &str = "import ctypes, time\nlibc = ctypes.CDLL(None)\nstart = time
 /// The launcher handles every refused call, so their rate is limited: per sandbox to a burst of 256 and then
 /// 10 a second, over all sandboxes to a burst of 72 and then 800 a second. A busy machine answers fewer.
 #[test]
-fn refused_calls_of_sandboxes_are_answered_at_a_pace() {
+fn refused_calls_are_rate_limited() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "concurrency = 8");
     let sandboxes: Vec<String> = (0..8).map(|_| server.sandbox(&json!({}))).collect();

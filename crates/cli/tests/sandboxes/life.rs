@@ -91,7 +91,7 @@ fn executions_in_one_sandbox_keep_their_order() {
 }
 
 #[test]
-fn a_paused_sandbox_uses_no_processor_and_goes_on_where_it_was() {
+fn a_paused_sandbox_uses_no_cpu_and_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = server.sandbox(&json!({}));
@@ -177,7 +177,7 @@ fn serve_while_pausing(server: &Server, place: &str, groups: &[PathBuf]) -> u32 
 /// Checks the order of events, not durations: one round in which several runs were served is sufficient, and
 /// there is none if the launcher blocks until a sandbox has stopped.
 #[test]
-fn others_are_served_while_a_sandbox_comes_to_a_stop() {
+fn other_sandboxes_are_served_during_a_pause() {
     if !is_root() {
         return eprintln!("skipped: only root may change a sandbox's cgroup");
     }
@@ -205,7 +205,7 @@ fn others_are_served_while_a_sandbox_comes_to_a_stop() {
 }
 
 #[test]
-fn time_is_over_when_it_was_said_and_can_be_moved() {
+fn sandboxes_expire_and_can_be_extended() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "sandbox_life = \"10m\"");
     let place = server.sandbox(&json!({"timeout_ms": 400}));
@@ -231,7 +231,7 @@ fn time_is_over_when_it_was_said_and_can_be_moved() {
 }
 
 #[test]
-fn what_is_resumed_has_its_time_again_also_when_nobody_waits_for_that() {
+fn resuming_restores_the_lifetime_even_if_the_client_disconnects() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "sandbox_life = \"10m\"");
     let place = server.sandbox(&json!({"timeout_ms": 60000}));
@@ -262,7 +262,7 @@ fn what_is_resumed_has_its_time_again_also_when_nobody_waits_for_that() {
 }
 
 #[test]
-fn nobody_uses_it_so_it_ends() {
+fn idle_sandboxes_are_closed() {
     let folder = tempfile::tempdir().unwrap();
     // Longer than it takes to create the second one.
     let settings = "sandbox_idle = \"4s\"\nsandbox_sweep = \"50ms\"\nsandboxes = 2";
@@ -281,7 +281,7 @@ fn nobody_uses_it_so_it_ends() {
 }
 
 #[test]
-fn another_tenants_sandbox_is_an_unknown_one() {
+fn sandboxes_of_other_tenants_are_not_found() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let other = server.tenant("other", json!({"sandboxes": 1}));
@@ -318,7 +318,7 @@ fn another_tenants_sandbox_is_an_unknown_one() {
 }
 
 #[test]
-fn a_tenants_memory_is_counted_over_everything_it_has() {
+fn a_tenants_memory_quota_covers_all_its_sandboxes() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let key = server.tenant("small", json!({"memory_bytes": 600 << 20}));
@@ -339,7 +339,7 @@ fn a_tenants_memory_is_counted_over_everything_it_has() {
 }
 
 #[test]
-fn sandboxes_end_with_their_server_however_that_ends() {
+fn sandboxes_end_with_their_server() {
     let folder = tempfile::tempdir().unwrap();
     let mark = "sleep 98761";
     for signal in ["-KILL", "-TERM"] {
@@ -365,7 +365,7 @@ fn sandboxes_end_with_their_server_however_that_ends() {
 const REGISTRIES: [&str; 3] = ["pypi.org", "files.pythonhosted.org", "registry.npmjs.org"];
 
 #[test]
-fn packages_are_installed_inside_where_the_network_allows() {
+fn packages_can_be_installed_inside_with_network() {
     let asked = "cd $(mktemp -d) && pip download -q six && npm pack is-odd";
     let host = std::process::Command::new("sh").args(["-c", asked]).output();
     if !host.is_ok_and(|output| output.status.success()) {

@@ -220,7 +220,7 @@ fn tell(pipe: &mut Pipe, place: &str, names: &mut Names, count: usize) {
 }
 
 #[test]
-fn no_name_is_ever_looked_up_by_the_server() {
+fn the_server_never_resolves_sandbox_paths() {
     let folder = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     let canary = outside.path().join("canary-zqx");
@@ -261,7 +261,7 @@ fn no_name_is_ever_looked_up_by_the_server() {
 }
 
 #[test]
-fn names_stay_in_their_header() {
+fn file_names_do_not_inject_headers() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = Place::new(&server, json!({}));
@@ -304,7 +304,7 @@ while True:
 ";
 
 #[test]
-fn a_folder_that_turns_into_a_link_leads_nowhere() {
+fn a_folder_replaced_by_a_link_does_not_escape() {
     let folder = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     // World-writable, so that the sandbox user could access it if it were visible.

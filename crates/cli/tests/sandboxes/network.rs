@@ -21,7 +21,7 @@ fn status_of(url: &str) -> Value {
 }
 
 #[test]
-fn hosts_are_changed_while_a_sandbox_lives() {
+fn allowed_hosts_can_be_changed_at_run_time() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "network = \"hosts\"");
     let port = server.url.rsplit_once(':').unwrap().1.to_owned();
@@ -63,7 +63,7 @@ fn hosts_are_changed_while_a_sandbox_lives() {
 }
 
 #[test]
-fn only_a_sandbox_with_a_gate_can_be_given_hosts() {
+fn only_sandboxes_in_hosts_mode_accept_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let sandbox = server.post("/v1/sandboxes", &json!({})).json();
@@ -78,7 +78,7 @@ fn only_a_sandbox_with_a_gate_can_be_given_hosts() {
 
 /// Without the administrator's permission, no key gives access to addresses near the server.
 #[test]
-fn requests_reach_names_elsewhere_and_nothing_near() {
+fn requests_reach_public_names_and_no_near_addresses() {
     let folder = tempfile::tempdir().unwrap();
     let profile = "[profiles.near.network]\nmode = \"hosts\"\nhosts = [\"127.0.0.1:9\"]\n";
     let server = Server::configured(folder.path(), profile);

@@ -36,7 +36,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_volume_outlives_its_sandbox_and_nobody_else_sees_it() {
+fn a_volume_outlives_its_sandbox_and_is_private_to_its_tenant() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let other = server.tenant("other", json!({}));
@@ -75,7 +75,7 @@ fn a_volume_outlives_its_sandbox_and_nobody_else_sees_it() {
 }
 
 #[test]
-fn whoever_writes_too_much_is_halted_with_all_its_daemons() {
+fn a_sandbox_that_overfills_a_volume_is_halted() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     volume(&server, "small", 8 << 20);
@@ -154,7 +154,7 @@ fn a_new_sandbox_has_the_files_of_a_snapshot() {
 }
 
 #[test]
-fn half_a_snapshot_is_none() {
+fn incomplete_snapshots_are_discarded() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::new(folder.path());
     let place = server.sandbox(&json!({"limits": {"memory_bytes": 1_u64 << 30, "disk_bytes": 512 << 20}}));
@@ -178,7 +178,7 @@ fn half_a_snapshot_is_none() {
 }
 
 #[test]
-fn only_host_folders_that_are_allowed_are_seen() {
+fn only_allowed_host_folders_can_be_mounted() {
     let (folder, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for name in ["sets", "shared", "private"] {
         std::fs::create_dir(host.path().join(name)).unwrap();

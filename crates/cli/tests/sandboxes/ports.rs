@@ -111,7 +111,7 @@ fn program<'a>(server: &'a Server, request: serde_json::Value) -> Place<'a> {
 }
 
 #[test]
-fn requests_go_in_as_they_are_without_what_is_not_the_programs_business() {
+fn requests_are_forwarded_without_private_headers() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = program(&server, json!({}));
@@ -205,7 +205,7 @@ fn bytes_stream_both_ways() {
 }
 
 #[test]
-fn an_answer_that_two_could_read_in_two_ways_is_none() {
+fn ambiguous_responses_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = program(&server, json!({"limits": {"timeout_ms": 8000}}));
@@ -292,7 +292,7 @@ fn a_websocket_reaches_the_program_and_ends_with_the_sandbox() {
 }
 
 #[test]
-fn a_tunnel_counts_as_a_connection_and_as_a_stream() {
+fn a_tunnel_counts_as_connection_and_stream() {
     let folder = tempfile::tempdir().unwrap();
     // Six connections and three streams for a single active tenant.
     let server = Server::configured(folder.path(), "connections = 8");

@@ -146,7 +146,7 @@ async fn a_shell_has_a_terminal_of_its_own() {
 }
 
 #[tokio::test]
-async fn any_number_may_look_and_come_back() {
+async fn several_clients_can_attach_and_reconnect() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let (_, own) = shell(&server);
@@ -172,7 +172,7 @@ async fn any_number_may_look_and_come_back() {
 }
 
 #[tokio::test]
-async fn what_is_no_longer_kept_is_told() {
+async fn dropped_output_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let place = format!("{}/commands", server.sandbox(&json!({})));
@@ -221,7 +221,7 @@ async fn a_terminal_opens_for_its_owner_only() {
 }
 
 #[tokio::test]
-async fn what_a_client_must_not_say_ends_its_socket_alone() {
+async fn invalid_messages_close_only_their_socket() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let (_, own) = shell(&server);
@@ -255,7 +255,7 @@ pub(crate) fn mute(server: &Server, path: &str) -> TcpStream {
 }
 
 #[tokio::test]
-async fn who_answers_nothing_is_let_go() {
+async fn unresponsive_clients_are_disconnected() {
     let folder = tempfile::tempdir().unwrap();
     // Longer than it takes to open a terminal.
     let idle = "sandbox_idle = \"3s\"\nsandbox_sweep = \"50ms\"";
@@ -286,7 +286,7 @@ async fn who_answers_nothing_is_let_go() {
 }
 
 #[tokio::test]
-async fn the_end_of_server_or_sandbox_is_told() {
+async fn the_end_of_server_or_sandbox_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::configured(folder.path(), "drain = \"20s\"");
     let (sandbox, own) = shell(&server);

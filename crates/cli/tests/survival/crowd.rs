@@ -12,7 +12,7 @@ use crate::sized;
 /// Maximum memory of 500 sandboxes.
 const MEMORY: u64 = 2 << 30;
 
-pub(crate) fn waits() {
+pub(crate) fn idle_sandboxes_stay_cheap() {
     let many = sized(40, 500, 500);
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();

@@ -106,7 +106,7 @@ fn zygote(server: &Server) -> u32 {
     found.unwrap()
 }
 
-pub(crate) fn ends_with_what_it_escaped() {
+pub(crate) fn escaped_process_ends_with_its_run() {
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();
     let mut server = Server::new(folder.path());

@@ -19,7 +19,7 @@ const EVENTS: &str = "Accept: text/event-stream\r\n";
 /// Descriptors of the server's own work, which vary.
 const SLACK: usize = 8;
 
-pub(crate) fn leave_nothing() {
+pub(crate) fn disconnects_leak_nothing() {
     let many = sized(300, 1_000, 10_000);
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();

@@ -16,7 +16,7 @@ fn how_many() -> usize {
     sized(200, 200, 1_000)
 }
 
-pub(crate) fn amid_much_work() {
+pub(crate) fn server_killed_under_load() {
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();
     let rounds = sized(1, 5, 50);

@@ -13,7 +13,7 @@ use crate::{PATIENCE, percentile, sized};
 
 const HOSTILE_CLIENTS: usize = 3;
 
-pub(crate) fn are_served() {
+pub(crate) fn tenants_are_served_beside_hostile_ones() {
     let honest_runs = sized(5, 40, 300);
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();

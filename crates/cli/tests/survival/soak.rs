@@ -16,7 +16,7 @@ const CLIENTS: usize = 8;
 /// Maximum growth of the server's memory.
 const GROWTH: u64 = 64 << 20;
 
-pub(crate) fn of_every_kind() {
+pub(crate) fn soak_with_every_kind_of_run() {
     let (warm_up, runs) = sized((200, 600), (2_000, 20_000), (10_000, 100_000));
     let folder = tempfile::tempdir().unwrap();
     let before = Snapshot::take();

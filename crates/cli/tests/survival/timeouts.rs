@@ -13,7 +13,7 @@ use crate::{PATIENCE, percentile, sized};
 const LIMIT_MS: u32 = 200;
 const OVERCOMMIT: usize = 4;
 
-pub(crate) fn of_a_crowd() {
+pub(crate) fn many_concurrent_timeouts() {
     let runs = sized(80, 1_000, 10_000);
     let clients = OVERCOMMIT * std::thread::available_parallelism().unwrap().get();
     let folder = tempfile::tempdir().unwrap();

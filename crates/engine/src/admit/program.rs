@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use super::{MAX_CODE, MAX_ENVIRONMENT};
+use super::{MAX_CODE_BYTES, MAX_ENV_BYTES};
 use crate::Error;
-use crate::language::{Calls, Language};
-use crate::plan::{InputFile, Program, Source};
+use crate::language::{CallingConvention, Language};
+use crate::plan::{CodeSource, InputFile, Program};
 use crate::request::HostPaths;
 
 /// Returns the program to run: `code` in a language, or `command`.
@@ -20,29 +20,29 @@ pub(super) fn admit_program(
         if language.is_some() || code.is_some() || arguments.is_some() {
             return Err(Error::invalid("command", "cannot be combined with language, code or arguments"));
         }
-        check_words("command", &command)?;
+        check_argv("command", &command)?;
         return Ok(Program::Command(command));
     }
     let language = language
         .ok_or_else(|| Error::invalid("language", "is missing; say which language the code is in"))?;
-    let language = Language::named(&language)?;
+    let language = Language::from_name(&language)?;
     if let Some(arguments) = &arguments {
         admit_arguments(language, arguments)?;
     }
-    let source = match &paths.source_in_playground {
-        Some(path) if arguments.is_none() => Source::Existing(path.clone()),
+    let source = match &paths.source_in_workspace {
+        Some(path) if arguments.is_none() => CodeSource::Existing(path.clone()),
         _ => admit_code(language, code, paths)?,
     };
     Ok(Program::Code { language, source, arguments })
 }
 
 /// Checks that `words` can be executed: a program and its arguments. `field` is named in the error.
-pub(crate) fn check_words(field: &'static str, words: &[String]) -> Result<(), Error> {
+pub(crate) fn check_argv(field: &'static str, words: &[String]) -> Result<(), Error> {
     let size: usize = words.iter().map(|word| word.len() + 1).sum();
     if words.first().is_none_or(String::is_empty) {
         return Err(Error::invalid(field, "is empty; name a program"));
     }
-    if words.iter().any(|word| word.contains('\0')) || size > MAX_ENVIRONMENT {
+    if words.iter().any(|word| word.contains('\0')) || size > MAX_ENV_BYTES {
         return Err(Error::invalid(field, "has a NUL or more than 64 KB"));
     }
     Ok(())
@@ -54,15 +54,15 @@ fn admit_arguments(language: &Language, arguments: &Map<String, Value>) -> Resul
             && !name.starts_with(|c: char| c.is_ascii_digit())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    match language.calls {
-        Calls::Main { .. } => Ok(()),
-        Calls::Environment => match arguments.keys().find(|name| !name_is_fine(name)) {
+    match language.calling_convention {
+        CallingConvention::Main { .. } => Ok(()),
+        CallingConvention::Environment => match arguments.keys().find(|name| !name_is_fine(name)) {
             None => Ok(()),
             Some(name) => {
                 Err(Error::invalid("arguments", format!("'{name}' cannot be the name of a variable")))
             }
         },
-        Calls::Nothing => Err(Error::Unsupported {
+        CallingConvention::Unsupported => Err(Error::Unsupported {
             field: "arguments",
             message: format!("not supported for {}; use env, stdin or files", language.name),
         }),
@@ -73,9 +73,9 @@ fn admit_code(
     language: &'static Language,
     code: Option<Vec<u8>>,
     paths: &HostPaths,
-) -> Result<Source, Error> {
+) -> Result<CodeSource, Error> {
     let code = code.ok_or_else(|| Error::invalid("code", "is missing"))?;
-    if code.len() > MAX_CODE {
+    if code.len() > MAX_CODE_BYTES {
         let size = crate::quantity::show_bytes(code.len() as u64);
         return Err(Error::invalid("code", format!("{size} is more than 16 MB; pass data as files instead")));
     }
@@ -90,12 +90,12 @@ fn admit_code(
         return Err(Error::invalid("code", "is empty; there is nothing to run"));
     }
     let name = language.source_name(paths.source_name.as_deref(), &code);
-    Ok(Source::Text { name, code })
+    Ok(CodeSource::Text { name, code })
 }
 
 /// Refuses an input file with the name of the file that `code` is written to.
 pub(super) fn refuse_name_clash(program: &Program, files: &[InputFile]) -> Result<(), Error> {
-    let Program::Code { source: Source::Text { name, .. }, .. } = program else { return Ok(()) };
+    let Program::Code { source: CodeSource::Text { name, .. }, .. } = program else { return Ok(()) };
     match files.iter().any(|file| file.path == *name) {
         false => Ok(()),
         true => Err(Error::invalid(

@@ -3,16 +3,16 @@
 
 use serde_json::Value;
 
-use super::Settings;
+use super::ProviderSettings;
 use crate::Error;
 
 /// Checks settings against the subset of JSON Schema that provider schemas use.
 ///
 /// # Errors
 /// Names the setting and what it must be.
-pub fn check(schema: &Value, settings: &Settings) -> Result<(), Error> {
+pub fn check_settings(schema: &Value, settings: &ProviderSettings) -> Result<(), Error> {
     let wrong = |name: &str, why: &str| Err(Error::invalid("settings", format!("{name}: {why}")));
-    let empty = Settings::new();
+    let empty = ProviderSettings::new();
     let known = schema["properties"].as_object().unwrap_or(&empty);
     for (name, value) in settings {
         let Some(property) = known.get(name) else {
@@ -24,7 +24,7 @@ pub fn check(schema: &Value, settings: &Settings) -> Result<(), Error> {
         if property["readOnly"] == true && property["const"] != *value {
             return wrong(name, "is read-only in this deployment");
         }
-        if let Err(why) = fits(property, value) {
+        if let Err(why) = check_value(property, value) {
             return wrong(name, &why);
         }
     }
@@ -36,13 +36,17 @@ pub fn check(schema: &Value, settings: &Settings) -> Result<(), Error> {
 }
 
 /// Returns the names of the settings that are secrets.
-pub fn secrets(schema: &Value) -> Vec<&str> {
+pub fn secret_names(schema: &Value) -> Vec<&str> {
     let properties = schema["properties"].as_object().into_iter().flatten();
     properties.filter(|(_, property)| property["writeOnly"] == true).map(|(name, _)| name.as_str()).collect()
 }
 
 /// Returns the first changed setting that would send secrets to a different destination.
-pub fn moved<'a>(schema: &'a Value, before: &Settings, after: &Settings) -> Option<&'a str> {
+pub fn changed_destination<'a>(
+    schema: &'a Value,
+    before: &ProviderSettings,
+    after: &ProviderSettings,
+) -> Option<&'a str> {
     let properties = schema["properties"].as_object().into_iter().flatten();
     let mut destinations = properties.filter(|(_, property)| property["x-destination"] == true);
     let differs =
@@ -50,35 +54,35 @@ pub fn moved<'a>(schema: &'a Value, before: &Settings, after: &Settings) -> Opti
     destinations.find(|(name, property)| differs(name, &property["default"])).map(|(name, _)| name.as_str())
 }
 
-fn fits(schema: &Value, value: &Value) -> Result<(), String> {
+fn check_value(schema: &Value, value: &Value) -> Result<(), String> {
     let types: Vec<&str> = match &schema["type"] {
         Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
         Value::String(one) => vec![one],
         _ => Vec::new(),
     };
-    if !types.is_empty() && !types.iter().any(|kind| is(kind, value)) {
+    if !types.is_empty() && !types.iter().any(|kind| has_type(kind, value)) {
         return Err(format!("must be {}", types.join(" or ")));
     }
-    let choices = choices(schema);
+    let choices = allowed_values(schema);
     if !choices.is_empty() && !choices.contains(&value) {
         let shown: Vec<String> = choices.iter().map(ToString::to_string).collect();
         return Err(format!("must be one of {}", shown.join(", ")));
     }
     match value {
-        Value::Number(number) => in_range(schema, number.as_f64(), ["minimum", "maximum"], ""),
+        Value::Number(number) => check_range(schema, number.as_f64(), ["minimum", "maximum"], ""),
         Value::String(text) => {
             let length = text.chars().count() as f64;
-            in_range(schema, Some(length), ["minLength", "maxLength"], " characters")
+            check_range(schema, Some(length), ["minLength", "maxLength"], " characters")
         }
         Value::Array(items) => {
-            in_range(schema, Some(items.len() as f64), ["minItems", "maxItems"], " items")?;
-            items.iter().try_for_each(|item| fits(&schema["items"], item))
+            check_range(schema, Some(items.len() as f64), ["minItems", "maxItems"], " items")?;
+            items.iter().try_for_each(|item| check_value(&schema["items"], item))
         }
         _ => Ok(()),
     }
 }
 
-fn is(kind: &str, value: &Value) -> bool {
+fn has_type(kind: &str, value: &Value) -> bool {
     match kind {
         "string" => value.is_string(),
         "integer" => value.is_i64() || value.is_u64(),
@@ -91,13 +95,13 @@ fn is(kind: &str, value: &Value) -> bool {
 }
 
 /// Returns the allowed values, if the schema lists them.
-fn choices(schema: &Value) -> Vec<&Value> {
+fn allowed_values(schema: &Value) -> Vec<&Value> {
     let listed = schema["enum"].as_array().into_iter().flatten();
     let described = schema["oneOf"].as_array().into_iter().flatten().filter_map(|one| one.get("const"));
     listed.chain(described).collect()
 }
 
-fn in_range(schema: &Value, value: Option<f64>, bounds: [&str; 2], unit: &str) -> Result<(), String> {
+fn check_range(schema: &Value, value: Option<f64>, bounds: [&str; 2], unit: &str) -> Result<(), String> {
     let [least, most] = bounds.map(|bound| schema[bound].as_f64());
     match value {
         Some(value) if least.is_some_and(|least| value < least) => {
@@ -127,13 +131,13 @@ mod tests {
                 "daemon": {"type": "string", "readOnly": true, "const": "here"},
             },
         });
-        assert_eq!(secrets(&schema), ["key"]);
-        let checked = check(&schema, settings.as_object().unwrap());
+        assert_eq!(secret_names(&schema), ["key"]);
+        let checked = check_settings(&schema, settings.as_object().unwrap());
         checked.err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
-    fn every_mistake_names_its_setting_and_no_value() {
+    fn errors_name_the_setting_and_not_its_value() {
         let good = json!({"key": "hunter2", "pool": 64, "runtime": null, "mode": "b", "tags": ["x"]});
         assert_eq!(said(good), "");
         assert_eq!(said(json!({"key": "hunter2", "daemon": "here"})), "");
@@ -158,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_another_one_unless_it_was_so_by_default() {
+    fn a_changed_destination_is_detected() {
         let schema = json!({"properties": {
             "domain": {"type": "string", "x-destination": true, "default": "a.example"},
             "url": {"type": ["string", "null"], "x-destination": true},
             "pool": {"type": "integer"},
         }});
         let moved = |before: Value, after: Value| {
-            moved(&schema, before.as_object().unwrap(), after.as_object().unwrap())
+            changed_destination(&schema, before.as_object().unwrap(), after.as_object().unwrap())
         };
         assert_eq!(moved(json!({"pool": 1}), json!({"domain": "a.example", "url": null, "pool": 2})), None);
         assert_eq!(moved(json!({}), json!({"domain": "b.example"})), Some("domain"));

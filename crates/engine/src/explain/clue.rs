@@ -2,22 +2,24 @@
 
 /// Kernel errors that a sandbox may have caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum KernelError {
     ReadOnly,
     Denied,
     NotPermitted,
-    NotThere,
+    NotFound,
     NoSpace,
-    TooLong,
-    OpenFiles,
+    FileTooLarge,
+    TooManyOpenFiles,
     NoMemory,
-    NoProcess,
+    NoProcesses,
 }
 
-use Trouble::{Denied, NoMemory, NoProcess, NoSpace, NotPermitted, NotThere, OpenFiles, ReadOnly, TooLong};
+use KernelError::{
+    Denied, FileTooLarge, NoMemory, NoProcesses, NoSpace, NotFound, NotPermitted, ReadOnly, TooManyOpenFiles,
+};
 
 /// Error texts of C libraries, Python and Node.js. The first one found in a line decides.
-const WORDS: &[(&str, Trouble)] = &[
+const ERROR_PHRASES: &[(&str, KernelError)] = &[
     ("read-only file system", ReadOnly),
     ("[errno 30]", ReadOnly),
     ("permission denied", Denied),
@@ -26,44 +28,46 @@ const WORDS: &[(&str, Trouble)] = &[
     ("[errno 1]", NotPermitted),
     ("no space left on device", NoSpace),
     ("[errno 28]", NoSpace),
-    ("file too large", TooLong),
-    ("[errno 27]", TooLong),
-    ("too many open files", OpenFiles),
-    ("[errno 24]", OpenFiles),
+    ("file too large", FileTooLarge),
+    ("[errno 27]", FileTooLarge),
+    ("too many open files", TooManyOpenFiles),
+    ("[errno 24]", TooManyOpenFiles),
     ("memoryerror", NoMemory),
     ("cannot allocate memory", NoMemory),
     ("std::bad_alloc", NoMemory),
-    ("can't start new thread", NoProcess),
-    ("fork: resource temporarily unavailable", NoProcess),
-    ("fork: retry: resource temporarily unavailable", NoProcess),
-    ("spawn", NoProcess),
-    ("no such file or directory", NotThere),
-    ("[errno 2]", NotThere),
+    ("can't start new thread", NoProcesses),
+    ("fork: resource temporarily unavailable", NoProcesses),
+    ("fork: retry: resource temporarily unavailable", NoProcesses),
+    ("spawn", NoProcesses),
+    ("no such file or directory", NotFound),
+    ("[errno 2]", NotFound),
 ];
 
 /// A kernel error named in a line, and the absolute path it is about.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Clue<'a> {
-    pub(super) trouble: Trouble,
+pub(super) struct ErrorClue<'a> {
+    pub(super) error: KernelError,
     pub(super) path: Option<&'a str>,
 }
 
 /// Parses an error line.
-pub(super) fn read(line: &str) -> Option<Clue<'_>> {
+pub(super) fn parse(line: &str) -> Option<ErrorClue<'_>> {
     let lower = line.to_ascii_lowercase();
-    let (at, (words, trouble)) =
-        WORDS.iter().find_map(|known| Some((lower.find(known.0)?, *known))).filter(|(_, (words, _))| {
+    let (at, (words, trouble)) = ERROR_PHRASES
+        .iter()
+        .find_map(|known| Some((lower.find(known.0)?, *known)))
+        .filter(|(_, (words, _))| {
             // Node.js writes `spawn ls EAGAIN`; `spawn` alone means nothing.
             *words != "spawn" || lower.contains(" eagain")
         })?;
     let (before, behind) = (&line[..at], &line[at + words.len()..]);
     // The path follows the error text; if it precedes it, it is the last one named, after the program itself.
-    let path = paths(behind).next().or_else(|| paths(before).last());
-    Some(Clue { trouble, path })
+    let path = absolute_paths(behind).next().or_else(|| absolute_paths(before).last());
+    Some(ErrorClue { error: trouble, path })
 }
 
 /// Returns the absolute paths in a line: quoted, or ending at a space or colon.
-fn paths(text: &str) -> impl Iterator<Item = &str> {
+fn absolute_paths(text: &str) -> impl Iterator<Item = &str> {
     let starts = text.match_indices('/').filter_map(|(at, _)| {
         let opening = text[..at].chars().next_back();
         match opening {
@@ -89,7 +93,7 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Texts of errors about hosts that could not be reached.
-const UNREACHED: &[&str] = &[
+const UNREACHABLE_PHRASES: &[&str] = &[
     "Network is unreachable",
     "network is unreachable",
     "ENETUNREACH",
@@ -105,7 +109,7 @@ const UNREACHED: &[&str] = &[
 ];
 
 /// Texts that precede a host name.
-const BEFORE_HOSTS: &[&str] = &[
+const HOST_PREFIXES: &[&str] = &[
     "Could not resolve host: ",
     "unable to resolve host address ",
     "Failed to resolve ",
@@ -119,12 +123,12 @@ const BEFORE_HOSTS: &[&str] = &[
 ];
 
 /// Returns `Some` if a line says that a host could not be reached, with the host if it is named.
-pub(super) fn unreached(line: &str) -> Option<Option<String>> {
-    UNREACHED.iter().any(|words| line.contains(words)).then(|| host_in(line))
+pub(super) fn unreachable_host(line: &str) -> Option<Option<String>> {
+    UNREACHABLE_PHRASES.iter().any(|words| line.contains(words)).then(|| find_host(line))
 }
 
-fn host_in(line: &str) -> Option<String> {
-    BEFORE_HOSTS.iter().find_map(|mark| {
+fn find_host(line: &str) -> Option<String> {
+    HOST_PREFIXES.iter().find_map(|mark| {
         let (_, rest) = line.split_once(mark)?;
         let rest = rest.trim_start_matches(['\'', '"', '‘']);
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || ".-:[]".contains(c)));
@@ -145,12 +149,12 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn says(line: &str, trouble: Trouble, path: Option<&str>) {
-        assert_eq!(read(line), Some(Clue { trouble, path }), "{line}");
+    fn says(line: &str, error: KernelError, path: Option<&str>) {
+        assert_eq!(parse(line), Some(ErrorClue { error, path }), "{line}");
     }
 
     #[test]
-    fn the_errors_of_many_languages() {
+    fn errors_of_many_languages_are_parsed() {
         says("OSError: [Errno 30] Read-only file system: '/etc/x'", ReadOnly, Some("/etc/x"));
         says("PermissionError: [Errno 13] Permission denied: '/etc/x y'", Denied, Some("/etc/x y"));
         says("PermissionError: [Errno 13] Permission denied: '/a' -> '/b'", Denied, Some("/a"));
@@ -162,22 +166,22 @@ mod tests {
         says("Read-only file system @ rb_sysopen - /etc/x (Errno::EROFS)", ReadOnly, Some("/etc/x"));
         says("OSError: [Errno 28] No space left on device", NoSpace, None);
         says("PermissionError: [Errno 1] Operation not permitted", NotPermitted, None);
-        says("RuntimeError: can't start new thread", NoProcess, None);
-        says("Error: spawn ls EAGAIN", NoProcess, None);
-        says("FileNotFoundError: [Errno 2] No such file or directory: 'x.csv'", NotThere, None);
+        says("RuntimeError: can't start new thread", NoProcesses, None);
+        says("Error: spawn ls EAGAIN", NoProcesses, None);
+        says("FileNotFoundError: [Errno 2] No such file or directory: 'x.csv'", NotFound, None);
     }
 
     #[test]
-    fn other_lines_say_nothing() {
+    fn other_lines_give_no_clue() {
         for line in
             ["NameError: name 'x' is not defined", "Error: spawn ls ENOENT", "", "/etc/x", "é: [errno"]
         {
-            assert_eq!(read(line), None, "{line}");
+            assert_eq!(parse(line), None, "{line}");
         }
     }
 
     #[test]
-    fn hosts_that_were_not_reached() {
+    fn unreachable_hosts_are_found() {
         let cases = [
             ("OSError: [Errno 101] Network is unreachable", None),
             ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", None),
@@ -199,8 +203,8 @@ mod tests {
             ("java.net.UnknownHostException: a.org", Some("a.org")),
         ];
         for (line, host) in cases {
-            assert_eq!(unreached(line), Some(host.map(str::to_owned)), "{line}");
+            assert_eq!(unreachable_host(line), Some(host.map(str::to_owned)), "{line}");
         }
-        assert_eq!(unreached("ConnectionRefusedError: [Errno 111] Connection refused"), None);
+        assert_eq!(unreachable_host("ConnectionRefusedError: [Errno 111] Connection refused"), None);
     }
 }

@@ -8,9 +8,9 @@ use crate::quantity::{show_bytes, show_duration};
 pub(crate) fn error_line(ending: Ending, limits: &Limits, stderr: &str) -> Option<String> {
     match ending {
         Ending::Exited(0) => None,
-        Ending::Exited(status) => {
-            Some(last_complaint(stderr).unwrap_or_else(|| format!("the program exited with status {status}")))
-        }
+        Ending::Exited(status) => Some(
+            last_error_line(stderr).unwrap_or_else(|| format!("the program exited with status {status}")),
+        ),
         Ending::Signalled(signal) => Some(format!("the program was killed by {}", signal_name(signal))),
         Ending::TimedOut => {
             let limit = show_duration(limits.timeout);
@@ -44,16 +44,16 @@ fn limit_line(limit: Limit, limits: &Limits) -> String {
 
 /// Returns the line of standard error that names the problem: the last `SomeError: reason`, else a compiler's
 /// first error (later ones may be consequences of it), else the last line.
-pub(super) fn last_complaint(stderr: &str) -> Option<String> {
+pub(super) fn last_error_line(stderr: &str) -> Option<String> {
     let lines = || stderr.lines().map(str::trim_end).filter(|line| !line.trim().is_empty());
     let named = lines().rev().take(200).find(|line| names_an_error(line));
-    let compiler = || lines().take(200).find(|line| is_of_a_compiler(line));
+    let compiler = || lines().take(200).find(|line| is_compiler_error(line));
     let line = named.or_else(compiler).or_else(|| lines().next_back());
     line.map(|line| line.trim().chars().take(500).collect())
 }
 
 /// Matches `main.c:1:2: error: reason` (gcc, clang, javac) and `error[E0425]: reason` (rustc).
-fn is_of_a_compiler(line: &str) -> bool {
+fn is_compiler_error(line: &str) -> bool {
     [": error: ", ": fatal error: "].iter().any(|mark| line.contains(mark))
         || ["error: ", "error["].iter().any(|start| line.starts_with(start))
 }
@@ -92,25 +92,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_errors_own_line_is_found() {
+    fn the_error_line_is_found() {
         let python = "Traceback (most recent call last):\n  File \"main.py\", line 1\nNameError: name 'x' is not defined\n";
-        assert_eq!(last_complaint(python).unwrap(), "NameError: name 'x' is not defined");
+        assert_eq!(last_error_line(python).unwrap(), "NameError: name 'x' is not defined");
         let node = "/workspace/main.js:1\nx()\n^\n\nReferenceError: x is not defined\n    at main.js:1\n\nNode.js v20\n";
-        assert_eq!(last_complaint(node).unwrap(), "ReferenceError: x is not defined");
+        assert_eq!(last_error_line(node).unwrap(), "ReferenceError: x is not defined");
         assert_eq!(
-            last_complaint("main.sh: line 1: foo: command not found\n").unwrap(),
+            last_error_line("main.sh: line 1: foo: command not found\n").unwrap(),
             "main.sh: line 1: foo: command not found"
         );
-        assert_eq!(last_complaint(" \n"), None);
+        assert_eq!(last_error_line(" \n"), None);
     }
 
     #[test]
-    fn of_a_compilers_errors_the_first_one_counts() {
+    fn the_first_compiler_error_is_used() {
         let gcc = "main.c: In function 'main':\nmain.c:1:9: error: one\n    1 | x\n      | ^\nmain.c:2:1: error: two\n";
-        assert_eq!(last_complaint(gcc).unwrap(), "main.c:1:9: error: one");
+        assert_eq!(last_error_line(gcc).unwrap(), "main.c:1:9: error: one");
         let rustc =
             "warning: unused\nerror[E0425]: cannot find value\n --> main.rs:1:13\n\nerror: aborting\n";
-        assert_eq!(last_complaint(rustc).unwrap(), "error[E0425]: cannot find value");
+        assert_eq!(last_error_line(rustc).unwrap(), "error[E0425]: cannot find value");
     }
 
     #[test]

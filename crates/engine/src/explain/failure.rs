@@ -1,87 +1,89 @@
 //! Explains why a program failed, from its standard error and the settings of its execution.
 
-use super::clue::{self, Clue, Trouble};
-use super::error::last_complaint;
-use super::kept::{disk_full, processes};
+use super::clue::{self, ErrorClue, KernelError};
+use super::denials::{disk_full_finding, processes_finding};
+use super::error::last_error_line;
 use super::rules::{MEMORY, NO_ACCESS, NO_NETWORK, NOT_SHARED, OPEN_FILES, READ_ONLY, SYSCALL};
 use crate::Capture;
 use crate::finding::{Finding, MAX_FINDINGS};
 use crate::layer::Layer;
 use crate::limits;
-use crate::living;
 use crate::outcome::{Ending, Outcome};
 use crate::plan::{Image, Mount, Network, Plan, WORKSPACE};
 use crate::quantity::show_bytes;
+use crate::sandbox_handle;
 
 /// Directories that every program may write to, besides writable mounts.
-const WRITABLE: &[&str] = &[WORKSPACE, "/tmp", "/home/sandbox", "/dev/shm"];
+const WRITABLE_FOLDERS: &[&str] = &[WORKSPACE, "/tmp", "/home/sandbox", "/dev/shm"];
 /// Directories where users keep files on a host; none of them is visible in a sandbox.
-const PEOPLES: &[&str] = &["/home", "/root", "/Users", "/Volumes", "/mnt", "/media", "/srv"];
+const USER_FOLDERS: &[&str] = &["/home", "/root", "/Users", "/Volumes", "/mnt", "/media", "/srv"];
 /// Directories of kernel file systems.
-const KERNELS: &[&str] = &["/proc", "/sys"];
+const KERNEL_FOLDERS: &[&str] = &["/proc", "/sys"];
 /// Number of lines read, from the end.
-const LINES: usize = 200;
+const MAX_STDERR_LINES: usize = 200;
 /// Number of characters of a path that are shown.
-const SHOWN: usize = 200;
+const MAX_PATH_CHARS: usize = 200;
 
 /// Adds findings from the standard error of a failed execution.
-pub(crate) fn explain(outcome: &mut Outcome, plan: &Plan, stderr: &Capture) {
+pub(crate) fn explain_failure(outcome: &mut Outcome, plan: &Plan, stderr: &Capture) {
     if matches!(outcome.ending, Ending::Exited(1..)) {
-        add_own_words(&mut outcome.findings, plan, &outcome.receipt.isolation, stderr);
+        add_stderr_findings(&mut outcome.findings, plan, &outcome.receipt.isolation, stderr);
     }
 }
 
 /// Adds findings from the standard error of a failed command in a long-lived sandbox.
 pub fn explain_command(
     findings: &mut Vec<Finding>,
-    ending: Option<living::Ending>,
+    ending: Option<sandbox_handle::CommandEnding>,
     (plan, isolation): (&Plan, &[Layer]),
     stderr: &Capture,
 ) {
-    if matches!(ending, Some(living::Ending::Exited(1..))) {
-        add_own_words(findings, plan, isolation, stderr);
+    if matches!(ending, Some(sandbox_handle::CommandEnding::Exited(1..))) {
+        add_stderr_findings(findings, plan, isolation, stderr);
     }
 }
 
-fn add_own_words(findings: &mut Vec<Finding>, plan: &Plan, isolation: &[Layer], stderr: &Capture) {
+fn add_stderr_findings(findings: &mut Vec<Finding>, plan: &Plan, isolation: &[Layer], stderr: &Capture) {
     let stderr = stderr.bytes();
     let stderr = String::from_utf8_lossy(&stderr);
     let refused = findings.iter().any(|finding| finding.rule == SYSCALL.id);
-    let failure = Failure { plan, isolation, refused };
-    let complaint = last_complaint(&stderr);
-    let clue = complaint.as_deref().and_then(clue::read);
-    let found = clue.and_then(|clue| failure.about(&clue)).or_else(|| failure.network(&stderr));
+    let failure = FailedExecution { plan, isolation, call_refused: refused };
+    let complaint = last_error_line(&stderr);
+    let clue = complaint.as_deref().and_then(clue::parse);
+    let found = clue.and_then(|clue| failure.finding_for(&clue)).or_else(|| failure.network(&stderr));
     // Each rule is reported once: a finding observed from outside says the same.
     findings.extend(found.filter(|found| findings.iter().all(|known| known.rule != found.rule)));
     findings.truncate(MAX_FINDINGS);
 }
 
 /// A failed program, with the plan and isolation of its execution.
-struct Failure<'a> {
+struct FailedExecution<'a> {
     plan: &'a Plan,
     isolation: &'a [Layer],
     /// Whether the seccomp filter refused a call.
-    refused: bool,
+    call_refused: bool,
 }
 
-impl Failure<'_> {
-    fn about(&self, clue: &Clue<'_>) -> Option<Finding> {
+impl FailedExecution<'_> {
+    fn finding_for(&self, clue: &ErrorClue<'_>) -> Option<Finding> {
         let limits = &self.plan.limits;
-        match (clue.trouble, clue.path) {
-            (Trouble::ReadOnly, path) => Some(self.read_only(path)),
+        match (clue.error, clue.path) {
+            (KernelError::ReadOnly, path) => Some(self.read_only(path)),
             // The finding about the refused call says more.
-            (Trouble::NotPermitted, _) if self.refused => None,
-            (Trouble::Denied | Trouble::NotPermitted, Some(path)) => self.no_access(path),
-            (Trouble::NotThere, Some(path)) => self.not_shared(path),
-            (Trouble::NoSpace, _) => Some(disk_full("no space left on the disk", limits)),
-            (Trouble::TooLong, _) => Some(disk_full("a file grew too large", limits)),
-            (Trouble::OpenFiles, _) => Some(open_files()),
+            (KernelError::NotPermitted, _) if self.call_refused => None,
+            (KernelError::Denied | KernelError::NotPermitted, Some(path)) => self.no_access(path),
+            (KernelError::NotFound, Some(path)) => self.not_shared(path),
+            (KernelError::NoSpace, _) => Some(disk_full_finding("no space left on the disk", limits)),
+            (KernelError::FileTooLarge, _) => Some(disk_full_finding("a file grew too large", limits)),
+            (KernelError::TooManyOpenFiles, _) => Some(open_files()),
             // With a memory cgroup, exceeding the limit kills the process; a refused allocation was
             // impossible anyway.
-            (Trouble::NoMemory, _) => (!self.has(Layer::CgroupMemory)).then(|| self.memory()),
+            (KernelError::NoMemory, _) => (!self.has(Layer::CgroupMemory)).then(|| self.memory()),
             // With a pids cgroup, refused forks are already reported.
-            (Trouble::NoProcess, _) => (!self.has(Layer::CgroupPids)).then(|| processes(None, limits)),
-            (Trouble::Denied | Trouble::NotPermitted | Trouble::NotThere, None) => None,
+            (KernelError::NoProcesses, _) => {
+                (!self.has(Layer::CgroupPids)).then(|| processes_finding(None, limits))
+            }
+            (KernelError::Denied | KernelError::NotPermitted | KernelError::NotFound, None) => None,
         }
     }
 
@@ -91,18 +93,20 @@ impl Failure<'_> {
 
     /// Returns the innermost mount that contains a path.
     fn mount(&self, path: &str) -> Option<&Mount> {
-        let mounts = self.plan.mounts.iter().filter(|mount| lies_in(path, &mount.destination));
+        let mounts = self.plan.mounts.iter().filter(|mount| is_inside(path, &mount.destination));
         mounts.max_by_key(|mount| mount.destination.len())
     }
 
     fn is_writable(&self, path: &str) -> bool {
-        self.mount(path)
-            .map_or_else(|| WRITABLE.iter().any(|place| lies_in(path, place)), |mount| mount.writable)
+        self.mount(path).map_or_else(
+            || WRITABLE_FOLDERS.iter().any(|place| is_inside(path, place)),
+            |mount| mount.writable,
+        )
     }
 
     fn read_only(&self, path: Option<&str>) -> Finding {
-        let path = path.map(plain);
-        let what = path.as_deref().map_or("a file".to_owned(), shown);
+        let path = path.map(normalize_path);
+        let what = path.as_deref().map_or("a file".to_owned(), quote_path);
         if let Some(mount) = path.as_deref().and_then(|path| self.mount(path)).filter(|mount| !mount.writable)
         {
             let at = &mount.destination;
@@ -110,15 +114,19 @@ impl Failure<'_> {
             let suggestion = format!("mount it with --mount SRC:{at}:rw, or write below {WORKSPACE} or /tmp");
             return READ_ONLY.finding(message, suggestion, format!("mount {at}:ro"));
         }
-        if path.as_deref().is_some_and(is_the_kernels) {
-            return READ_ONLY.finding(kernels(&what), NO_SETTING.to_owned(), "mount_ns".to_owned());
+        if path.as_deref().is_some_and(is_kernel_path) {
+            return READ_ONLY.finding(
+                kernel_path_message(&what),
+                NO_SETTING.to_owned(),
+                "mount_ns".to_owned(),
+            );
         }
         let message = format!("{what} could not be written: the sandbox's root is read-only");
-        READ_ONLY.finding(message, self.elsewhere(), "read_only_root".to_owned())
+        READ_ONLY.finding(message, self.writable_hint(), "read_only_root".to_owned())
     }
 
     /// Suggests where the program may write instead.
-    fn elsewhere(&self) -> String {
+    fn writable_hint(&self) -> String {
         let mounted = self.plan.mounts.iter().filter(|mount| mount.writable);
         let mounted: String = mounted.map(|mount| format!(", {}", mount.destination)).collect();
         format!(
@@ -128,14 +136,14 @@ impl Failure<'_> {
 
     /// Explains a denied access, unless the path is writable: then the program itself is the cause.
     fn no_access(&self, path: &str) -> Option<Finding> {
-        let path = plain(path);
+        let path = normalize_path(path);
         if self.is_writable(&path) {
             return None;
         }
-        let what = shown(&path);
-        if is_the_kernels(&path) {
+        let what = quote_path(&path);
+        if is_kernel_path(&path) {
             return Some(NO_ACCESS.finding(
-                kernels(&what),
+                kernel_path_message(&what),
                 NO_SETTING.to_owned(),
                 "mount_ns, landlock".to_owned(),
             ));
@@ -144,13 +152,13 @@ impl Failure<'_> {
             "{what} is not accessible: outside {WORKSPACE}, /tmp and home the sandbox user can only read \
                  world-readable files and cannot write"
         );
-        let suggestion = format!("{}; to read a host file: --file SRC:DEST", self.elsewhere());
+        let suggestion = format!("{}; to read a host file: --file SRC:DEST", self.writable_hint());
         Some(NO_ACCESS.finding(message, suggestion, "read_only_root, landlock".to_owned()))
     }
 
     fn not_shared(&self, path: &str) -> Option<Finding> {
-        let path = plain(path);
-        let peoples = PEOPLES.iter().any(|place| lies_in(&path, place));
+        let path = normalize_path(path);
+        let peoples = USER_FOLDERS.iter().any(|place| is_inside(&path, place));
         if self.plan.image != Image::Host
             || !peoples
             || self.is_writable(&path)
@@ -160,7 +168,7 @@ impl Failure<'_> {
         }
         let message = format!(
             "{} is not in the sandbox: it sees only the host files that were given to it",
-            shown(&path)
+            quote_path(&path)
         );
         let suggestion =
             "pass the file with --file SRC:DEST, or mount its folder with --mount SRC:DEST".to_owned();
@@ -180,7 +188,7 @@ impl Failure<'_> {
         if self.plan.network != Network::None {
             return None;
         }
-        let lines = || stderr.lines().rev().take(LINES).filter_map(clue::unreached);
+        let lines = || stderr.lines().rev().take(MAX_STDERR_LINES).filter_map(clue::unreachable_host);
         let host = lines().find_map(|host| host);
         lines().next()?;
         let (what, setting) = match &host {
@@ -196,7 +204,7 @@ impl Failure<'_> {
 }
 
 fn open_files() -> Finding {
-    let most = limits::OPEN_FILES;
+    let most = limits::MAX_OPEN_FILES;
     OPEN_FILES.finding(
         format!("a file could not be opened: a process may have {most} files open"),
         "no setting raises the limit; close files after use".to_owned(),
@@ -206,22 +214,22 @@ fn open_files() -> Finding {
 
 const NO_SETTING: &str = "no setting allows it";
 
-fn is_the_kernels(path: &str) -> bool {
-    KERNELS.iter().any(|place| lies_in(path, place))
+fn is_kernel_path(path: &str) -> bool {
+    KERNEL_FOLDERS.iter().any(|place| is_inside(path, place))
 }
 
-fn kernels(what: &str) -> String {
+fn kernel_path_message(what: &str) -> String {
     format!(
         "{what} is not accessible: a sandbox sees only its own part of the kernel's files and cannot change them"
     )
 }
 
-fn lies_in(path: &str, folder: &str) -> bool {
+fn is_inside(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Removes `.` and `..` from a path, without following links: this crate does not touch the disk.
-fn plain(path: &str) -> String {
+fn normalize_path(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
@@ -234,10 +242,11 @@ fn plain(path: &str) -> String {
 }
 
 /// Quotes a path for a message. The path is untrusted: only harmless characters are kept.
-fn shown(path: &str) -> String {
+fn quote_path(path: &str) -> String {
     // Excludes terminal control characters and bidirectional overrides.
     let harmless = |letter: &char| letter.is_alphanumeric() || letter.is_ascii_graphic() || *letter == ' ';
-    let letters = path.chars().take(SHOWN).map(|letter| Some(letter).filter(harmless).unwrap_or('\u{fffd}'));
+    let letters =
+        path.chars().take(MAX_PATH_CHARS).map(|letter| Some(letter).filter(harmless).unwrap_or('\u{fffd}'));
     format!("'{}'", letters.collect::<String>())
 }
 
@@ -249,9 +258,9 @@ mod tests {
     fn plan(mounts: Vec<Mount>) -> Plan {
         Plan {
             package_layers: Vec::new(),
-            held: None,
+            package_lease: None,
             image: Image::Host,
-            playground: None,
+            host_workspace: None,
             mounts,
             limits: Limits::DEFAULT,
             network: Network::None,
@@ -264,12 +273,12 @@ mod tests {
     }
 
     fn about(line: &str, plan: &Plan, isolation: &[Layer], refused: bool) -> Option<String> {
-        let failure = Failure { plan, isolation, refused };
-        failure.about(&clue::read(line)?).map(|finding| finding.rule)
+        let failure = FailedExecution { plan, isolation, call_refused: refused };
+        failure.finding_for(&clue::parse(line)?).map(|finding| finding.rule)
     }
 
     #[test]
-    fn mounts_decide_about_what_is_in_them() {
+    fn mounts_decide_about_paths_inside_them() {
         let mount = |destination: &str, writable| Mount {
             source: "/".into(),
             destination: destination.to_owned(),
@@ -288,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_knows_better() {
+    fn cgroup_denials_replace_stderr_clues() {
         let plan = plan(Vec::new());
         for (line, layer, rule) in [
             ("MemoryError", Layer::CgroupMemory, "sandbox-memory"),
@@ -300,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_says_more_than_its_errno() {
+    fn a_refused_call_replaces_its_errno_finding() {
         let (plan, line) = (plan(Vec::new()), "[Errno 1] Operation not permitted: '/x'");
         assert_eq!(about(line, &plan, &[], false).as_deref(), Some("sandbox-no-access"));
         assert_eq!(about(line, &plan, &[], true), None);

@@ -5,17 +5,17 @@
 //! no more trusted than its other output: it is used to explain a failure and decides nothing. Unknown causes
 //! are not guessed.
 
-mod calls;
 mod clue;
+mod denials;
 mod error;
 mod failure;
-mod kept;
 mod page;
 mod rules;
+mod syscalls;
 
+pub(crate) use denials::missing_limits;
+pub use denials::{Denial, Denials, denial_findings};
 pub(crate) use error::{error_line, signal_name, signal_number};
-pub(crate) use failure::explain;
 pub use failure::explain_command;
-pub(crate) use kept::not_limited;
-pub use kept::{Kept, RefusedCall, findings};
-pub use page::page;
+pub(crate) use failure::explain_failure;
+pub use page::findings_page;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::calls::{CALLS, OTHERS};
-use super::rules::ALL;
+use super::rules::FINDING_RULES;
+use super::syscalls::{OTHER_SYSCALLS, SYSCALL_ADVICE};
 
 const HEAD: &str = "\
 # Findings: what the sandbox denied
@@ -41,16 +41,16 @@ that lacks them, and are not reported.
 ";
 
 /// Returns the page as Markdown.
-pub fn page() -> String {
+pub fn findings_page() -> String {
     let mut page = HEAD.to_owned();
-    for rule in ALL {
+    for rule in FINDING_RULES {
         let _ = writeln!(page, "| `{}` | {} | {} | {} |", rule.id, rule.when, rule.setting, rule.source);
     }
     page.push_str(CALLS_HEAD);
-    for calls in CALLS.iter().chain([&OTHERS]) {
+    for calls in SYSCALL_ADVICE.iter().chain([&OTHER_SYSCALLS]) {
         let names: Vec<_> = calls.names.iter().map(|name| format!("`{name}`")).collect();
         let names = if names.is_empty() { "all others".to_owned() } else { names.join(", ") };
-        let _ = writeln!(page, "| {names} | {} | {} | {} |", calls.category, calls.reason, calls.instead);
+        let _ = writeln!(page, "| {names} | {} | {} | {} |", calls.category, calls.reason, calls.suggestion);
     }
     page.push_str(CALLS_FOOT);
     page
@@ -61,18 +61,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_in_step_with_the_tables() {
+    fn the_page_matches_the_tables() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings.md");
         if std::env::var_os("BELLJAR_WRITE_DOCS").is_some() {
-            std::fs::write(path, page()).unwrap();
+            std::fs::write(path, findings_page()).unwrap();
         }
         let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(written == page(), "docs/findings.md is out of date; BELLJAR_WRITE_DOCS=1 regenerates it");
+        assert!(
+            written == findings_page(),
+            "docs/findings.md is out of date; BELLJAR_WRITE_DOCS=1 regenerates it"
+        );
     }
 
     #[test]
     fn each_call_is_listed_once() {
-        let names: Vec<_> = CALLS.iter().flat_map(|calls| calls.names).collect();
+        let names: Vec<_> = SYSCALL_ADVICE.iter().flat_map(|calls| calls.names).collect();
         let unique: std::collections::HashSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len());
     }

@@ -4,7 +4,7 @@ use crate::finding::Finding;
 
 /// A kind of finding.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct FindingRule {
     pub(super) id: &'static str,
     pub(super) category: &'static str,
     pub(super) severity: &'static str,
@@ -16,9 +16,9 @@ pub(super) struct Rule {
     pub(super) source: &'static str,
 }
 
-const OWN_WORDS: &str = "standard error of the failed program";
+const PROGRAM_STDERR: &str = "standard error of the failed program";
 
-pub(super) const SYSCALL: Rule = Rule {
+pub(super) const SYSCALL: FindingRule = FindingRule {
     id: "sandbox-syscall",
     category: "depends on the call, see below",
     severity: "warning",
@@ -26,31 +26,31 @@ pub(super) const SYSCALL: Rule = Rule {
     setting: "depends on the call, see below",
     source: "the kernel",
 };
-pub(super) const READ_ONLY: Rule = Rule {
+pub(super) const READ_ONLY: FindingRule = FindingRule {
     id: "sandbox-read-only",
     category: "filesystem",
     severity: "warning",
     when: "a write to a read-only place failed",
     setting: "`--mount SRC:DEST:rw`, `--workspace DIR`",
-    source: OWN_WORDS,
+    source: PROGRAM_STDERR,
 };
-pub(super) const NO_ACCESS: Rule = Rule {
+pub(super) const NO_ACCESS: FindingRule = FindingRule {
     id: "sandbox-no-access",
     category: "filesystem",
     severity: "warning",
     when: "a file that the sandbox user does not own could not be opened or changed",
     setting: "`--mount SRC:DEST[:rw]`, `--file SRC:DEST`",
-    source: OWN_WORDS,
+    source: PROGRAM_STDERR,
 };
-pub(super) const NOT_SHARED: Rule = Rule {
+pub(super) const NOT_SHARED: FindingRule = FindingRule {
     id: "sandbox-not-shared",
     category: "filesystem",
     severity: "info",
     when: "a path in a user folder of the host, which sandboxes do not see, did not exist",
     setting: "`--mount SRC:DEST`, `--file SRC:DEST`",
-    source: OWN_WORDS,
+    source: PROGRAM_STDERR,
 };
-pub(super) const DISK_FULL: Rule = Rule {
+pub(super) const DISK_FULL: FindingRule = FindingRule {
     id: "sandbox-disk-full",
     category: "resource",
     severity: "warning",
@@ -58,7 +58,7 @@ pub(super) const DISK_FULL: Rule = Rule {
     setting: "`--disk`, `limits.disk_bytes`",
     source: "the launcher, or standard error of the failed program",
 };
-pub(super) const PROCESSES: Rule = Rule {
+pub(super) const PROCESSES: FindingRule = FindingRule {
     id: "sandbox-processes",
     category: "resource",
     severity: "warning",
@@ -66,7 +66,7 @@ pub(super) const PROCESSES: Rule = Rule {
     setting: "`--processes`, `limits.processes`",
     source: "the cgroup; without one, standard error of the failed program",
 };
-pub(super) const MEMORY: Rule = Rule {
+pub(super) const MEMORY: FindingRule = FindingRule {
     id: "sandbox-memory",
     category: "resource",
     severity: "warning",
@@ -75,24 +75,24 @@ pub(super) const MEMORY: Rule = Rule {
     setting: "`--memory`, `limits.memory_bytes`",
     source: "the cgroup, or standard error of the failed program",
 };
-pub(super) const OPEN_FILES: Rule = Rule {
+pub(super) const OPEN_FILES: FindingRule = FindingRule {
     id: "sandbox-open-files",
     category: "resource",
     severity: "warning",
     when: "a process had too many files open",
     setting: "none",
-    source: OWN_WORDS,
+    source: PROGRAM_STDERR,
 };
-pub(super) const NO_NETWORK: Rule = Rule {
+pub(super) const NO_NETWORK: FindingRule = FindingRule {
     id: "sandbox-no-network",
     category: "network",
     severity: "warning",
     when: "a host was not found or not reached, and the execution has no network",
     setting: "`--network HOST[:PORT]`, `network.hosts`; or `--network full`",
-    source: OWN_WORDS,
+    source: PROGRAM_STDERR,
 };
 
-pub(super) const NOT_LIMITED: Rule = Rule {
+pub(super) const NOT_LIMITED: FindingRule = FindingRule {
     id: "sandbox-not-limited",
     category: "resource",
     severity: "high",
@@ -101,7 +101,7 @@ pub(super) const NOT_LIMITED: Rule = Rule {
     source: "the receipt",
 };
 
-pub(super) const ALL: &[&Rule] = &[
+pub(super) const FINDING_RULES: &[&FindingRule] = &[
     &SYSCALL,
     &READ_ONLY,
     &NO_ACCESS,
@@ -114,7 +114,7 @@ pub(super) const ALL: &[&Rule] = &[
     &NOT_LIMITED,
 ];
 
-impl Rule {
+impl FindingRule {
     /// Creates a finding of this kind.
     pub(super) fn finding(&self, message: String, suggestion: String, decided_by: String) -> Finding {
         Finding {

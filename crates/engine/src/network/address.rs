@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 /// A CIDR block of IPv4 or IPv6 addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct CidrBlock {
     base: IpAddr,
     bits: u8,
 }
 
-impl Block {
+impl CidrBlock {
     const fn v4(a: u8, b: u8, bits: u8) -> Self {
         Self { base: IpAddr::V4(Ipv4Addr::new(a, b, 0, 0)), bits }
     }
@@ -38,15 +38,14 @@ impl Block {
             },
         };
         let block = Self { base, bits };
-        if leading(base, bits) << (width - bits) != number(base) {
+        if prefix(base, bits) << (width - bits) != as_u128(base) {
             return Err("has bits set beyond its prefix; write the first address of the block".to_owned());
         }
         Ok(Some(block))
     }
 
     pub(super) fn contains(&self, address: IpAddr) -> bool {
-        address.is_ipv4() == self.base.is_ipv4()
-            && leading(address, self.bits) == leading(self.base, self.bits)
+        address.is_ipv4() == self.base.is_ipv4() && prefix(address, self.bits) == prefix(self.base, self.bits)
     }
 
     pub(super) fn is_ipv6(&self) -> bool {
@@ -58,7 +57,7 @@ impl Block {
     }
 }
 
-impl fmt::Display for Block {
+impl fmt::Display for CidrBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.base.fmt(f)?;
         if self.bits == width(self.base) { Ok(()) } else { write!(f, "/{}", self.bits) }
@@ -69,44 +68,44 @@ fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-fn number(address: IpAddr) -> u128 {
+fn as_u128(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u32::from(address).into(),
         IpAddr::V6(address) => address.into(),
     }
 }
 
-fn leading(address: IpAddr, bits: u8) -> u128 {
-    number(address) >> (width(address) - bits)
+fn prefix(address: IpAddr, bits: u8) -> u128 {
+    as_u128(address) >> (width(address) - bits)
 }
 
 /// Private, special-purpose and reserved blocks. Blocks for documentation are left out: they are harmless.
-const NOT_PUBLIC: &[Block] = &[
-    Block::v4(0, 0, 8),             // this network
-    Block::v4(10, 0, 8),            // private
-    Block::v4(100, 64, 10),         // carrier-grade NAT
-    Block::v4(127, 0, 8),           // loopback
-    Block::v4(169, 254, 16),        // link-local, cloud metadata services
-    Block::v4(172, 16, 12),         // private
-    Block::v4(192, 0, 24),          // protocol assignments
-    Block::v4(192, 168, 16),        // private
-    Block::v4(198, 18, 15),         // benchmarking
-    Block::v4(224, 0, 3),           // multicast, reserved, broadcast
-    Block::v6(0, 0, 0, 8),          // unspecified, loopback, IPv4-compatible
-    Block::v6(0x64, 0xff9b, 1, 48), // local-use NAT64
-    Block::v6(0x100, 0, 0, 64),     // discard-only
-    Block::v6(0x5f00, 0, 0, 16),    // segment routing (SRv6)
-    Block::v6(0xfc00, 0, 0, 7),     // unique local
-    Block::v6(0xfe80, 0, 0, 9),     // link-local and site-local
-    Block::v6(0xff00, 0, 0, 8),     // multicast
+const NOT_PUBLIC: &[CidrBlock] = &[
+    CidrBlock::v4(0, 0, 8),             // this network
+    CidrBlock::v4(10, 0, 8),            // private
+    CidrBlock::v4(100, 64, 10),         // carrier-grade NAT
+    CidrBlock::v4(127, 0, 8),           // loopback
+    CidrBlock::v4(169, 254, 16),        // link-local, cloud metadata services
+    CidrBlock::v4(172, 16, 12),         // private
+    CidrBlock::v4(192, 0, 24),          // protocol assignments
+    CidrBlock::v4(192, 168, 16),        // private
+    CidrBlock::v4(198, 18, 15),         // benchmarking
+    CidrBlock::v4(224, 0, 3),           // multicast, reserved, broadcast
+    CidrBlock::v6(0, 0, 0, 8),          // unspecified, loopback, IPv4-compatible
+    CidrBlock::v6(0x64, 0xff9b, 1, 48), // local-use NAT64
+    CidrBlock::v6(0x100, 0, 0, 64),     // discard-only
+    CidrBlock::v6(0x5f00, 0, 0, 16),    // segment routing (SRv6)
+    CidrBlock::v6(0xfc00, 0, 0, 7),     // unique local
+    CidrBlock::v6(0xfe80, 0, 0, 9),     // link-local and site-local
+    CidrBlock::v6(0xff00, 0, 0, 8),     // multicast
 ];
 
 /// Cloud-internal services at addresses that the registries list as public.
-const CLOUD_SERVICES: &[Block] = &[
+const CLOUD_SERVICES: &[CidrBlock] = &[
     // Azure WireServer: configuration and certificates of the virtual machine.
-    Block { base: IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)), bits: 32 },
-    Block::v4(161, 26, 16), // IBM Cloud: name servers, mirrors, infrastructure
-    Block::v4(166, 8, 14),  // IBM Cloud: service endpoints
+    CidrBlock { base: IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)), bits: 32 },
+    CidrBlock::v4(161, 26, 16), // IBM Cloud: name servers, mirrors, infrastructure
+    CidrBlock::v4(166, 8, 14),  // IBM Cloud: service endpoints
 ];
 
 /// Maximum number of ranges in the configuration.
@@ -114,7 +113,7 @@ const MAX_RANGES: usize = 1_000;
 
 /// Address ranges that the operator treats as private, in addition to the built-in ones. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PrivateRanges(Arc<[Block]>);
+pub struct PrivateRanges(Arc<[CidrBlock]>);
 
 impl Default for PrivateRanges {
     fn default() -> Self {
@@ -134,7 +133,7 @@ impl PrivateRanges {
         let parse = |text: &T| {
             let text = text.as_ref().trim();
             let shown = || text.chars().take(80).collect::<String>().escape_debug().to_string();
-            match Block::parse(text) {
+            match CidrBlock::parse(text) {
                 Ok(Some(block)) => Ok(block),
                 Ok(None) => Err(format!("'{}' is not an address range such as 10.1.0.0/16", shown())),
                 Err(why) => Err(format!("'{}' {why}", shown())),
@@ -143,7 +142,7 @@ impl PrivateRanges {
         ranges.iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
-    fn contain(&self, address: IpAddr) -> bool {
+    fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|block| block.contains(address))
     }
 }
@@ -153,18 +152,18 @@ pub(super) fn is_public(address: IpAddr, private: &PrivateRanges) -> bool {
     let address = address.to_canonical();
     let translated = match address {
         IpAddr::V4(_) => None,
-        IpAddr::V6(six) => translated(six).map(IpAddr::V4),
+        IpAddr::V6(six) => embedded_ipv4(six).map(IpAddr::V4),
     };
     // An IPv6 address that embeds an IPv4 address reaches that address; the operator's ranges apply to both.
     let destination = translated.unwrap_or(address);
     let mut built_in = NOT_PUBLIC.iter().chain(CLOUD_SERVICES);
     !built_in.any(|block| block.contains(destination))
-        && !private.contain(destination)
-        && !private.contain(address)
+        && !private.contains(destination)
+        && !private.contains(address)
 }
 
 /// Returns the IPv4 address embedded in an IPv6 address by NAT64, 6to4 or Teredo.
-fn translated(address: Ipv6Addr) -> Option<Ipv4Addr> {
+fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let number = u128::from(address);
     let [a, b, c, ..] = address.segments();
     let four = match (a, b) {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{millis, text_and_base64};
+use super::{text_and_base64, to_millis};
 use crate::Capture;
 use crate::explain;
 use crate::finding::Finding;
-use crate::living::{Ending, ProcessInfo};
 use crate::provider::Stream;
+use crate::sandbox_handle::{CommandEnding, ProcessInfo};
 
 /// State of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -44,7 +44,7 @@ pub struct CommandReport {
     pub output_bytes: u64,
     /// Output, if the caller waited for the command.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub written: Option<WrittenReport>,
+    pub output: Option<OutputReport>,
     /// Duration, if the caller waited for the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<f64>,
@@ -55,17 +55,17 @@ pub struct CommandReport {
 impl CommandReport {
     /// Adds the output and the duration.
     #[must_use]
-    pub fn with(self, written: WrittenReport, duration: Duration) -> Self {
-        Self { written: Some(written), duration_ms: Some(millis(duration)), ..self }
+    pub fn with_output(self, written: OutputReport, duration: Duration) -> Self {
+        Self { output: Some(written), duration_ms: Some(to_millis(duration)), ..self }
     }
 }
 
 impl From<ProcessInfo> for CommandReport {
     fn from(info: ProcessInfo) -> Self {
         let (exit_code, signal) = match info.ending {
-            Some(Ending::Exited(code)) => (Some(code), None),
-            Some(Ending::Signalled(signal)) => (None, Some(explain::signal_name(signal))),
-            Some(Ending::TimedOut) | None => (None, None),
+            Some(CommandEnding::Exited(code)) => (Some(code), None),
+            Some(CommandEnding::Signalled(signal)) => (None, Some(explain::signal_name(signal))),
+            Some(CommandEnding::TimedOut) | None => (None, None),
         };
         Self {
             id: info.id.0,
@@ -75,9 +75,9 @@ impl From<ProcessInfo> for CommandReport {
             state: if info.ending.is_some() { CommandState::Ended } else { CommandState::Running },
             exit_code,
             signal,
-            timed_out: info.ending == Some(Ending::TimedOut),
+            timed_out: info.ending == Some(CommandEnding::TimedOut),
             output_bytes: info.output_bytes,
-            written: None,
+            output: None,
             duration_ms: None,
             findings: Vec::new(),
         }
@@ -86,14 +86,14 @@ impl From<ProcessInfo> for CommandReport {
 
 /// A bounded capture of both output streams.
 #[derive(Debug)]
-pub struct Written {
+pub struct OutputCapture {
     stdout: Capture,
     stderr: Capture,
 }
 
 /// Head and tail of both output streams, as text.
 #[derive(Debug, Clone, Serialize)]
-pub struct WrittenReport {
+pub struct OutputReport {
     stdout: String,
     stderr: String,
     stdout_truncated: bool,
@@ -106,7 +106,7 @@ pub struct WrittenReport {
     stderr_base64: Option<String>,
 }
 
-impl Written {
+impl OutputCapture {
     /// Creates a capture that keeps at most `bound` bytes of each stream.
     pub fn new(bound: u64) -> Self {
         Self { stdout: Capture::new(bound), stderr: Capture::new(bound) }
@@ -121,22 +121,22 @@ impl Written {
     }
 
     /// Returns the captured output as text.
-    pub fn report(&self) -> WrittenReport {
+    pub fn report(&self) -> OutputReport {
         let (stdout, stdout_base64) = text_and_base64(self.stdout.bytes());
         let (stderr, stderr_base64) = text_and_base64(self.stderr.bytes());
-        let (stdout_truncated, stderr_truncated) = (self.stdout.truncated(), self.stderr.truncated());
-        WrittenReport { stdout, stderr, stdout_truncated, stderr_truncated, stdout_base64, stderr_base64 }
+        let (stdout_truncated, stderr_truncated) = (self.stdout.is_truncated(), self.stderr.is_truncated());
+        OutputReport { stdout, stderr, stdout_truncated, stderr_truncated, stdout_base64, stderr_base64 }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::living::ProcessId;
+    use crate::sandbox_handle::ProcessId;
     use serde_json::json;
 
     #[test]
-    fn a_command_tells_how_it_stands() {
+    fn command_reports_serialize() {
         let info = |ending| ProcessInfo {
             id: ProcessId(3),
             pid: 7,
@@ -153,16 +153,16 @@ mod tests {
             let shown = shown(Some(ending));
             ["state", "exit_code", "signal", "timed_out"].map(|name| shown[name].clone())
         };
-        assert_eq!(fields(Ending::Exited(0)), [json!("ended"), json!(0), json!(null), json!(false)]);
+        assert_eq!(fields(CommandEnding::Exited(0)), [json!("ended"), json!(0), json!(null), json!(false)]);
         assert_eq!(
-            fields(Ending::Signalled(9)),
+            fields(CommandEnding::Signalled(9)),
             [json!("ended"), json!(null), json!("SIGKILL"), json!(false)]
         );
-        assert_eq!(fields(Ending::TimedOut), [json!("ended"), json!(null), json!(null), json!(true)]);
-        let mut written = Written::new(4);
+        assert_eq!(fields(CommandEnding::TimedOut), [json!("ended"), json!(null), json!(null), json!(true)]);
+        let mut written = OutputCapture::new(4);
         written.push(Stream::Stdout, b"\xff");
         written.push(Stream::Stderr, b"too long");
-        let whole = CommandReport::from(info(None)).with(written.report(), Duration::from_millis(2));
+        let whole = CommandReport::from(info(None)).with_output(written.report(), Duration::from_millis(2));
         let whole = serde_json::to_value(whole).unwrap();
         assert_eq!((&whole["stdout"], &whole["stdout_base64"]), (&json!("\u{fffd}"), &json!("/w==")));
         assert_eq!((&whole["stderr_truncated"], &whole["duration_ms"]), (&json!(true), &json!(2.0)));

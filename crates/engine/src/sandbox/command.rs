@@ -6,23 +6,23 @@ use serde::Deserialize;
 
 use super::{AdmittedSandbox, admit_timeout};
 use crate::Error;
-use crate::admit::{MAX_STDIN, Rules, check_env, check_words};
+use crate::admit::{AdmissionRules, MAX_STDIN_BYTES, check_argv, check_env};
 use crate::explain::signal_number;
 use crate::finding::Finding;
-use crate::living::{CommandLine, StartCommand, Stdin, TerminalSize};
-use crate::policy::{self, Reading, Verdict};
+use crate::policy::{self, PolicyCheck, Verdict};
 use crate::quantity::show_bytes;
+use crate::sandbox_handle::{CommandLine, StartCommand, StdinMode, TerminalSize};
 
 /// Allowed range of `keep_bytes`.
-const KEEP: std::ops::RangeInclusive<u64> = (64 << 10)..=(64 << 20);
+const KEEP_BYTES_RANGE: std::ops::RangeInclusive<u64> = (64 << 10)..=(64 << 20);
 /// Default of `keep_bytes`, in a sandbox with enough memory.
-const USUAL_KEEP: u64 = 1 << 20;
+const DEFAULT_KEEP_BYTES: u64 = 1 << 20;
 /// Divisor of a small sandbox's memory that gives its default of `keep_bytes`.
-const KEEP_PART: u64 = 64;
+const KEEP_MEMORY_DIVISOR: u64 = 64;
 /// Maximum standard input of a background command: the capacity of a pipe, so that the server need not hold
 /// the rest.
-const MAX_LEFT_STDIN: usize = 64 << 10;
-const MAX_PATH: usize = 4_096;
+const MAX_BACKGROUND_STDIN_BYTES: usize = 64 << 10;
+const MAX_WORKDIR_BYTES: usize = 4_096;
 
 /// A request to start a command. Unknown fields are refused by name.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -41,7 +41,7 @@ pub struct CommandRequest {
     /// Whether to keep standard input open for later writes.
     pub stdin_open: bool,
     /// Allocates a terminal of this size.
-    pub terminal: Option<SizeSpec>,
+    pub terminal: Option<TerminalSizeSpec>,
     /// Timeout; a background command has none by default.
     pub timeout_ms: Option<i64>,
     /// Bytes of output kept for clients that attach later.
@@ -53,14 +53,14 @@ pub struct CommandRequest {
 /// The size of a terminal, as requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SizeSpec {
+pub struct TerminalSizeSpec {
     /// Number of lines.
     pub rows: u16,
     /// Number of characters per line.
     pub columns: u16,
 }
 
-impl SizeSpec {
+impl TerminalSizeSpec {
     /// Checks the size.
     ///
     /// # Errors
@@ -121,16 +121,16 @@ pub struct AdmittedCommand {
 pub fn admit_command(
     sandbox: &AdmittedSandbox,
     request: CommandRequest,
-    rules: &Rules<'_>,
+    rules: &AdmissionRules<'_>,
 ) -> Result<AdmittedCommand, Error> {
     let mut whole = sandbox.plan.env.clone();
     whole.extend(request.env.clone());
     check_env(&whole)?;
     let stdin = request.stdin.map(String::into_bytes);
-    if stdin.as_ref().is_some_and(|stdin| stdin.len() > MAX_STDIN) {
+    if stdin.as_ref().is_some_and(|stdin| stdin.len() > MAX_STDIN_BYTES) {
         return Err(Error::invalid("stdin", "more than 64 MB; put it into a file instead"));
     }
-    if request.background && stdin.as_ref().is_some_and(|stdin| stdin.len() > MAX_LEFT_STDIN) {
+    if request.background && stdin.as_ref().is_some_and(|stdin| stdin.len() > MAX_BACKGROUND_STDIN_BYTES) {
         return Err(Error::invalid(
             "stdin",
             "more than 64 KB for a command in the background; write it later",
@@ -143,17 +143,18 @@ pub fn admit_command(
         None => (!request.background).then_some(limits.timeout),
     };
     let start = StartCommand {
-        command: admit_line(request.command, request.shell)?,
+        command: admit_command_line(request.command, request.shell)?,
         env: request.env.into_iter().collect(),
         workdir: admit_workdir(request.workdir)?,
-        stdin: if reads { Stdin::Open } else { Stdin::Closed },
-        terminal: request.terminal.map(SizeSpec::admit).transpose()?,
+        stdin: if reads { StdinMode::Open } else { StdinMode::Closed },
+        terminal: request.terminal.map(TerminalSizeSpec::admit).transpose()?,
         timeout_ms: timeout.map(|timeout| timeout.as_millis() as u64),
-        keep_bytes: admit_keep(request.keep_bytes, limits.memory_bytes)?,
+        keep_bytes: admit_keep_bytes(request.keep_bytes, limits.memory_bytes)?,
     };
-    let policies = policy::add(rules.policies, sandbox.policies.clone(), [rules.floor])?;
-    let reading = Reading { policies: &policies, plan: &sandbox.plan };
-    let Verdict { findings, refusal } = reading.command(&start.command, stdin.as_deref().unwrap_or_default());
+    let policies = policy::add_policies(rules.policies, sandbox.policies.clone(), [rules.policy_floor])?;
+    let reading = PolicyCheck { policies: &policies, plan: &sandbox.plan };
+    let Verdict { findings, refusal } =
+        reading.check_command(&start.command, stdin.as_deref().unwrap_or_default());
     if let Some(message) = refusal {
         return Err(Error::Refused { message, findings });
     }
@@ -161,14 +162,14 @@ pub fn admit_command(
     Ok(AdmittedCommand { start, stdin, close_stdin, background: request.background, findings })
 }
 
-fn admit_line(command: Option<Vec<String>>, shell: Option<String>) -> Result<CommandLine, Error> {
+fn admit_command_line(command: Option<Vec<String>>, shell: Option<String>) -> Result<CommandLine, Error> {
     match (command, shell) {
         (Some(command), None) => {
-            check_words("command", &command)?;
+            check_argv("command", &command)?;
             Ok(CommandLine::Program(command))
         }
         (None, Some(line)) => {
-            check_words("shell", std::slice::from_ref(&line))?;
+            check_argv("shell", std::slice::from_ref(&line))?;
             Ok(CommandLine::Shell(line))
         }
         (Some(_), Some(_)) => Err(Error::invalid("shell", "cannot be combined with command")),
@@ -180,20 +181,23 @@ fn admit_line(command: Option<Vec<String>>, shell: Option<String>) -> Result<Com
 
 fn admit_workdir(given: Option<String>) -> Result<Option<String>, Error> {
     match given {
-        Some(path) if path.contains('\0') || path.len() > MAX_PATH => {
+        Some(path) if path.contains('\0') || path.len() > MAX_WORKDIR_BYTES => {
             Err(Error::invalid("workdir", "has a NUL or more than 4096 bytes"))
         }
         given => Ok(given),
     }
 }
 
-fn admit_keep(given: Option<i64>, memory_bytes: u64) -> Result<u32, Error> {
-    let usual = (memory_bytes / KEEP_PART).clamp(*KEEP.start(), USUAL_KEEP);
+fn admit_keep_bytes(given: Option<i64>, memory_bytes: u64) -> Result<u32, Error> {
+    let usual = (memory_bytes / KEEP_MEMORY_DIVISOR).clamp(*KEEP_BYTES_RANGE.start(), DEFAULT_KEEP_BYTES);
     let wanted = given.map_or(Some(usual), |given| u64::try_from(given).ok());
-    wanted.filter(|bytes| KEEP.contains(bytes)).and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(|| {
-        let (least, most) = (show_bytes(*KEEP.start()), show_bytes(*KEEP.end()));
-        Error::invalid("keep_bytes", format!("must be from {least} to {most}"))
-    })
+    wanted
+        .filter(|bytes| KEEP_BYTES_RANGE.contains(bytes))
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .ok_or_else(|| {
+            let (least, most) = (show_bytes(*KEEP_BYTES_RANGE.start()), show_bytes(*KEEP_BYTES_RANGE.end()));
+            Error::invalid("keep_bytes", format!("must be from {least} to {most}"))
+        })
 }
 
 #[cfg(test)]

@@ -2,25 +2,27 @@ use belljar_analysis::policy::Policies;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::fleet::Chosen;
 use crate::limits::Limits;
-use crate::living::LivingCapabilities;
 use crate::profile::Profiles;
 use crate::provider::Capabilities;
+use crate::provider_set::SelectedProvider;
 use crate::sandbox::admit_sandbox;
+use crate::sandbox_handle::SandboxCapabilities;
 
 fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String> {
-    let capabilities =
-        Capabilities { living: Some(LivingCapabilities { cannot_pause: None }), ..Capabilities::default() };
-    let profiles = Profiles::shipped();
+    let capabilities = Capabilities {
+        sandboxes: Some(SandboxCapabilities { cannot_pause: None }),
+        ..Capabilities::default()
+    };
+    let profiles = Profiles::built_in();
     let ceiling = Limits { timeout: std::time::Duration::from_secs(600), ..Limits::CEILING };
-    let rules = Rules {
+    let rules = AdmissionRules {
         profiles: &profiles,
         ceiling: &ceiling,
-        chosen: &Chosen::claiming(capabilities),
+        provider: &SelectedProvider::with_capabilities(capabilities),
         policies: &Policies::default(),
-        floor: None,
-        reach: crate::network::Reach::Full,
+        policy_floor: None,
+        network_ceiling: crate::network::NetworkCeiling::Full,
         private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
@@ -35,7 +37,7 @@ fn admitted(request: Value) -> Result<AdmittedCommand, String> {
 }
 
 #[test]
-fn what_is_absent_is_as_it_mostly_is() {
+fn absent_fields_have_defaults() {
     let line = admitted(json!({"shell": "a | b"})).unwrap();
     let usual = StartCommand { timeout_ms: Some(5_000), ..StartCommand::shell("a | b") };
     assert_eq!((line.start, line.stdin, line.close_stdin), (usual, None, false));
@@ -43,16 +45,16 @@ fn what_is_absent_is_as_it_mostly_is() {
     assert_eq!(background.start, StartCommand::program(["a", "-b"]));
     assert!(background.background);
     let fed = admitted(json!({"command": ["a"], "stdin": "x"})).unwrap();
-    assert_eq!((fed.start.stdin, fed.stdin, fed.close_stdin), (Stdin::Open, Some(b"x".to_vec()), true));
+    assert_eq!((fed.start.stdin, fed.stdin, fed.close_stdin), (StdinMode::Open, Some(b"x".to_vec()), true));
     let open = admitted(json!({"command": ["a"], "stdin": "", "stdin_open": true})).unwrap();
-    assert_eq!((open.start.stdin, open.close_stdin), (Stdin::Open, false));
+    assert_eq!((open.start.stdin, open.close_stdin), (StdinMode::Open, false));
     // A sandbox with little memory keeps less.
     let small = json!({"limits": {"memory_bytes": 8 << 20}});
     assert_eq!(admitted_in(small, json!({"shell": "a"})).unwrap().start.keep_bytes, 128 << 10);
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_its_name() {
+fn invalid_fields_are_refused_by_name() {
     let cases = [
         (json!({}), "command: is missing"),
         (json!({"command": ["a"], "shell": "b"}), "shell: cannot be combined"),

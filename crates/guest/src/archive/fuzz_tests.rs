@@ -9,8 +9,8 @@ use bolero::{TypeGenerator, check, produce};
 use super::path::InnerPath;
 use super::unpack::unpack;
 use crate::protocol::{
-    ArchiveFormat, ArchiveLimits, Event, Frame, FrameError, Hello, MAX_BODY, Reply, Request, decode,
-    read_frame,
+    ArchiveFormat, ArchiveLimits, FrameError, GuestEvent, GuestFrame, GuestReply, GuestRequest, Hello,
+    MAX_BODY_BYTES, decode, read_frame,
 };
 
 fn test_time() -> Duration {
@@ -41,20 +41,25 @@ async fn read_all(mut line: &[u8]) {
         match read_frame(&mut line).await {
             Ok(Some(frame)) => understand(&frame),
             Ok(None) => return,
-            Err(FrameError::TooLong(length)) => return assert!(length as usize > MAX_BODY),
+            Err(FrameError::TooLong(length)) => return assert!(length as usize > MAX_BODY_BYTES),
             Err(FrameError::UnknownKind(_) | FrameError::Io(_)) => return,
         }
     }
 }
 
-fn understand(frame: &Frame) {
-    assert!(frame.body.len() <= MAX_BODY && frame.body.capacity() <= MAX_BODY);
-    let _any = (frame.amount(), frame.cost(), frame.header());
+fn understand(frame: &GuestFrame) {
+    assert!(frame.body.len() <= MAX_BODY_BYTES && frame.body.capacity() <= MAX_BODY_BYTES);
+    let _any = (frame.credit_amount(), frame.cost(), frame.header());
     messages(&frame.body);
 }
 
 fn messages(body: &[u8]) {
-    let _any = (decode::<Request>(body), decode::<Reply>(body), decode::<Event>(body), decode::<Hello>(body));
+    let _any = (
+        decode::<GuestRequest>(body),
+        decode::<GuestReply>(body),
+        decode::<GuestEvent>(body),
+        decode::<Hello>(body),
+    );
 }
 
 #[test]
@@ -100,7 +105,7 @@ fn fuzz_paths() {
         let odd = |part: &&[u8]| part.is_empty() || [&b"."[..], b".."].contains(part) || part.contains(&b'/');
         assert!(!path.parts().iter().any(odd), "{bytes:?}");
         assert!(!path.parts().concat().contains(&0), "{bytes:?}");
-        let _shown = path.shown();
+        let _shown = path.display();
         if path.may_link_to(&target) {
             let depth = i64::try_from(path.parts().len()).unwrap() - 1;
             let mut at = depth;

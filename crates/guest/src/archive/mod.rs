@@ -9,11 +9,11 @@
 
 #[cfg(test)]
 mod fuzz_tests;
-mod ground;
 mod pack;
+mod pack_walk;
 mod path;
-mod tree;
 mod unpack;
+mod unpack_target;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -23,46 +23,46 @@ use std::path::PathBuf;
 use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{ArchiveFormat, ArchiveLimits, Failure, FailureKind, Unpacked, decode, encode};
+use crate::protocol::{ArchiveFormat, ArchiveLimits, Failure, FailureKind, UnpackSummary, decode, encode};
 
 /// The worker's program name: a process started under it is a worker.
-pub const WORKER: &str = "belljar-archive";
+pub const ARCHIVE_WORKER_NAME: &str = "belljar-archive";
 
 /// Memory limit in bytes. A name in an archive can claim to be a gigabyte long; the worker then fails at this
 /// limit.
-const MEMORY: u64 = 128 << 20;
+const MEMORY_LIMIT_BYTES: u64 = 128 << 20;
 
 /// The error if the memory limit is reached.
 pub(crate) const NEEDS_MEMORY: &str = "the archive needs too much memory";
 
 /// A worker's job.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Job {
+pub(crate) enum ArchiveJob {
     /// Unpacks stdin.
     Unpack { path: PathBuf, said: String, format: ArchiveFormat, limits: ArchiveLimits },
     /// Packs to stdout.
-    Pack { path: PathBuf, said: String, format: ArchiveFormat, reach: Reach },
+    Pack { path: PathBuf, said: String, format: ArchiveFormat, reach: PackScope },
 }
 
 /// The scope of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Reach {
+pub(crate) enum PackScope {
     /// Everything below the folder.
     All,
     /// Only entries on the folder's own file system.
-    OneDisk,
+    OneFileSystem,
 }
 
 /// The result of a job.
-pub(crate) type Report = Result<Unpacked, Failure>;
+pub(crate) type ArchiveReport = Result<UnpackSummary, Failure>;
 
-impl Job {
+impl ArchiveJob {
     /// Encodes the job as the worker's only argument.
     pub(crate) fn to_argument(&self) -> String {
         encode(self).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn of_argument(argument: &str) -> Option<Self> {
+    fn from_argument(argument: &str) -> Option<Self> {
         let digits = argument.as_bytes().chunks(2);
         let bytes: Option<Vec<u8>> =
             digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
@@ -71,26 +71,28 @@ impl Job {
 }
 
 /// Runs a worker, and returns its exit status.
-pub(crate) fn work() -> u8 {
-    let _best_effort =
-        rustix::process::setrlimit(Resource::Data, Rlimit { current: Some(MEMORY), maximum: Some(MEMORY) });
+pub(crate) fn run_worker() -> u8 {
+    let _best_effort = rustix::process::setrlimit(
+        Resource::Data,
+        Rlimit { current: Some(MEMORY_LIMIT_BYTES), maximum: Some(MEMORY_LIMIT_BYTES) },
+    );
     let report = std::env::args()
         .nth(1)
         .as_deref()
-        .and_then(Job::of_argument)
-        .map_or_else(|| Err(Failure::new(FailureKind::Invalid, "job", "unreadable")), |job| perform(&job));
-    let told = std::io::stderr().write_all(&encode(&report.map_err(Failure::bounded)));
+        .and_then(ArchiveJob::from_argument)
+        .map_or_else(|| Err(Failure::new(FailureKind::Invalid, "job", "unreadable")), |job| run_job(&job));
+    let told = std::io::stderr().write_all(&encode(&report.map_err(Failure::truncated)));
     u8::from(told.is_err())
 }
 
-fn perform(job: &Job) -> Report {
+fn run_job(job: &ArchiveJob) -> ArchiveReport {
     match job {
-        Job::Unpack { path, said, format, limits } => {
-            unpack::unpack(path, *format, *limits, input(said)?).map_err(|refusal| refusal.of(said))
+        ArchiveJob::Unpack { path, said, format, limits } => {
+            unpack::unpack(path, *format, *limits, input(said)?).map_err(|refusal| refusal.into_failure(said))
         }
-        Job::Pack { path, said, format, reach } => {
-            pack::pack(path, *format, *reach, output(said)?).map_err(|refusal| refusal.of(said))?;
-            Ok(Unpacked::default())
+        ArchiveJob::Pack { path, said, format, reach } => {
+            pack::pack(path, *format, *reach, output(said)?).map_err(|refusal| refusal.into_failure(said))?;
+            Ok(UnpackSummary::default())
         }
     }
 }
@@ -98,19 +100,19 @@ fn perform(job: &Job) -> Report {
 /// Returns stdin unbuffered; the callers read and write in large chunks.
 fn input(said: &str) -> Result<impl Read + use<>, Failure> {
     let fd = std::io::stdin().as_fd().try_clone_to_owned();
-    fd.map(File::from).map_err(|error| Failure::of_io(&error, said))
+    fd.map(File::from).map_err(|error| Failure::from_io(&error, said))
 }
 
 fn output(said: &str) -> Result<impl Write + use<>, Failure> {
     let fd = std::io::stdout().as_fd().try_clone_to_owned();
-    fd.map(File::from).map_err(|error| Failure::of_io(&error, said))
+    fd.map(File::from).map_err(|error| Failure::from_io(&error, said))
 }
 
 /// Why packing or unpacking failed.
 #[derive(Debug)]
-enum Refusal {
+enum ArchiveError {
     /// The archive is hostile or malformed.
-    Bad { entry: String, why: &'static str },
+    Hostile { entry: String, why: &'static str },
     /// A limit is exceeded.
     TooLarge(&'static str),
     /// A system error about an entry.
@@ -119,12 +121,12 @@ enum Refusal {
     Archive(std::io::Error),
 }
 
-impl Refusal {
-    fn of(self, said: &str) -> Failure {
+impl ArchiveError {
+    fn into_failure(self, said: &str) -> Failure {
         match self {
-            Self::Bad { entry, why } => Failure::new(FailureKind::BadArchive, entry, why),
+            Self::Hostile { entry, why } => Failure::new(FailureKind::BadArchive, entry, why),
             Self::TooLarge(why) => Failure::new(FailureKind::TooLarge, said, why),
-            Self::Io { entry, error } => Failure::of_io(&error, entry),
+            Self::Io { entry, error } => Failure::from_io(&error, entry),
             Self::Archive(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
                 Failure::new(FailureKind::BadArchive, said, NEEDS_MEMORY)
             }

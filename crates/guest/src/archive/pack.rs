@@ -8,22 +8,22 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use super::path::shown;
-use super::tree::{Found, Node, walk};
-use super::{Reach, Refusal};
-use crate::line::CHUNK;
+use super::pack_walk::{PackEntry, PackNode, walk};
+use super::path::to_text;
+use super::{ArchiveError, PackScope};
+use crate::flow_control::CHUNK_BYTES;
 use crate::protocol::ArchiveFormat;
 
 /// From this size on, a zip entry needs the zip64 format.
-const LARGE: u64 = u32::MAX as u64;
+const ZIP64_BYTES: u64 = u32::MAX as u64;
 
 pub(super) fn pack(
     path: &Path,
     format: ArchiveFormat,
-    reach: Reach,
+    reach: PackScope,
     sink: impl Write,
-) -> Result<(), Refusal> {
-    let sink = BufWriter::with_capacity(CHUNK, sink);
+) -> Result<(), ArchiveError> {
+    let sink = BufWriter::with_capacity(CHUNK_BYTES, sink);
     let finished = match format {
         ArchiveFormat::Tar => tar(path, reach, sink)?.flush(),
         ArchiveFormat::TarGz => {
@@ -32,10 +32,10 @@ pub(super) fn pack(
         }
         ArchiveFormat::Zip => return zip(path, reach, sink),
     };
-    finished.map_err(Refusal::Archive)
+    finished.map_err(ArchiveError::Archive)
 }
 
-fn tar<W: Write>(path: &Path, reach: Reach, sink: W) -> Result<W, Refusal> {
+fn tar<W: Write>(path: &Path, reach: PackScope, sink: W) -> Result<W, ArchiveError> {
     let mut archive = tar::Builder::new(sink);
     walk(path, reach, &mut |found| {
         let mut header = tar::Header::new_gnu();
@@ -43,32 +43,32 @@ fn tar<W: Write>(path: &Path, reach: Reach, sink: W) -> Result<W, Refusal> {
         header.set_mtime(found.modified);
         let name = Path::new(OsStr::from_bytes(&found.path));
         match found.node {
-            Node::Folder => {
+            PackNode::Folder => {
                 header.set_entry_type(tar::EntryType::Directory);
                 header.set_size(0);
                 archive.append_data(&mut header, name, io::empty())
             }
-            Node::Link(target) => {
+            PackNode::Link(target) => {
                 header.set_entry_type(tar::EntryType::Symlink);
                 header.set_size(0);
                 archive.append_link(&mut header, name, Path::new(OsStr::from_bytes(&target)))
             }
-            Node::File(file, size) => {
+            PackNode::File(file, size) => {
                 header.set_size(size);
-                archive.append_data(&mut header, name, Exactly { inner: file, left: size })
+                archive.append_data(&mut header, name, ExactReader { inner: file, left: size })
             }
         }
     })?;
-    archive.into_inner().map_err(Refusal::Archive)
+    archive.into_inner().map_err(ArchiveError::Archive)
 }
 
 /// A reader of exactly `left` bytes: pads with zeros if the file shrinks, and ignores growth.
-struct Exactly<R> {
+struct ExactReader<R> {
     inner: R,
     left: u64,
 }
 
-impl<R: Read> Read for Exactly<R> {
+impl<R: Read> Read for ExactReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let mut len = self.inner.read(&mut buffer[..wanted])?;
@@ -81,28 +81,28 @@ impl<R: Read> Read for Exactly<R> {
     }
 }
 
-fn zip(path: &Path, reach: Reach, sink: impl Write) -> Result<(), Refusal> {
+fn zip(path: &Path, reach: PackScope, sink: impl Write) -> Result<(), ArchiveError> {
     let mut archive = ZipWriter::new_stream(sink);
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; CHUNK_BYTES];
     walk(path, reach, &mut |found| add_to_zip(&mut archive, found, &mut buffer))?;
-    let sink = archive.finish().map_err(|error| Refusal::Archive(error.into()))?;
-    sink.into_inner().flush().map_err(Refusal::Archive)
+    let sink = archive.finish().map_err(|error| ArchiveError::Archive(error.into()))?;
+    sink.into_inner().flush().map_err(ArchiveError::Archive)
 }
 
 fn add_to_zip<W: Write + io::Seek>(
     archive: &mut ZipWriter<W>,
-    found: Found,
+    found: PackEntry,
     buffer: &mut [u8],
 ) -> io::Result<()> {
-    let name = shown(&found.path);
+    let name = to_text(&found.path);
     let options = SimpleFileOptions::default()
         .compression_method(CompressionMethod::Deflated)
         .unix_permissions(found.mode);
     match found.node {
-        Node::Folder => archive.add_directory(name, options)?,
-        Node::Link(target) => archive.add_symlink(name, shown(&target), options)?,
-        Node::File(mut file, size) => {
-            archive.start_file(name, options.large_file(size >= LARGE))?;
+        PackNode::Folder => archive.add_directory(name, options)?,
+        PackNode::Link(target) => archive.add_symlink(name, to_text(&target), options)?,
+        PackNode::File(mut file, size) => {
+            archive.start_file(name, options.large_file(size >= ZIP64_BYTES))?;
             // A growing file must not exceed the size announced in its header.
             let mut left = size;
             while left > 0 {

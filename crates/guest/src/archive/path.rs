@@ -1,9 +1,9 @@
 //! Names in archives, and their validation.
 
-use super::Refusal;
+use super::ArchiveError;
 
 /// Maximum nesting depth.
-const MOST_PARTS: usize = 128;
+const MAX_DEPTH: usize = 128;
 
 /// A validated name in an archive: relative, without `..`, and not the folder itself.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub(super) struct InnerPath<'a> {
 
 impl<'a> InnerPath<'a> {
     /// Parses a name; returns `None` for the folder itself.
-    pub(super) fn parse(name: &'a [u8]) -> Result<Option<Self>, Refusal> {
-        let bad = |why| Refusal::Bad { entry: shown(name), why };
+    pub(super) fn parse(name: &'a [u8]) -> Result<Option<Self>, ArchiveError> {
+        let bad = |why| ArchiveError::Hostile { entry: to_text(name), why };
         if name.starts_with(b"/") {
             return Err(bad("absolute path"));
         }
@@ -26,7 +26,7 @@ impl<'a> InnerPath<'a> {
         if parts.contains(&b"..".as_slice()) {
             return Err(bad("path leads out of the folder"));
         }
-        if parts.len() > MOST_PARTS {
+        if parts.len() > MAX_DEPTH {
             return Err(bad("folders are nested too deeply"));
         }
         Ok((!parts.is_empty()).then_some(Self { parts }))
@@ -44,8 +44,8 @@ impl<'a> InnerPath<'a> {
         &self.parts
     }
 
-    pub(super) fn shown(&self) -> String {
-        shown(&self.parts.join(&b'/'))
+    pub(super) fn display(&self) -> String {
+        to_text(&self.parts.join(&b'/'))
     }
 
     /// Returns whether a symlink at this path may have this target: `..` only at the start, and not beyond
@@ -67,7 +67,7 @@ impl<'a> InnerPath<'a> {
     }
 }
 
-pub(super) fn shown(name: &[u8]) -> String {
+pub(super) fn to_text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_lead_out_are_refused() {
+    fn escaping_names_are_refused() {
         for name in ["/etc/passwd", "../a", "a/../../b", "a/..", "..", "a\0b", "//a"] {
             assert!(InnerPath::parse(name.as_bytes()).is_err(), "{name}");
         }
@@ -98,7 +98,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_name_makes_a_way_up(name in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64)) {
+        fn no_name_contains_a_parent_component(name in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..64)) {
             if let Ok(Some(path)) = InnerPath::parse(&name) {
                 let free_of_ways_up = path.parts().iter().all(|part| {
                     !part.is_empty() && *part != b"." && *part != b".." && !part.contains(&b'/')

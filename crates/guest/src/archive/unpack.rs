@@ -13,22 +13,22 @@ use tar::EntryType;
 use zip::ZipArchive;
 use zip::read::ZipReadOptions;
 
-use super::Refusal;
-use super::ground::{About, Ground};
-use super::path::{InnerPath, shown};
-use crate::line::CHUNK;
-use crate::protocol::{ArchiveFormat, ArchiveLimits, Unpacked};
+use super::ArchiveError;
+use super::path::{InnerPath, to_text};
+use super::unpack_target::{EntryAttributes, UnpackTarget};
+use crate::flow_control::CHUNK_BYTES;
+use crate::protocol::{ArchiveFormat, ArchiveLimits, UnpackSummary};
 
 /// Maximum length of a link's target.
-const LONGEST_TARGET: u64 = 4096;
+const MAX_TARGET_BYTES: u64 = 4096;
 
 /// A reader that counts bytes.
-struct Counted<R> {
+struct CountingReader<R> {
     inner: R,
     read: Rc<Cell<u64>>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.inner.read(buffer)?;
         self.read.set(self.read.get() + len as u64);
@@ -41,31 +41,36 @@ pub(super) fn unpack(
     format: ArchiveFormat,
     limits: ArchiveLimits,
     source: impl Read,
-) -> Result<Unpacked, Refusal> {
-    let mut ground = Ground::open(path, limits)?;
+) -> Result<UnpackSummary, ArchiveError> {
+    let mut ground = UnpackTarget::open(path, limits)?;
     let read = Rc::new(Cell::new(0));
-    let source = Counted { inner: BufReader::with_capacity(CHUNK, source), read: Rc::clone(&read) };
+    let source =
+        CountingReader { inner: BufReader::with_capacity(CHUNK_BYTES, source), read: Rc::clone(&read) };
     match format {
         ArchiveFormat::Tar => unpack_tar(&mut ground, source, &read)?,
         ArchiveFormat::TarGz => unpack_tar(&mut ground, flate2::read::MultiGzDecoder::new(source), &read)?,
         ArchiveFormat::Zip => unpack_zip(&mut ground, spool(path, limits, source)?, &read)?,
     }
-    Ok(ground.made())
+    Ok(ground.unpacked())
 }
 
-fn unpack_tar(ground: &mut Ground, mut source: impl Read, read: &Cell<u64>) -> Result<(), Refusal> {
+fn unpack_tar(
+    ground: &mut UnpackTarget,
+    mut source: impl Read,
+    read: &Cell<u64>,
+) -> Result<(), ArchiveError> {
     let mut archive = tar::Archive::new(&mut source);
-    for entry in archive.entries().map_err(Refusal::Archive)? {
-        let mut entry = entry.map_err(Refusal::Archive)?;
-        ground.count()?;
+    for entry in archive.entries().map_err(ArchiveError::Archive)? {
+        let mut entry = entry.map_err(ArchiveError::Archive)?;
+        ground.count_entry()?;
         let name = entry.path_bytes().into_owned();
         let Some(path) = InnerPath::parse(&name)? else { continue };
         let header = entry.header();
-        let about = About {
+        let about = EntryAttributes {
             mode: header.mode().ok(),
             modified: header.mtime().ok().and_then(|time| i64::try_from(time).ok()),
         };
-        let bad = |why| Refusal::Bad { entry: path.shown(), why };
+        let bad = |why| ArchiveError::Hostile { entry: path.display(), why };
         let target = || entry.link_name_bytes().ok_or_else(|| bad("a link without a target"));
         match header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
@@ -86,25 +91,25 @@ fn unpack_tar(ground: &mut Ground, mut source: impl Read, read: &Cell<u64>) -> R
     drain(source)
 }
 
-fn drain(mut source: impl Read) -> Result<(), Refusal> {
-    io::copy(&mut source, &mut io::sink()).map(drop).map_err(Refusal::Archive)
+fn drain(mut source: impl Read) -> Result<(), ArchiveError> {
+    io::copy(&mut source, &mut io::sink()).map(drop).map_err(ArchiveError::Archive)
 }
 
 /// Copies a zip archive to an unnamed file on the same disk: its directory is at the end, so it must be
 /// complete.
-fn spool(path: &Path, limits: ArchiveLimits, source: impl Read) -> Result<File, Refusal> {
-    let failed = |error| Refusal::Io { entry: "the archive".to_owned(), error };
-    let mut file = nameless(path).map(File::from).map_err(|errno| failed(errno.into()))?;
+fn spool(path: &Path, limits: ArchiveLimits, source: impl Read) -> Result<File, ArchiveError> {
+    let failed = |error| ArchiveError::Io { entry: "the archive".to_owned(), error };
+    let mut file = unnamed_file(path).map(File::from).map_err(|errno| failed(errno.into()))?;
     let copied = io::copy(&mut source.take(limits.bytes.saturating_add(1)), &mut file).map_err(failed)?;
     if copied > limits.bytes {
-        return Err(Refusal::TooLarge("the archive is larger than the limit for its content"));
+        return Err(ArchiveError::TooLarge("the archive is larger than the limit for its content"));
     }
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     Ok(file)
 }
 
 /// Creates a file without a name in a folder.
-fn nameless(path: &Path) -> Result<OwnedFd, Errno> {
+fn unnamed_file(path: &Path) -> Result<OwnedFd, Errno> {
     let (flags, mode) = (OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
     match rustix::fs::openat(CWD, path, flags | OFlags::TMPFILE, mode) {
         // If O_TMPFILE is not supported, creates a file and unlinks it at once.
@@ -121,43 +126,44 @@ fn nameless(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Unpacks a zip archive. Refuses entries whose local header differs from the central directory. The central
 /// directory is read into memory; the worker's memory limit bounds it.
-fn unpack_zip(ground: &mut Ground, file: File, read: &Cell<u64>) -> Result<(), Refusal> {
-    let reader = BufReader::with_capacity(CHUNK, file);
-    let mut archive = ZipArchive::new(reader).map_err(|error| Refusal::Archive(error.into()))?;
+fn unpack_zip(ground: &mut UnpackTarget, file: File, read: &Cell<u64>) -> Result<(), ArchiveError> {
+    let reader = BufReader::with_capacity(CHUNK_BYTES, file);
+    let mut archive = ZipArchive::new(reader).map_err(|error| ArchiveError::Archive(error.into()))?;
     for index in 0..archive.len() {
         let options = ZipReadOptions::new().enforce_header_consistency(true);
-        let mut entry =
-            archive.by_index_with_options(index, options).map_err(|error| Refusal::Archive(error.into()))?;
-        ground.count()?;
+        let mut entry = archive
+            .by_index_with_options(index, options)
+            .map_err(|error| ArchiveError::Archive(error.into()))?;
+        ground.count_entry()?;
         let name = entry.name_raw().to_vec();
         let Some(path) = InnerPath::parse(&name)? else { continue };
         let mode = entry.unix_mode();
-        let about = About { mode, modified: None };
+        let about = EntryAttributes { mode, modified: None };
         if entry.is_symlink() {
             let mut target = Vec::new();
-            entry.take(LONGEST_TARGET).read_to_end(&mut target).map_err(Refusal::Archive)?;
+            entry.take(MAX_TARGET_BYTES).read_to_end(&mut target).map_err(ArchiveError::Archive)?;
             ground.link(&path, &target)?;
         } else if entry.is_dir() {
             ground.folder(&path, about)?;
-        } else if is_plain(mode) {
+        } else if is_regular(mode) {
             ground.file(&path, about, &mut entry, &|| read.get())?;
         } else {
             let why = "only files, folders and links are unpacked";
-            return Err(Refusal::Bad { entry: shown(&name), why });
+            return Err(ArchiveError::Hostile { entry: to_text(&name), why });
         }
     }
     Ok(())
 }
 
 /// Returns whether the mode is that of a regular file, or has no file type, as on systems without these bits.
-fn is_plain(mode: Option<u32>) -> bool {
+fn is_regular(mode: Option<u32>) -> bool {
     matches!(mode.unwrap_or(0) & 0o170_000, 0 | 0o100_000)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::archive::Reach;
+    use crate::archive::PackScope;
     use crate::archive::pack::pack;
     use proptest::prelude::{ProptestConfig, any};
 
@@ -171,7 +177,7 @@ mod tests {
         std::fs::write(folder.path().join("n".repeat(150)), "").unwrap();
         std::os::unix::fs::symlink("d/f", folder.path().join("l")).unwrap();
         let mut archive = Vec::new();
-        pack(folder.path(), format, Reach::All, &mut archive).unwrap();
+        pack(folder.path(), format, PackScope::All, &mut archive).unwrap();
         archive
     }
 
@@ -179,7 +185,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
         #[test]
-        fn no_archive_makes_it_panic_or_leave_the_folder(
+        fn no_archive_causes_a_panic_or_escapes_the_folder(
             format in 0..3_usize,
             changes in proptest::collection::vec((any::<u16>(), any::<u8>()), 0..12),
             cut in any::<u16>(),

@@ -7,29 +7,29 @@ use rustix::process::{Pid, Signal, WaitStatus};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::channel::{Receiver, Sender};
+use super::channel::{ChannelReceiver, ChannelSender};
 use super::descriptor::Descriptor;
-use super::files::Target;
-use super::process::Stilled;
-use super::{Spawned, World};
-use crate::archive::{self, Job, Reach, Report};
-use crate::line::CHUNK;
-use crate::protocol::{ArchiveFormat, ArchiveLimits, Failure, FailureKind, Reply, decode};
+use super::files::TargetPath;
+use super::process::StoppedProcesses;
+use super::{GuestContext, SpawnedChild};
+use crate::archive::{self, ArchiveJob, ArchiveReport, PackScope};
+use crate::flow_control::CHUNK_BYTES;
+use crate::protocol::{ArchiveFormat, ArchiveLimits, Failure, FailureKind, GuestReply, decode};
 
 /// Maximum size of a worker's report, in bytes.
-const MAX_REPORT: usize = 32 << 10;
+const MAX_REPORT_BYTES: usize = 32 << 10;
 
 pub(super) async fn unpack(
-    world: &World,
-    target: &Target,
+    world: &GuestContext,
+    target: &TargetPath,
     format: ArchiveFormat,
     limits: ArchiveLimits,
-    receiver: &mut Receiver,
-) -> Result<Reply, Failure> {
-    let failed = |error: std::io::Error| Failure::of_io(&error, target.said());
+    receiver: &mut ChannelReceiver,
+) -> Result<GuestReply, Failure> {
+    let failed = |error: std::io::Error| Failure::from_io(&error, target.given());
     std::fs::create_dir_all(target.path()).map_err(failed)?;
-    let job = Job::Unpack { path: target.path().into(), said: target.said(), format, limits };
-    let mut worker = Worker::start(world, &job).map_err(failed)?;
+    let job = ArchiveJob::Unpack { path: target.path().into(), said: target.given(), format, limits };
+    let mut worker = ArchiveWorker::start(world, &job).map_err(failed)?;
     let mut input = worker.input.take();
     while let Some(pipe) = &input {
         let bytes = tokio::select! {
@@ -42,41 +42,45 @@ pub(super) async fn unpack(
             _ => input = None,
         }
     }
-    worker.report(target).await.map(Reply::Unpacked)
+    worker.report(target).await.map(GuestReply::Unpacked)
 }
 
 pub(super) async fn pack(
-    world: &World,
-    target: &Target,
+    world: &GuestContext,
+    target: &TargetPath,
     format: ArchiveFormat,
-    sender: &Sender,
-) -> Result<Reply, Failure> {
-    let failed = |error: std::io::Error| Failure::of_io(&error, target.said());
+    sender: &ChannelSender,
+) -> Result<GuestReply, Failure> {
+    let failed = |error: std::io::Error| Failure::from_io(&error, target.given());
     // Checked here, so that the error is a reply and not the end of a truncated archive.
     if !std::fs::metadata(target.path()).map_err(failed)?.is_dir() {
         return Err(target.failure(FailureKind::NotADirectory, "not a folder"));
     }
-    send(world, target, format, Reach::All, sender).await
+    send(world, target, format, PackScope::All, sender).await
 }
 
 /// Packs the work folder without mounts in it, while all processes are stopped.
-pub(super) async fn snapshot(world: &World, target: &Target, sender: &Sender) -> Result<Reply, Failure> {
-    let _still = Stilled::all()?;
-    send(world, target, ArchiveFormat::Tar, Reach::OneDisk, sender).await
+pub(super) async fn snapshot(
+    world: &GuestContext,
+    target: &TargetPath,
+    sender: &ChannelSender,
+) -> Result<GuestReply, Failure> {
+    let _still = StoppedProcesses::stop_all()?;
+    send(world, target, ArchiveFormat::Tar, PackScope::OneFileSystem, sender).await
 }
 
 async fn send(
-    world: &World,
-    target: &Target,
+    world: &GuestContext,
+    target: &TargetPath,
     format: ArchiveFormat,
-    reach: Reach,
-    sender: &Sender,
-) -> Result<Reply, Failure> {
-    let failed = |error: std::io::Error| Failure::of_io(&error, target.said());
-    let job = Job::Pack { path: target.path().into(), said: target.said(), format, reach };
-    let mut worker = Worker::start(world, &job).map_err(failed)?;
-    sender.answer(&Reply::Ok);
-    let mut buffer = vec![0; CHUNK];
+    reach: PackScope,
+    sender: &ChannelSender,
+) -> Result<GuestReply, Failure> {
+    let failed = |error: std::io::Error| Failure::from_io(&error, target.given());
+    let job = ArchiveJob::Pack { path: target.path().into(), said: target.given(), format, reach };
+    let mut worker = ArchiveWorker::start(world, &job).map_err(failed)?;
+    sender.answer(&GuestReply::Ok);
+    let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         let len = worker.output.read(&mut buffer).await.map_err(failed)?;
         if len == 0 {
@@ -84,11 +88,11 @@ async fn send(
         }
         sender.data(buffer[..len].to_vec()).await?;
     }
-    worker.report(target).await.map(|_| Reply::Ok)
+    worker.report(target).await.map(|_| GuestReply::Ok)
 }
 
 /// A worker process, killed on drop.
-struct Worker {
+struct ArchiveWorker {
     pid: Pid,
     status: oneshot::Receiver<WaitStatus>,
     ended: Option<WaitStatus>,
@@ -97,13 +101,13 @@ struct Worker {
     reports: Descriptor,
 }
 
-impl Worker {
-    fn start(world: &World, job: &Job) -> std::io::Result<Self> {
+impl ArchiveWorker {
+    fn start(world: &GuestContext, job: &ArchiveJob) -> std::io::Result<Self> {
         let mut command = world.worker();
         command.arg(job.to_argument()).env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        belljar_jail::session::own_session(&mut command, false);
-        let Spawned { mut child, pid, status } = world.spawn(&mut command)?;
+        belljar_jail::guest_support::start_in_own_session(&mut command, false);
+        let SpawnedChild { mut child, pid, status } = world.spawn(&mut command)?;
         let missing = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         let input = Descriptor::new(child.stdin.take().ok_or_else(missing)?.into())?;
         let output = Descriptor::new(child.stdout.take().ok_or_else(missing)?.into())?;
@@ -119,11 +123,11 @@ impl Worker {
     }
 
     /// Returns the report that the worker writes at its end.
-    async fn report(&mut self, target: &Target) -> Result<crate::protocol::Unpacked, Failure> {
+    async fn report(&mut self, target: &TargetPath) -> Result<crate::protocol::UnpackSummary, Failure> {
         self.input = None;
         let mut text = Vec::new();
         let mut buffer = vec![0; 4 << 10];
-        while text.len() <= MAX_REPORT {
+        while text.len() <= MAX_REPORT_BYTES {
             match self.reports.read(&mut buffer).await {
                 Ok(0) | Err(_) => break,
                 Ok(len) => text.extend_from_slice(&buffer[..len]),
@@ -131,7 +135,7 @@ impl Worker {
         }
         self.ended().await;
         let signal = self.ended.and_then(WaitStatus::terminating_signal);
-        match decode::<Report>(&text) {
+        match decode::<ArchiveReport>(&text) {
             Some(report) => report,
             None if signal == Some(Signal::XFSZ.as_raw()) => {
                 Err(target.failure(FailureKind::TooLarge, "a file in it exceeds the maximum file size"))
@@ -141,7 +145,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for ArchiveWorker {
     fn drop(&mut self) {
         // The PID is only certain to be the worker's if it is not reaped yet.
         if self.ended.is_none() && matches!(self.status.try_recv(), Err(TryRecvError::Empty)) {

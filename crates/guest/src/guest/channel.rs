@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use crate::line::{Credit, Outbox, Window};
-use crate::protocol::{Event, Failure, FailureKind, Frame, Kind, MAX_BODY, Reply, encode};
+use crate::flow_control::{FrameSender, ReceiveWindow, SendCredit};
+use crate::protocol::{
+    Failure, FailureKind, FrameKind, GuestEvent, GuestFrame, GuestReply, MAX_BODY_BYTES, encode,
+};
 
 /// A received item of a channel.
 #[derive(Debug)]
@@ -16,52 +18,52 @@ pub(super) enum Incoming {
 
 /// Both directions of a channel.
 #[derive(Debug)]
-pub(super) struct Channel {
-    pub(super) sender: Sender,
-    pub(super) receiver: Receiver,
+pub(super) struct GuestChannel {
+    pub(super) sender: ChannelSender,
+    pub(super) receiver: ChannelReceiver,
 }
 
 /// Sends on a channel.
 #[derive(Debug, Clone)]
-pub(super) struct Sender {
+pub(super) struct ChannelSender {
     pub(super) channel: u32,
-    pub(super) outbox: Outbox,
-    pub(super) credit: Arc<Credit>,
+    pub(super) outbox: FrameSender,
+    pub(super) credit: Arc<SendCredit>,
 }
 
 /// Receives on a channel.
 #[derive(Debug)]
-pub(super) struct Receiver {
-    pub(super) outbox: Outbox,
-    pub(super) window: Arc<Window>,
+pub(super) struct ChannelReceiver {
+    pub(super) outbox: FrameSender,
+    pub(super) window: Arc<ReceiveWindow>,
     pub(super) incoming: mpsc::UnboundedReceiver<Incoming>,
     pub(super) ended: bool,
 }
 
-impl Sender {
-    fn frame(&self, kind: Kind, body: Vec<u8>) {
-        self.outbox.send(Frame { channel: self.channel, kind, body });
+impl ChannelSender {
+    fn frame(&self, kind: FrameKind, body: Vec<u8>) {
+        self.outbox.send(GuestFrame { channel: self.channel, kind, body });
     }
 
     /// Sends the answer that precedes bytes or events.
-    pub(super) fn answer(&self, reply: &Reply) {
-        self.frame(Kind::Answer, encode(reply));
+    pub(super) fn answer(&self, reply: &GuestReply) {
+        self.frame(FrameKind::Answer, encode(reply));
     }
 
     /// Sends bytes; waits for credit.
     pub(super) async fn data(&self, bytes: Vec<u8>) -> Result<(), Failure> {
-        self.paid(Kind::Data, bytes).await
+        self.send_with_credit(FrameKind::Data, bytes).await
     }
 
     /// Sends an event followed by bytes; waits for credit.
-    pub(super) async fn event(&self, event: &Event, rest: &[u8]) -> Result<(), Failure> {
+    pub(super) async fn event(&self, event: &GuestEvent, rest: &[u8]) -> Result<(), Failure> {
         let mut body = encode(event);
         body.extend_from_slice(rest);
-        self.paid(Kind::Event, body).await
+        self.send_with_credit(FrameKind::Event, body).await
     }
 
-    async fn paid(&self, kind: Kind, body: Vec<u8>) -> Result<(), Failure> {
-        if !self.credit.take(body.len()).await {
+    async fn send_with_credit(&self, kind: FrameKind, body: Vec<u8>) -> Result<(), Failure> {
+        if !self.credit.reserve(body.len()).await {
             return Err(Failure::new(FailureKind::Cancelled, "channel", "closed"));
         }
         self.frame(kind, body);
@@ -70,21 +72,21 @@ impl Sender {
 
     /// Ends the bytes in this direction.
     pub(super) fn end(&self) {
-        self.frame(Kind::End, Vec::new());
+        self.frame(FrameKind::End, Vec::new());
     }
 
     /// Sends the result of the request.
-    pub(super) fn done(&self, result: &Result<Reply, Failure>) {
+    pub(super) fn done(&self, result: &Result<GuestReply, Failure>) {
         let mut body = encode(result);
-        if body.len() > MAX_BODY {
+        if body.len() > MAX_BODY_BYTES {
             let failure = Failure::new(FailureKind::TooLarge, "answer", "exceeds one frame");
-            body = encode(&Err::<Reply, _>(failure));
+            body = encode(&Err::<GuestReply, _>(failure));
         }
-        self.frame(Kind::Done, body);
+        self.frame(FrameKind::Done, body);
     }
 }
 
-impl Receiver {
+impl ChannelReceiver {
     /// Returns the next bytes, or `None` if the host sends no more.
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         if self.ended {
@@ -93,7 +95,7 @@ impl Receiver {
         match self.incoming.recv().await {
             Some(Incoming::Data(bytes)) => {
                 // Credit is returned when the next chunk is requested, so at most one more is in memory.
-                self.window.used(Frame::cost_of(bytes.len()), &self.outbox);
+                self.window.release(GuestFrame::cost_of(bytes.len()), &self.outbox);
                 Some(bytes)
             }
             Some(Incoming::End) | None => {

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_local};
 
-use super::channel::{Channel, Incoming, Receiver, Sender};
-use super::{World, archives, files, ports, process, watches};
-use crate::line::{Credit, Outbox, Window};
-use crate::protocol::{Failure, FailureKind, Frame, Kind, Reply, Request, decode};
+use super::channel::{ChannelReceiver, ChannelSender, GuestChannel, Incoming};
+use super::{GuestContext, archives, files, ports, process, watches};
+use crate::flow_control::{FrameSender, ReceiveWindow, SendCredit};
+use crate::protocol::{Failure, FailureKind, FrameKind, GuestFrame, GuestReply, GuestRequest, decode};
 
 #[derive(Debug)]
-struct Entry {
+struct OpenChannel {
     incoming: mpsc::UnboundedSender<Incoming>,
-    credit: Arc<Credit>,
-    window: Arc<Window>,
+    credit: Arc<SendCredit>,
+    window: Arc<ReceiveWindow>,
     cancel: Option<oneshot::Sender<()>>,
     ended: bool,
 }
@@ -25,50 +25,58 @@ struct Entry {
 /// The open channels.
 #[derive(Debug)]
 pub(super) struct Dispatch {
-    world: Rc<World>,
-    outbox: Outbox,
-    entries: Rc<RefCell<HashMap<u32, Entry>>>,
+    world: Rc<GuestContext>,
+    outbox: FrameSender,
+    entries: Rc<RefCell<HashMap<u32, OpenChannel>>>,
 }
 
 impl Dispatch {
-    pub(super) fn new(world: Rc<World>, outbox: Outbox) -> Self {
+    pub(super) fn new(world: Rc<GuestContext>, outbox: FrameSender) -> Self {
         Self { world, outbox, entries: Rc::default() }
     }
 
     /// Passes a frame to its channel; returns `None` on a protocol violation.
-    pub(super) fn take(&self, frame: Frame) -> Option<()> {
-        if frame.kind == Kind::Request {
+    pub(super) fn handle_frame(&self, frame: GuestFrame) -> Option<()> {
+        if frame.kind == FrameKind::Request {
             return self.open(frame.channel, decode(&frame.body)?);
         }
         let mut entries = self.entries.borrow_mut();
         // The host may have sent this before it knew that the channel is done.
         let Some(entry) = entries.get_mut(&frame.channel) else { return Some(()) };
         match frame.kind {
-            Kind::Data | Kind::End if entry.ended => return None,
-            Kind::Data => {
-                entry.window.came(frame.cost()).then_some(())?;
+            FrameKind::Data | FrameKind::End if entry.ended => return None,
+            FrameKind::Data => {
+                entry.window.try_receive(frame.cost()).then_some(())?;
                 let _done = entry.incoming.send(Incoming::Data(frame.body));
             }
-            Kind::End => {
+            FrameKind::End => {
                 entry.ended = true;
                 let _done = entry.incoming.send(Incoming::End);
             }
-            Kind::Credit => entry.credit.add(frame.amount()?).then_some(())?,
-            Kind::Cancel => {
+            FrameKind::Credit => entry.credit.add(frame.credit_amount()?).then_some(())?,
+            FrameKind::Cancel => {
                 let _done = entry.cancel.take().map(|cancel| cancel.send(()));
             }
-            Kind::Hello | Kind::Request | Kind::Answer | Kind::Event | Kind::Done => return None,
+            FrameKind::Hello
+            | FrameKind::Request
+            | FrameKind::Answer
+            | FrameKind::Event
+            | FrameKind::Done => return None,
         }
         Some(())
     }
 
-    fn open(&self, number: u32, request: Request) -> Option<()> {
+    fn open(&self, number: u32, request: GuestRequest) -> Option<()> {
         let (incoming, receiver) = mpsc::unbounded_channel();
         let (cancel, cancelled) = oneshot::channel();
-        let (credit, window) = (Arc::new(Credit::new()), Window::new(number));
-        let mut channel = Channel {
-            sender: Sender { channel: number, outbox: self.outbox.clone(), credit: Arc::clone(&credit) },
-            receiver: Receiver {
+        let (credit, window) = (Arc::new(SendCredit::new()), ReceiveWindow::new(number));
+        let mut channel = GuestChannel {
+            sender: ChannelSender {
+                channel: number,
+                outbox: self.outbox.clone(),
+                credit: Arc::clone(&credit),
+            },
+            receiver: ChannelReceiver {
                 outbox: self.outbox.clone(),
                 window: Arc::clone(&window),
                 incoming: receiver,
@@ -80,25 +88,25 @@ impl Dispatch {
         if full || entries.contains_key(&number) {
             return None;
         }
-        entries.insert(number, Entry { incoming, credit, window, cancel: Some(cancel), ended: false });
+        entries.insert(number, OpenChannel { incoming, credit, window, cancel: Some(cancel), ended: false });
         let sender = channel.sender.clone();
         let world = Rc::clone(&self.world);
-        let work = spawn_local(async move { answer(&world, request, &mut channel).await });
+        let work = spawn_local(async move { execute_request(&world, request, &mut channel).await });
         let entries = Rc::clone(&self.entries);
         spawn_local(async move {
-            let result = finish(work, cancelled).await;
+            let result = await_result(work, cancelled).await;
             entries.borrow_mut().remove(&number);
-            sender.done(&result.map_err(Failure::bounded));
+            sender.done(&result.map_err(Failure::truncated));
         });
         Some(())
     }
 }
 
 /// Waits for a request's task or aborts it. Always returns a result, even if the task panics.
-async fn finish(
-    mut work: JoinHandle<Result<Reply, Failure>>,
+async fn await_result(
+    mut work: JoinHandle<Result<GuestReply, Failure>>,
     cancelled: oneshot::Receiver<()>,
-) -> Result<Reply, Failure> {
+) -> Result<GuestReply, Failure> {
     let joined = tokio::select! {
         joined = &mut work => joined,
         Ok(()) = cancelled => {
@@ -117,41 +125,53 @@ async fn finish(
 }
 
 /// Executes a request.
-async fn answer(world: &Rc<World>, request: Request, channel: &mut Channel) -> Result<Reply, Failure> {
-    let place = files::Place::new(&world.settings.workdir);
+async fn execute_request(
+    world: &Rc<GuestContext>,
+    request: GuestRequest,
+    channel: &mut GuestChannel,
+) -> Result<GuestReply, Failure> {
+    let place = files::WorkDir::new(&world.settings.workdir);
     match request {
-        Request::Start { command, attach } => process::start(world, command, attach, &channel.sender).await,
-        Request::Attach { process, attach } => process::attach(world, process, attach, &channel.sender).await,
-        Request::Stdin { process, close } => {
+        GuestRequest::Start { command, attach } => {
+            process::start(world, command, attach, &channel.sender).await
+        }
+        GuestRequest::Attach { process, attach } => {
+            process::attach(world, process, attach, &channel.sender).await
+        }
+        GuestRequest::Stdin { process, close } => {
             process::write(world, process, close, &mut channel.receiver).await
         }
-        Request::Signal { process, signal } => process::signal(world, process, signal),
-        Request::Resize { process, size } => process::resize(world, process, size),
-        Request::Processes => Ok(Reply::Processes(world.processes.list())),
-        Request::EndAll => process::end_all(),
-        Request::Stat { path, follow } => files::stat(&place.at(path)?, follow),
-        Request::Read { path, offset, len } => {
-            files::read(&place.at(path)?, offset, len, &channel.sender).await
+        GuestRequest::Signal { process, signal } => process::signal(world, process, signal),
+        GuestRequest::Resize { process, size } => process::resize(world, process, size),
+        GuestRequest::Processes => Ok(GuestReply::Processes(world.processes.list())),
+        GuestRequest::EndAll => process::end_all(),
+        GuestRequest::Stat { path, follow } => files::stat(&place.resolve(path)?, follow),
+        GuestRequest::Read { path, offset, len } => {
+            files::read(&place.resolve(path)?, offset, len, &channel.sender).await
         }
-        Request::Write { path, options } => files::write(&place.at(path)?, &options, channel).await,
-        Request::List { path, after, limit } => files::list(&place.at(path)?, after, limit).await,
-        Request::MakeFolder { path, parents, permissions } => {
-            files::make_folder(&place.at(path)?, parents, permissions)
+        GuestRequest::Write { path, options } => files::write(&place.resolve(path)?, &options, channel).await,
+        GuestRequest::List { path, after, limit } => files::list(&place.resolve(path)?, after, limit).await,
+        GuestRequest::MakeFolder { path, parents, permissions } => {
+            files::make_folder(&place.resolve(path)?, parents, permissions)
         }
-        Request::Move { from, to, replace } => files::rename(&place.at(from)?, &place.at(to)?, replace),
-        Request::Remove { path, recursive } => files::remove(&place.at(path)?, recursive).await,
-        Request::SetMode { path, mode } => files::set_mode(&place.at(path)?, mode),
-        Request::Unpack { path, format, limits } => {
-            archives::unpack(world, &place.at(path)?, format, limits, &mut channel.receiver).await
+        GuestRequest::Move { from, to, replace } => {
+            files::rename(&place.resolve(from)?, &place.resolve(to)?, replace)
         }
-        Request::Pack { path, format } => {
-            archives::pack(world, &place.at(path)?, format, &channel.sender).await
+        GuestRequest::Remove { path, recursive } => files::remove(&place.resolve(path)?, recursive).await,
+        GuestRequest::SetMode { path, mode } => files::set_mode(&place.resolve(path)?, mode),
+        GuestRequest::Unpack { path, format, limits } => {
+            archives::unpack(world, &place.resolve(path)?, format, limits, &mut channel.receiver).await
         }
-        Request::Snapshot => archives::snapshot(world, &place.at(String::new())?, &channel.sender).await,
-        Request::Watch { path, recursive } => {
-            watches::watch(world, &place.at(path)?, recursive, &channel.sender).await
+        GuestRequest::Pack { path, format } => {
+            archives::pack(world, &place.resolve(path)?, format, &channel.sender).await
         }
-        Request::Port { port } => ports::connect(port, channel).await,
-        Request::Space { path } => files::space(&place.at(path)?),
+        GuestRequest::Snapshot => {
+            archives::snapshot(world, &place.resolve(String::new())?, &channel.sender).await
+        }
+        GuestRequest::Watch { path, recursive } => {
+            watches::watch(world, &place.resolve(path)?, recursive, &channel.sender).await
+        }
+        GuestRequest::Port { port } => ports::connect(port, channel).await,
+        GuestRequest::Space { path } => files::space(&place.resolve(path)?),
     }
 }

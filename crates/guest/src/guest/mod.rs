@@ -6,10 +6,10 @@ mod channel;
 mod descriptor;
 mod dispatch;
 mod files;
+mod oom_score;
 mod ports;
 mod process;
 mod reaper;
-mod score;
 mod terminal;
 mod watches;
 
@@ -31,25 +31,27 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
 use crate::archive;
-use crate::line::{CHUNK, outbox, write_out};
-use crate::protocol::{Frame, Hello, Kind, MAGIC, Settings, VERSION, decode, encode, read_frame};
+use crate::flow_control::{CHUNK_BYTES, frame_queue, write_frames};
+use crate::protocol::{
+    FrameKind, GuestFrame, GuestSettings, Hello, MAGIC, VERSION, decode, encode, read_frame,
+};
 use dispatch::Dispatch;
+use oom_score::OomScore;
 use process::Processes;
 use reaper::Reaper;
-use score::OomScore;
 
 /// The guest's program name: a process started under it, in any folder, is a guest. Its connection is
 /// descriptor 3.
-pub const NAME: &str = belljar_jail::session::GUEST;
+pub const GUEST_NAME: &str = belljar_jail::guest_support::GUEST_NAME;
 /// Argument of a guest whose connection is its stdin and stdout, as in a container that the host attaches to.
 /// The words that follow are the command that starts its workers, if it cannot execute itself under another
 /// name.
-pub const ON_STDIO: &str = "stdio";
+pub const STDIO_ARGUMENT: &str = "stdio";
 /// Argument before [`ON_STDIO`] if the sandbox's network has an egress gate: the sockets are sent to the
 /// listener at [`GATE`].
-pub const GATED: &str = "gated";
+pub const GATED_ARGUMENT: &str = "gated";
 /// The Unix socket in a container to which the sockets of the egress gate are sent.
-pub const GATE: &str = "/.belljar/gate";
+pub const GATE_SOCKET: &str = "/.belljar/gate";
 
 /// Runs the guest or one of its workers if this process was started as one. In that case it never returns.
 ///
@@ -57,8 +59,8 @@ pub const GATE: &str = "/.belljar/gate";
 pub fn run_if_asked() {
     let Some(name) = std::env::args_os().next() else { return };
     let status = match Path::new(&name).file_name().and_then(|name| name.to_str()) {
-        Some(NAME) => run(),
-        Some(archive::WORKER) => archive::work(),
+        Some(GUEST_NAME) => run_guest(),
+        Some(archive::ARCHIVE_WORKER_NAME) => archive::run_worker(),
         _ => return,
     };
     #[expect(clippy::disallowed_methods, reason = "this is a separate main, and all its tasks have ended")]
@@ -67,8 +69,8 @@ pub fn run_if_asked() {
 
 /// The state that every request can access.
 #[derive(Debug)]
-struct World {
-    settings: Settings,
+struct GuestContext {
+    settings: GuestSettings,
     processes: Processes,
     reaper: Reaper,
     score: OomScore,
@@ -76,12 +78,12 @@ struct World {
     worker: Vec<OsString>,
 }
 
-impl World {
+impl GuestContext {
     /// Returns the command that starts a worker.
     fn worker(&self) -> Command {
         let Some((program, words)) = self.worker.split_first() else {
             let mut command = Command::new("/proc/self/exe");
-            command.arg0(archive::WORKER);
+            command.arg0(archive::ARCHIVE_WORKER_NAME);
             return command;
         };
         let mut command = Command::new(program);
@@ -91,16 +93,16 @@ impl World {
 
     /// Starts a child. Its OOM score makes the kernel kill it before this process, and only the reaper waits
     /// for it.
-    fn spawn(&self, command: &mut Command) -> std::io::Result<Spawned> {
-        let child = self.score.while_raised(|| command.spawn())?;
+    fn spawn(&self, command: &mut Command) -> std::io::Result<SpawnedChild> {
+        let child = self.score.with_raised_score(|| command.spawn())?;
         let pid = Pid::from_child(&child);
-        Ok(Spawned { child, pid, status: self.reaper.expect(pid) })
+        Ok(SpawnedChild { child, pid, status: self.reaper.expect(pid) })
     }
 }
 
 /// A child, and its future exit status.
 #[derive(Debug)]
-struct Spawned {
+struct SpawnedChild {
     child: std::process::Child,
     pid: Pid,
     status: oneshot::Receiver<WaitStatus>,
@@ -108,16 +110,16 @@ struct Spawned {
 
 /// The connection to the host.
 #[derive(Debug)]
-enum Line {
+enum HostConnection {
     Socket(OwnedFd),
     Stdio,
 }
 
-impl Line {
+impl HostConnection {
     fn find() -> Option<Self> {
         match std::env::args_os().nth(1) {
-            Some(word) if word == ON_STDIO => Some(Self::Stdio),
-            Some(word) if word == GATED => match open_gate() {
+            Some(word) if word == STDIO_ARGUMENT => Some(Self::Stdio),
+            Some(word) if word == GATED_ARGUMENT => match open_gate() {
                 Ok(()) => Some(Self::Stdio),
                 Err(error) => {
                     // The creator of the container reads stderr.
@@ -125,22 +127,22 @@ impl Line {
                     None
                 }
             },
-            _ => belljar_jail::session::inherited_line().ok().map(Self::Socket),
+            _ => belljar_jail::guest_support::inherited_socket().ok().map(Self::Socket),
         }
     }
 }
 
 /// Sends the gate's sockets to their listener, which accepts one connection. Runs before any tenant code.
 fn open_gate() -> std::io::Result<()> {
-    Ok(belljar_jail::gate::open(StdUnixStream::connect(GATE)?)?)
+    Ok(belljar_jail::proxy_sockets::create_and_send(StdUnixStream::connect(GATE_SOCKET)?)?)
 }
 
-fn run() -> u8 {
-    let Some(line) = Line::find() else { return 1 };
-    belljar_jail::session::forget_fault_handlers();
-    let score = OomScore::open(belljar_jail::session::inherited_score());
-    if let Line::Stdio = line {
-        belljar_jail::session::confine();
+fn run_guest() -> u8 {
+    let Some(line) = HostConnection::find() else { return 1 };
+    belljar_jail::guest_support::reset_fault_handlers();
+    let score = OomScore::open(belljar_jail::guest_support::inherited_oom_score());
+    if let HostConnection::Stdio = line {
+        belljar_jail::guest_support::confine_self();
     }
     // Makes this process's memory and descriptors unreadable for the tenant.
     let _kept = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -155,56 +157,56 @@ fn run() -> u8 {
 }
 
 /// Serves until the connection ends; returns `None` if the host violates the protocol.
-async fn serve(line: Line, score: OomScore) -> Option<()> {
+async fn serve(line: HostConnection, score: OomScore) -> Option<()> {
     match line {
-        Line::Socket(line) => {
+        HostConnection::Socket(line) => {
             let line = StdUnixStream::from(line);
             line.set_nonblocking(true).ok()?;
             let (reader, writer) = UnixStream::from_std(line).ok()?.into_split();
-            talk(reader, writer, score).await
+            serve_streams(reader, writer, score).await
         }
         // Close-on-exec copies, so that programs do not inherit them. Each program has its own stdio.
-        Line::Stdio => {
+        HostConnection::Stdio => {
             let reader = std::io::stdin().as_fd().try_clone_to_owned().ok()?;
             let writer = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
             let reader = pipe::Receiver::from_owned_fd(reader).ok()?;
             let writer = pipe::Sender::from_owned_fd(writer).ok()?;
-            talk(reader, writer, score).await
+            serve_streams(reader, writer, score).await
         }
     }
 }
 
-async fn talk(
+async fn serve_streams(
     reader: impl AsyncRead + Unpin,
     writer: impl AsyncWrite + Unpin + 'static,
     score: OomScore,
 ) -> Option<()> {
-    let mut reader = BufReader::with_capacity(CHUNK, reader);
+    let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
     let settings = greet(&mut reader).await?;
-    let (outbox, queue) = outbox();
+    let (outbox, queue) = frame_queue();
     let hello = Hello { magic: MAGIC, version: VERSION, settings: settings.clone() };
-    outbox.send(Frame { channel: 0, kind: Kind::Hello, body: encode(&hello) });
-    tokio::task::spawn_local(write_out(writer, queue));
-    let world = Rc::new(World {
+    outbox.send(GuestFrame { channel: 0, kind: FrameKind::Hello, body: encode(&hello) });
+    tokio::task::spawn_local(write_frames(writer, queue));
+    let world = Rc::new(GuestContext {
         processes: Processes::new(&settings),
         reaper: Reaper::start().ok()?,
         score,
         settings,
-        worker: std::env::args_os().skip_while(|word| word != ON_STDIO).skip(1).collect(),
+        worker: std::env::args_os().skip_while(|word| word != STDIO_ARGUMENT).skip(1).collect(),
     });
     // A write beyond the file size limit should return an error, not kill the guest. The signal is handled,
     // not ignored, because a handled signal is reset to its default in programs.
     let _survived = signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).ok()?;
     let dispatch = Dispatch::new(world, outbox);
     while let Some(frame) = read_frame(&mut reader).await.ok()? {
-        dispatch.take(frame)?;
+        dispatch.handle_frame(frame)?;
     }
     Some(())
 }
 
-async fn greet(line: &mut (impl AsyncRead + Unpin)) -> Option<Settings> {
+async fn greet(line: &mut (impl AsyncRead + Unpin)) -> Option<GuestSettings> {
     let frame = read_frame(line).await.ok()??;
-    let hello: Hello = (frame.kind == Kind::Hello).then(|| decode(&frame.body))??;
+    let hello: Hello = (frame.kind == FrameKind::Hello).then(|| decode(&frame.body))??;
     // A host with another version still gets a hello: it is the side that can report the mismatch.
     (hello.magic == MAGIC).then_some(hello.settings)
 }

@@ -6,13 +6,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-use super::channel::{Channel, Receiver, Sender};
-use crate::line::CHUNK;
-use crate::protocol::{Failure, FailureKind, Reply};
+use super::channel::{ChannelReceiver, ChannelSender, GuestChannel};
+use crate::flow_control::CHUNK_BYTES;
+use crate::protocol::{Failure, FailureKind, GuestReply};
 
-pub(super) async fn connect(port: u16, channel: &mut Channel) -> Result<Reply, Failure> {
+pub(super) async fn connect(port: u16, channel: &mut GuestChannel) -> Result<GuestReply, Failure> {
     let failed = |error: std::io::Error| {
-        let mut failure = Failure::of_io(&error, format!("port {port}"));
+        let mut failure = Failure::from_io(&error, format!("port {port}"));
         if failure.kind == FailureKind::Refused {
             failure.message = "no program listens on this port".to_owned();
         }
@@ -24,16 +24,16 @@ pub(super) async fn connect(port: u16, channel: &mut Channel) -> Result<Reply, F
     };
     // The sender has already batched its writes.
     let _best_effort = stream.set_nodelay(true);
-    channel.sender.answer(&Reply::Ok);
+    channel.sender.answer(&GuestReply::Ok);
     let (reader, writer) = stream.split();
     let (inward, outward) =
         tokio::join!(send_in(&mut channel.receiver, writer), send_out(reader, &channel.sender));
     outward.map_err(failed)??;
     inward.map_err(failed)?;
-    Ok(Reply::Ok)
+    Ok(GuestReply::Ok)
 }
 
-async fn send_in(receiver: &mut Receiver, mut writer: WriteHalf<'_>) -> std::io::Result<()> {
+async fn send_in(receiver: &mut ChannelReceiver, mut writer: WriteHalf<'_>) -> std::io::Result<()> {
     let mut broken = false;
     while let Some(bytes) = receiver.next().await {
         // A program that stopped reading may still write: the remaining input is discarded.
@@ -42,8 +42,8 @@ async fn send_in(receiver: &mut Receiver, mut writer: WriteHalf<'_>) -> std::io:
     if broken { Ok(()) } else { writer.shutdown().await }
 }
 
-async fn send_out(mut reader: ReadHalf<'_>, sender: &Sender) -> std::io::Result<Result<(), Failure>> {
-    let mut buffer = vec![0; CHUNK];
+async fn send_out(mut reader: ReadHalf<'_>, sender: &ChannelSender) -> std::io::Result<Result<(), Failure>> {
+    let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         let len = reader.read(&mut buffer).await?;
         if len == 0 {

@@ -26,7 +26,7 @@ impl Reaper {
         let reaper = Self(Rc::clone(&expected));
         tokio::task::spawn_local(async move {
             while ended.recv().await.is_some() {
-                while reap(&expected, BATCH) {
+                while reap_children(&expected, BATCH) {
                     tokio::task::yield_now().await;
                 }
             }
@@ -44,7 +44,7 @@ impl Reaper {
 }
 
 /// Reaps up to `most` children; returns whether there may be more.
-fn reap(expected: &Expected, most: usize) -> bool {
+fn reap_children(expected: &Expected, most: usize) -> bool {
     for _ in 0..most {
         let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else { return false };
         if let Some(sender) = expected.borrow_mut().remove(&pid) {

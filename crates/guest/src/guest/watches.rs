@@ -9,13 +9,13 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::World;
-use super::channel::Sender;
+use super::GuestContext;
+use super::channel::ChannelSender;
 use super::descriptor::Descriptor;
-use super::files::Target;
-use crate::protocol::{Change, ChangeKind, Event, Failure, FailureKind, Reply};
+use super::files::TargetPath;
+use crate::protocol::{ChangeKind, Failure, FailureKind, FileChange, GuestEvent, GuestReply};
 
-const WANTED: WatchFlags = WatchFlags::CREATE
+const WATCH_FLAGS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::DELETE)
     .union(WatchFlags::MOVED_FROM)
@@ -27,91 +27,91 @@ const WANTED: WatchFlags = WatchFlags::CREATE
 const BATCH: usize = 32;
 
 pub(super) async fn watch(
-    world: &World,
-    target: &Target,
+    world: &GuestContext,
+    target: &TargetPath,
     recursive: bool,
-    sender: &Sender,
-) -> Result<Reply, Failure> {
-    let bounds = (world.settings.changes as usize, world.settings.watched_folders as usize);
-    let mut watch = Watch::new(target, recursive, bounds)?;
-    watch.scan().await;
-    sender.answer(&Reply::Ok);
-    while !watch.over || !watch.waiting.is_empty() {
-        let next = watch.waiting.front().cloned().map(Event::Change);
+    sender: &ChannelSender,
+) -> Result<GuestReply, Failure> {
+    let bounds = (world.settings.queued_changes as usize, world.settings.watched_folders as usize);
+    let mut watch = InotifyWatch::new(target, recursive, bounds)?;
+    watch.watch_pending().await;
+    sender.answer(&GuestReply::Ok);
+    while !watch.has_ended || !watch.queued_changes.is_empty() {
+        let next = watch.queued_changes.front().cloned().map(GuestEvent::Change);
         tokio::select! {
             // Polled only if `next` is set.
-            sent = async { sender.event(next.as_ref().unwrap_or(&NOTHING), &[]).await }, if next.is_some() => {
+            sent = async { sender.event(next.as_ref().unwrap_or(&PLACEHOLDER_EVENT), &[]).await }, if next.is_some() => {
                 sent?;
-                watch.waiting.pop_front();
+                watch.queued_changes.pop_front();
             }
-            came = watch.read(), if !watch.over => watch.note(came).await,
+            came = watch.read(), if !watch.has_ended => watch.handle_events(came).await,
         }
     }
-    Ok(Reply::Ok)
+    Ok(GuestReply::Ok)
 }
 
 /// A placeholder that is never sent.
-const NOTHING: Event = Event::Lost { offset: 0, bytes: 0 };
+const PLACEHOLDER_EVENT: GuestEvent = GuestEvent::Lost { offset: 0, bytes: 0 };
 
 /// An event from inotify.
-struct Told {
+struct InotifyEvent {
     folder: i32,
     flags: ReadFlags,
     cookie: u32,
     name: Option<PathBuf>,
 }
 
-struct Watch<'a> {
-    target: &'a Target,
+struct InotifyWatch<'a> {
+    target: &'a TargetPath,
     recursive: bool,
     kernel: Descriptor,
     /// Folders to be watched, and whether their entries are reported.
-    coming: Vec<(PathBuf, bool)>,
+    pending_folders: Vec<(PathBuf, bool)>,
     /// Watched folders relative to the target, by watch descriptor.
     folders: HashMap<i32, PathBuf>,
     root: i32,
     /// A folder that was just moved away; the next event may contain its new path.
-    leaving: Option<(u32, PathBuf)>,
-    waiting: VecDeque<Change>,
-    most_waiting: usize,
-    most_folders: usize,
-    over: bool,
+    moved_away: Option<(u32, PathBuf)>,
+    queued_changes: VecDeque<FileChange>,
+    max_queued_changes: usize,
+    max_folders: usize,
+    has_ended: bool,
 }
 
-impl<'a> Watch<'a> {
-    fn new(target: &'a Target, recursive: bool, bounds: (usize, usize)) -> Result<Self, Failure> {
+impl<'a> InotifyWatch<'a> {
+    fn new(target: &'a TargetPath, recursive: bool, bounds: (usize, usize)) -> Result<Self, Failure> {
         let kernel = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(|errno| {
             let busy = matches!(errno, Errno::MFILE | Errno::NFILE);
             let kind = if busy { FailureKind::Busy } else { FailureKind::Io };
             target.failure(kind, "too many watches")
         })?;
-        let root =
-            inotify::add_watch(&kernel, target.path(), WANTED).map_err(|errno| target.failed(errno))?;
-        let kernel = Descriptor::new(kernel).map_err(|error| Failure::of_io(&error, target.said()))?;
+        let root = inotify::add_watch(&kernel, target.path(), WATCH_FLAGS)
+            .map_err(|errno| target.os_failure(errno))?;
+        let kernel = Descriptor::new(kernel).map_err(|error| Failure::from_io(&error, target.given()))?;
         Ok(Self {
-            coming: if recursive { vec![(PathBuf::new(), false)] } else { Vec::new() },
+            pending_folders: if recursive { vec![(PathBuf::new(), false)] } else { Vec::new() },
             target,
             recursive,
             kernel,
             folders: HashMap::from([(root, PathBuf::new())]),
             root,
-            leaving: None,
-            waiting: VecDeque::new(),
-            most_waiting: bounds.0,
-            most_folders: bounds.1,
-            over: false,
+            moved_away: None,
+            queued_changes: VecDeque::new(),
+            max_queued_changes: bounds.0,
+            max_folders: bounds.1,
+            has_ended: false,
         })
     }
 
     /// Waits for events.
-    async fn read(&self) -> Vec<Told> {
+    async fn read(&self) -> Vec<InotifyEvent> {
         let Ok(mut ready) = self.kernel.readable().await else { return Vec::new() };
         let mut buffer = [MaybeUninit::uninit(); 8 << 10];
         let mut reader = Reader::new(self.kernel.fd(), &mut buffer);
         let mut told = Vec::new();
         loop {
             match reader.next() {
-                Ok(event) => told.push(Told {
+                Ok(event) => told.push(InotifyEvent {
                     folder: event.wd(),
                     flags: event.events(),
                     cookie: event.cookie(),
@@ -128,40 +128,40 @@ impl<'a> Watch<'a> {
         }
     }
 
-    async fn note(&mut self, told: Vec<Told>) {
+    async fn handle_events(&mut self, told: Vec<InotifyEvent>) {
         for (number, told) in told.into_iter().enumerate() {
-            self.note_one(told);
-            self.scan().await;
+            self.handle_event(told);
+            self.watch_pending().await;
             if number % BATCH == 0 {
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    fn note_one(&mut self, told: Told) {
+    fn handle_event(&mut self, told: InotifyEvent) {
         if told.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-            return self.add(ChangeKind::Overflow, Path::new(""), false);
+            return self.queue_change(ChangeKind::Overflow, Path::new(""), false);
         }
         if told.flags.contains(ReadFlags::IGNORED) {
             self.folders.remove(&told.folder);
             return;
         }
-        let arrived = self.arrives(&told);
+        let arrived = self.previous_path(&told);
         let Some(folder) = self.folders.get(&told.folder) else { return };
         let path = told.name.as_ref().map_or_else(|| folder.clone(), |name| folder.join(name));
         if told.flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
             // For all folders but the root, the parent's watch reports this.
             if told.folder == self.root {
-                self.add(ChangeKind::Gone, Path::new(""), false);
-                self.over = true;
+                self.queue_change(ChangeKind::Gone, Path::new(""), false);
+                self.has_ended = true;
             }
             return;
         }
         let directory = told.flags.contains(ReadFlags::ISDIR);
         if let Some(kind) = kind(told.flags, told.cookie) {
-            self.add(kind, &path, directory);
+            self.queue_change(kind, &path, directory);
             match arrived {
-                Some(old) => self.move_along(&old, &path),
+                Some(old) => self.update_paths(&old, &path),
                 None if directory && self.recursive => self.follow(kind, path),
                 None => {}
             }
@@ -172,16 +172,16 @@ impl<'a> Watch<'a> {
     /// the watch.
     fn follow(&mut self, kind: ChangeKind, path: PathBuf) {
         match kind {
-            ChangeKind::Created | ChangeKind::MovedTo(_) => self.coming.push((path, true)),
-            ChangeKind::MovedFrom(cookie) => self.leaving = Some((cookie, path)),
+            ChangeKind::Created | ChangeKind::MovedTo(_) => self.pending_folders.push((path, true)),
+            ChangeKind::MovedFrom(cookie) => self.moved_away = Some((cookie, path)),
             _ => {}
         }
     }
 
     /// Returns the previous path of a folder that arrives with this event. A folder that left the tree is no
     /// longer watched.
-    fn arrives(&mut self, told: &Told) -> Option<PathBuf> {
-        let (cookie, old) = self.leaving.take()?;
+    fn previous_path(&mut self, told: &InotifyEvent) -> Option<PathBuf> {
+        let (cookie, old) = self.moved_away.take()?;
         let here = self.folders.contains_key(&told.folder);
         if here && told.flags.contains(ReadFlags::MOVED_TO) && told.cookie == cookie {
             return Some(old);
@@ -198,7 +198,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Updates the paths of moved folders; their watches stay valid.
-    fn move_along(&mut self, old: &Path, new: &Path) {
+    fn update_paths(&mut self, old: &Path, new: &Path) {
         for folder in self.folders.values_mut() {
             if let Ok(rest) = folder.strip_prefix(old) {
                 // Not `join("")`, which would leave a slash at the end.
@@ -208,23 +208,23 @@ impl<'a> Watch<'a> {
     }
 
     /// Watches all pending folders, and recursively their subfolders.
-    async fn scan(&mut self) {
-        while let Some((folder, tell)) = self.coming.pop() {
-            if !folder.as_os_str().is_empty() && !self.enter(&folder) {
+    async fn watch_pending(&mut self) {
+        while let Some((folder, tell)) = self.pending_folders.pop() {
+            if !folder.as_os_str().is_empty() && !self.watch_folder(&folder) {
                 continue;
             }
-            self.look_into(&folder, tell).await;
+            self.queue_subfolders(&folder, tell).await;
             tokio::task::yield_now().await;
         }
     }
 
     /// Watches one more folder; returns whether that succeeded.
-    fn enter(&mut self, folder: &Path) -> bool {
-        if self.folders.len() >= self.most_folders {
-            self.add(ChangeKind::Overflow, Path::new(""), false);
+    fn watch_folder(&mut self, folder: &Path) -> bool {
+        if self.folders.len() >= self.max_folders {
+            self.queue_change(ChangeKind::Overflow, Path::new(""), false);
             return false;
         }
-        let flags = WANTED | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
+        let flags = WATCH_FLAGS | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
         match inotify::add_watch(self.kernel.fd(), self.target.path().join(folder), flags) {
             Ok(number) => {
                 self.folders.insert(number, folder.to_owned());
@@ -233,7 +233,7 @@ impl<'a> Watch<'a> {
             Err(errno) => {
                 // The user's limit of inotify watches is reached: some changes will be missed.
                 if errno == Errno::NOSPC {
-                    self.add(ChangeKind::Overflow, Path::new(""), false);
+                    self.queue_change(ChangeKind::Overflow, Path::new(""), false);
                 }
                 false
             }
@@ -241,7 +241,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Queues the subfolders of a folder, and reports its entries if they may be older than the watch.
-    async fn look_into(&mut self, folder: &Path, tell: bool) {
+    async fn queue_subfolders(&mut self, folder: &Path, tell: bool) {
         let flags =
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(fd) = rustix::fs::openat(CWD, self.target.path().join(folder), flags, Mode::empty()) else {
@@ -258,24 +258,24 @@ impl<'a> Watch<'a> {
             let directory = entry.file_type() == FileType::Directory;
             let path = folder.join(path_of(entry.file_name().to_bytes()));
             if tell {
-                self.add(ChangeKind::Created, &path, directory);
+                self.queue_change(ChangeKind::Created, &path, directory);
             }
-            if directory && self.coming.len() <= self.most_folders {
-                self.coming.push((path, tell));
+            if directory && self.pending_folders.len() <= self.max_folders {
+                self.pending_folders.push((path, tell));
             }
         }
     }
 
     /// Queues a change, or an overflow if the queue is full.
-    fn add(&mut self, kind: ChangeKind, path: &Path, directory: bool) {
-        let full = self.waiting.len() >= self.most_waiting && kind != ChangeKind::Gone;
+    fn queue_change(&mut self, kind: ChangeKind, path: &Path, directory: bool) {
+        let full = self.queued_changes.len() >= self.max_queued_changes && kind != ChangeKind::Gone;
         let kind = if full { ChangeKind::Overflow } else { kind };
         let path =
             if kind == ChangeKind::Overflow { String::new() } else { path.to_string_lossy().into_owned() };
-        let change = Change { kind, path, directory: directory && kind != ChangeKind::Overflow };
+        let change = FileChange { kind, path, directory: directory && kind != ChangeKind::Overflow };
         let repeats = matches!(kind, ChangeKind::Overflow | ChangeKind::Modified | ChangeKind::Attributes);
-        if !repeats || self.waiting.back() != Some(&change) {
-            self.waiting.push_back(change);
+        if !repeats || self.queued_changes.back() != Some(&change) {
+            self.queued_changes.push_back(change);
         }
     }
 }

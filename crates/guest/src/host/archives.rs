@@ -6,10 +6,10 @@ use tokio::io::AsyncRead;
 
 use super::Guest;
 use super::bytes::ByteReader;
-use super::channel::Came;
+use super::channel::ChannelEvent;
 use super::error::GuestError;
-use super::files::copy;
-use crate::protocol::{ArchiveFormat, ArchiveLimits, Reply, Request, Unpacked};
+use super::files::send_all;
+use crate::protocol::{ArchiveFormat, ArchiveLimits, GuestReply, GuestRequest, UnpackSummary};
 
 impl Guest {
     /// Unpacks an archive into a folder, creating the folder if it is missing. Entries unpacked before an
@@ -24,14 +24,14 @@ impl Guest {
         format: ArchiveFormat,
         limits: ArchiveLimits,
         source: R,
-    ) -> io::Result<Unpacked> {
-        let request = Request::Unpack { path: path.to_owned(), format, limits };
+    ) -> io::Result<UnpackSummary> {
+        let request = GuestRequest::Unpack { path: path.to_owned(), format, limits };
         let mut channel = self.open(&request).await?;
-        copy(&mut channel, source).await?;
+        send_all(&mut channel, source).await?;
         channel.end();
         match channel.next().await? {
-            Came::Done(Reply::Unpacked(unpacked)) => Ok(unpacked),
-            _ => Err(channel.wrong().into()),
+            ChannelEvent::Done(GuestReply::Unpacked(unpacked)) => Ok(unpacked),
+            _ => Err(channel.wrong_answer().into()),
         }
     }
 
@@ -44,7 +44,7 @@ impl Guest {
         path: &str,
         format: ArchiveFormat,
     ) -> Result<ByteReader, GuestError> {
-        self.receive(Request::Pack { path: path.to_owned(), format }).await
+        self.receive(GuestRequest::Pack { path: path.to_owned(), format }).await
     }
 
     /// Returns a tar archive of the work folder, without mounts in it. All processes are stopped until it is
@@ -53,14 +53,14 @@ impl Guest {
     /// # Errors
     /// An error of the guest; `Invalid` if it is not PID 1 of its namespace.
     pub async fn snapshot(&self) -> Result<ByteReader, GuestError> {
-        self.receive(Request::Snapshot).await
+        self.receive(GuestRequest::Snapshot).await
     }
 
-    async fn receive(&self, request: Request) -> Result<ByteReader, GuestError> {
+    async fn receive(&self, request: GuestRequest) -> Result<ByteReader, GuestError> {
         let mut channel = self.open(&request).await?;
         match channel.answer().await? {
-            Reply::Ok => Ok(ByteReader::new(channel)),
-            _ => Err(channel.wrong()),
+            GuestReply::Ok => Ok(ByteReader::new(channel)),
+            _ => Err(channel.wrong_answer()),
         }
     }
 }

@@ -7,24 +7,24 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::channel::{Came, Channel};
+use super::channel::{ChannelEvent, HostChannel};
 use super::error::GuestError;
-use crate::protocol::Reply;
+use crate::protocol::GuestReply;
 
 /// A reader for the bytes of a file or an archive. Dropping it ends the transfer.
 ///
 /// As [`AsyncRead`], its errors are [`GuestError`]s inside [`io::Error`]s.
 #[derive(Debug)]
 pub struct ByteReader {
-    channel: Channel,
+    channel: HostChannel,
     chunk: Vec<u8>,
     at: usize,
-    over: bool,
+    has_ended: bool,
 }
 
 impl ByteReader {
-    pub(super) fn new(channel: Channel) -> Self {
-        Self { channel, chunk: Vec::new(), at: 0, over: false }
+    pub(super) fn new(channel: HostChannel) -> Self {
+        Self { channel, chunk: Vec::new(), at: 0, has_ended: false }
     }
 
     /// Returns the next chunk as received, or `None` at the end.
@@ -41,15 +41,15 @@ impl ByteReader {
 
     /// Ready if there are unread bytes, or the stream has ended.
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<(), GuestError>> {
-        while self.at == self.chunk.len() && !self.over {
+        while self.at == self.chunk.len() && !self.has_ended {
             match ready!(self.channel.poll_next(context))? {
-                Came::Data(bytes) => {
+                ChannelEvent::Data(bytes) => {
                     self.chunk = bytes;
                     self.at = 0;
                 }
-                Came::End => {}
-                Came::Done(Reply::Ok) => self.over = true,
-                _ => return Poll::Ready(Err(self.channel.wrong())),
+                ChannelEvent::End => {}
+                ChannelEvent::Done(GuestReply::Ok) => self.has_ended = true,
+                _ => return Poll::Ready(Err(self.channel.wrong_answer())),
             }
         }
         Poll::Ready(Ok(()))

@@ -6,90 +6,90 @@ use std::task::{Context, Poll, ready};
 
 use super::Connection;
 use super::error::{GuestError, Violation};
-use super::table::{Item, Opened};
-use crate::line::CHUNK;
-use crate::protocol::{Event, Frame, Kind, Reply};
+use super::table::{ChannelHandle, ChannelItem};
+use crate::flow_control::CHUNK_BYTES;
+use crate::protocol::{FrameKind, GuestEvent, GuestFrame, GuestReply};
 
 /// An open channel. Dropping it cancels the request.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct HostChannel {
     connection: Arc<Connection>,
-    opened: Opened,
+    opened: ChannelHandle,
     sent_end: bool,
     finished: bool,
 }
 
 /// A received frame, as the caller sees it.
 #[derive(Debug)]
-pub(super) enum Came {
-    Answer(Reply),
+pub(super) enum ChannelEvent {
+    Answer(GuestReply),
     Data(Vec<u8>),
-    Event(Event, Vec<u8>),
+    Event(GuestEvent, Vec<u8>),
     End,
-    Done(Reply),
+    Done(GuestReply),
 }
 
-impl Channel {
-    pub(super) fn new(connection: Arc<Connection>, opened: Opened) -> Self {
+impl HostChannel {
+    pub(super) fn new(connection: Arc<Connection>, opened: ChannelHandle) -> Self {
         Self { connection, opened, sent_end: false, finished: false }
     }
 
     /// Polls for the next event. None follows an error or [`Came::Done`].
-    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Came, GuestError>> {
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<ChannelEvent, GuestError>> {
         let Some(item) = ready!(self.opened.items.poll_recv(context)) else {
             self.finished = true;
             return Poll::Ready(Err(GuestError::Gone(self.connection.table.loss())));
         };
         Poll::Ready(Ok(match item {
-            Item::Answer(reply) => Came::Answer(reply),
-            Item::Data(bytes) => {
-                self.used(Frame::cost_of(bytes.len()));
-                Came::Data(bytes)
+            ChannelItem::Answer(reply) => ChannelEvent::Answer(reply),
+            ChannelItem::Data(bytes) => {
+                self.release_credit(GuestFrame::cost_of(bytes.len()));
+                ChannelEvent::Data(bytes)
             }
-            Item::Event(event, rest, cost) => {
-                self.used(cost);
-                Came::Event(event, rest)
+            ChannelItem::Event(event, rest, cost) => {
+                self.release_credit(cost);
+                ChannelEvent::Event(event, rest)
             }
-            Item::End => Came::End,
-            Item::Done(result) => {
+            ChannelItem::End => ChannelEvent::End,
+            ChannelItem::Done(result) => {
                 self.finished = true;
                 match result {
-                    Ok(reply) => Came::Done(reply),
+                    Ok(reply) => ChannelEvent::Done(reply),
                     Err(failure) => return Poll::Ready(Err(failure.into())),
                 }
             }
         }))
     }
 
-    pub(super) async fn next(&mut self) -> Result<Came, GuestError> {
+    pub(super) async fn next(&mut self) -> Result<ChannelEvent, GuestError> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
     /// Returns credit for consumed data.
-    fn used(&self, cost: u32) {
-        self.opened.window.used(cost, &self.connection.outbox);
+    fn release_credit(&self, cost: u32) {
+        self.opened.window.release(cost, &self.connection.outbox);
     }
 
     /// Waits for the answer that precedes bytes or events.
-    pub(super) async fn answer(&mut self) -> Result<Reply, GuestError> {
+    pub(super) async fn answer(&mut self) -> Result<GuestReply, GuestError> {
         match self.next().await? {
-            Came::Answer(reply) => Ok(reply),
-            _ => Err(self.wrong()),
+            ChannelEvent::Answer(reply) => Ok(reply),
+            _ => Err(self.wrong_answer()),
         }
     }
 
     /// Waits for the final reply, which must be [`Reply::Ok`].
     pub(super) async fn done_ok(mut self) -> Result<(), GuestError> {
         match self.next().await? {
-            Came::Done(Reply::Ok) => Ok(()),
-            _ => Err(self.wrong()),
+            ChannelEvent::Done(GuestReply::Ok) => Ok(()),
+            _ => Err(self.wrong_answer()),
         }
     }
 
     /// Disconnects a guest whose answer does not match the request.
-    pub(super) fn wrong(&mut self) -> GuestError {
+    pub(super) fn wrong_answer(&mut self) -> GuestError {
         self.finished = true;
-        self.connection.violated(Violation::WrongAnswer)
+        self.connection.disconnect(Violation::WrongAnswer)
     }
 
     /// Sends some of the bytes, at least one, and returns how many. Returns `None` if the guest has ended the
@@ -98,10 +98,14 @@ impl Channel {
         if self.sent_end {
             return Poll::Ready(None);
         }
-        let taken = ready!(self.opened.credit.poll_take_some(context, bytes.len().min(CHUNK)));
+        let taken = ready!(self.opened.credit.poll_reserve_some(context, bytes.len().min(CHUNK_BYTES)));
         if let Some(taken) = taken {
             let body = bytes[..taken].to_vec();
-            self.connection.outbox.send(Frame { channel: self.opened.channel, kind: Kind::Data, body });
+            self.connection.outbox.send(GuestFrame {
+                channel: self.opened.channel,
+                kind: FrameKind::Data,
+                body,
+            });
         }
         Poll::Ready(taken)
     }
@@ -124,22 +128,22 @@ impl Channel {
         }
         match self.next().await {
             Err(error) => Err(error),
-            Ok(_) => Err(self.wrong()),
+            Ok(_) => Err(self.wrong_answer()),
         }
     }
 
     /// Ends the bytes in this direction.
     pub(super) fn end(&mut self) {
         if !std::mem::replace(&mut self.sent_end, true) {
-            self.connection.outbox.send(Frame::bare(self.opened.channel, Kind::End));
+            self.connection.outbox.send(GuestFrame::without_body(self.opened.channel, FrameKind::End));
         }
     }
 }
 
-impl Drop for Channel {
+impl Drop for HostChannel {
     fn drop(&mut self) {
         if !self.finished {
-            self.connection.outbox.send(Frame::bare(self.opened.channel, Kind::Cancel));
+            self.connection.outbox.send(GuestFrame::without_body(self.opened.channel, FrameKind::Cancel));
         }
     }
 }

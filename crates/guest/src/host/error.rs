@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::protocol::{Failure, FailureKind, FrameError, Kind};
+use crate::protocol::{Failure, FailureKind, FrameError, FrameKind};
 
 /// Why a request failed.
 #[derive(Debug, Clone, Error)]
@@ -14,7 +14,7 @@ pub enum GuestError {
     Failed(#[from] Failure),
     /// The guest is gone, and the sandbox with it.
     #[error("the sandbox is gone: {0}")]
-    Gone(Loss),
+    Gone(DisconnectReason),
     /// The request does not fit in a frame.
     #[error("the request is too large")]
     RequestTooLarge,
@@ -22,7 +22,7 @@ pub enum GuestError {
 
 /// Why a guest is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Loss {
+pub enum DisconnectReason {
     /// The guest exited, or closed the connection.
     #[error("it ended")]
     Ended,
@@ -51,7 +51,7 @@ pub enum Violation {
     UnknownKind(u8),
     /// A frame that only hosts send, or that is not expected here.
     #[error("unexpected {0:?} frame")]
-    OutOfPlace(Kind),
+    OutOfPlace(FrameKind),
     /// A frame for a channel that is not open.
     #[error("frame for channel {0}, which is not open")]
     UnknownChannel(u32),
@@ -63,7 +63,7 @@ pub enum Violation {
     Credit(u32),
     /// A message that cannot be decoded.
     #[error("malformed {0:?} frame")]
-    Malformed(Kind),
+    Malformed(FrameKind),
     /// An answer to a different request.
     #[error("the answer does not match the request")]
     WrongAnswer,
@@ -79,7 +79,7 @@ impl GuestError {
     }
 
     /// Returns the error inside an [`io::Error`] of this crate's streams.
-    pub fn of_io(error: &io::Error) -> Option<&Self> {
+    pub fn from_io(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 }
@@ -95,7 +95,7 @@ impl From<GuestError> for io::Error {
     }
 }
 
-impl From<FrameError> for Loss {
+impl From<FrameError> for DisconnectReason {
     fn from(error: FrameError) -> Self {
         match error {
             FrameError::TooLong(len) => Self::Violation(Violation::TooLong(len)),

@@ -8,21 +8,23 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use super::Guest;
 use super::bytes::ByteReader;
-use super::channel::{Came, Channel};
+use super::channel::{ChannelEvent, HostChannel};
 use super::error::{GuestError, Violation};
-use crate::line::CHUNK;
-use crate::protocol::{Entry, Metadata, Page, Reply, Request, Space, WriteOptions};
+use crate::flow_control::CHUNK_BYTES;
+use crate::protocol::{
+    DirectoryEntry, DirectoryPage, DiskSpace, FileMetadata, GuestReply, GuestRequest, WriteOptions,
+};
 
 impl Guest {
     /// Returns the metadata of a path; `follow` resolves a symlink.
     ///
     /// # Errors
     /// An error of the guest; `NotFound` if the path does not exist.
-    pub async fn stat(&self, path: &str, follow: bool) -> Result<Metadata, GuestError> {
-        let mut channel = self.open(&Request::Stat { path: path.to_owned(), follow }).await?;
+    pub async fn stat(&self, path: &str, follow: bool) -> Result<FileMetadata, GuestError> {
+        let mut channel = self.open(&GuestRequest::Stat { path: path.to_owned(), follow }).await?;
         match channel.next().await? {
-            Came::Done(Reply::Metadata(metadata)) => Ok(metadata),
-            _ => Err(channel.wrong()),
+            ChannelEvent::Done(GuestReply::Metadata(metadata)) => Ok(metadata),
+            _ => Err(channel.wrong_answer()),
         }
     }
 
@@ -31,11 +33,11 @@ impl Guest {
     ///
     /// # Errors
     /// An error of the guest; `NotFound` if the path does not exist.
-    pub async fn space(&self, path: &str) -> Result<Space, GuestError> {
-        let mut channel = self.open(&Request::Space { path: path.to_owned() }).await?;
+    pub async fn space(&self, path: &str) -> Result<DiskSpace, GuestError> {
+        let mut channel = self.open(&GuestRequest::Space { path: path.to_owned() }).await?;
         match channel.next().await? {
-            Came::Done(Reply::Space(space)) => Ok(space),
-            _ => Err(channel.wrong()),
+            ChannelEvent::Done(GuestReply::Space(space)) => Ok(space),
+            _ => Err(channel.wrong_answer()),
         }
     }
 
@@ -49,11 +51,11 @@ impl Guest {
         path: &str,
         offset: u64,
         len: Option<u64>,
-    ) -> Result<(Metadata, ByteReader), GuestError> {
-        let mut channel = self.open(&Request::Read { path: path.to_owned(), offset, len }).await?;
+    ) -> Result<(FileMetadata, ByteReader), GuestError> {
+        let mut channel = self.open(&GuestRequest::Read { path: path.to_owned(), offset, len }).await?;
         match channel.answer().await? {
-            Reply::Metadata(metadata) => Ok((metadata, ByteReader::new(channel))),
-            _ => Err(channel.wrong()),
+            GuestReply::Metadata(metadata) => Ok((metadata, ByteReader::new(channel))),
+            _ => Err(channel.wrong_answer()),
         }
     }
 
@@ -62,10 +64,10 @@ impl Guest {
     /// # Errors
     /// An error of the guest.
     pub async fn create_file(&self, path: &str, options: WriteOptions) -> Result<FileWriter, GuestError> {
-        let mut channel = self.open(&Request::Write { path: path.to_owned(), options }).await?;
+        let mut channel = self.open(&GuestRequest::Write { path: path.to_owned(), options }).await?;
         match channel.answer().await? {
-            Reply::Ok => Ok(FileWriter { channel }),
-            _ => Err(channel.wrong()),
+            GuestReply::Ok => Ok(FileWriter { channel }),
+            _ => Err(channel.wrong_answer()),
         }
     }
 
@@ -80,7 +82,7 @@ impl Guest {
         source: R,
     ) -> io::Result<u64> {
         let mut writer = self.create_file(path, options).await?;
-        copy(&mut writer.channel, source).await?;
+        send_all(&mut writer.channel, source).await?;
         Ok(writer.finish().await?)
     }
 
@@ -88,16 +90,21 @@ impl Guest {
     ///
     /// # Errors
     /// An error of the guest.
-    pub async fn list(&self, path: &str, after: Option<Vec<u8>>, limit: u32) -> Result<Page, GuestError> {
-        let mut channel = self.open(&Request::List { path: path.to_owned(), after, limit }).await?;
+    pub async fn list(
+        &self,
+        path: &str,
+        after: Option<Vec<u8>>,
+        limit: u32,
+    ) -> Result<DirectoryPage, GuestError> {
+        let mut channel = self.open(&GuestRequest::List { path: path.to_owned(), after, limit }).await?;
         match channel.next().await? {
-            Came::Done(Reply::Page(page)) if page.entries.len() <= limit as usize => {
+            ChannelEvent::Done(GuestReply::Page(page)) if page.entries.len() <= limit as usize => {
                 if !page.entries.iter().all(has_plain_name) {
-                    return Err(self.0.violated(Violation::WrongAnswer));
+                    return Err(self.0.disconnect(Violation::WrongAnswer));
                 }
                 Ok(page)
             }
-            _ => Err(channel.wrong()),
+            _ => Err(channel.wrong_answer()),
         }
     }
 
@@ -111,7 +118,7 @@ impl Guest {
         parents: bool,
         permissions: Option<u32>,
     ) -> Result<(), GuestError> {
-        self.ask(Request::MakeFolder { path: path.to_owned(), parents, permissions }).await
+        self.send_request(GuestRequest::MakeFolder { path: path.to_owned(), parents, permissions }).await
     }
 
     /// Renames a file or folder.
@@ -119,7 +126,7 @@ impl Guest {
     /// # Errors
     /// An error of the guest; `Exists` if the target exists and `replace` is false.
     pub async fn rename(&self, from: &str, to: &str, replace: bool) -> Result<(), GuestError> {
-        self.ask(Request::Move { from: from.to_owned(), to: to.to_owned(), replace }).await
+        self.send_request(GuestRequest::Move { from: from.to_owned(), to: to.to_owned(), replace }).await
     }
 
     /// Removes a file, a symlink or a folder. A folder that is not empty needs `recursive`. Follows no
@@ -128,7 +135,7 @@ impl Guest {
     /// # Errors
     /// An error of the guest.
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), GuestError> {
-        self.ask(Request::Remove { path: path.to_owned(), recursive }).await
+        self.send_request(GuestRequest::Remove { path: path.to_owned(), recursive }).await
     }
 
     /// Sets permission bits.
@@ -136,24 +143,27 @@ impl Guest {
     /// # Errors
     /// An error of the guest; `Invalid` for set-id bits.
     pub async fn set_mode(&self, path: &str, mode: u32) -> Result<(), GuestError> {
-        self.ask(Request::SetMode { path: path.to_owned(), mode }).await
+        self.send_request(GuestRequest::SetMode { path: path.to_owned(), mode }).await
     }
 
     /// Sends a request without a result.
-    pub(super) async fn ask(&self, request: Request) -> Result<(), GuestError> {
+    pub(super) async fn send_request(&self, request: GuestRequest) -> Result<(), GuestError> {
         self.open(&request).await?.done_ok().await
     }
 }
 
 /// Checks the name of an entry. Only a compromised guest sends another one.
-fn has_plain_name(entry: &Entry) -> bool {
+fn has_plain_name(entry: &DirectoryEntry) -> bool {
     let name = entry.name.as_str();
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
 }
 
 /// Sends everything from a source, until the guest ends the request; its final reply has the reason.
-pub(super) async fn copy<R: AsyncRead + Unpin>(channel: &mut Channel, mut source: R) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
+pub(super) async fn send_all<R: AsyncRead + Unpin>(
+    channel: &mut HostChannel,
+    mut source: R,
+) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         let read = source.read(&mut buffer).await?;
         if read == 0 || !channel.send(&buffer[..read]).await {
@@ -166,7 +176,7 @@ pub(super) async fn copy<R: AsyncRead + Unpin>(channel: &mut Channel, mut source
 /// atomic.
 #[derive(Debug)]
 pub struct FileWriter {
-    channel: Channel,
+    channel: HostChannel,
 }
 
 impl FileWriter {
@@ -185,8 +195,8 @@ impl FileWriter {
     pub async fn finish(mut self) -> Result<u64, GuestError> {
         self.channel.end();
         match self.channel.next().await? {
-            Came::Done(Reply::Written(bytes)) => Ok(bytes),
-            _ => Err(self.channel.wrong()),
+            ChannelEvent::Done(GuestReply::Written(bytes)) => Ok(bytes),
+            _ => Err(self.channel.wrong_answer()),
         }
     }
 }
@@ -202,7 +212,7 @@ impl AsyncWrite for FileWriter {
         }
         let error = match ready!(self.channel.poll_next(context)) {
             Err(error) => error,
-            Ok(_) => self.channel.wrong(),
+            Ok(_) => self.channel.wrong_answer(),
         };
         Poll::Ready(Err(error.into()))
     }

@@ -21,20 +21,21 @@ use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
-pub use belljar_engine::living::OutputEvent;
+pub use belljar_engine::sandbox_handle::OutputEvent;
 pub use bytes::ByteReader;
-pub use error::{GuestError, Loss, Violation};
+pub use error::{DisconnectReason, GuestError, Violation};
 pub use files::FileWriter;
 pub use ports::PortStream;
-pub use processes::{Output, StdinWriter};
-pub use watches::Watch;
+pub use processes::{ProcessOutput, StdinWriter};
+pub use watches::FileWatch;
 
-use crate::line::{CHUNK, Outbox, outbox, write_out};
+use crate::flow_control::{CHUNK_BYTES, FrameSender, frame_queue, write_frames};
 use crate::protocol::{
-    Frame, Hello, Kind, MAGIC, MAX_BODY, Request, Settings, VERSION, decode, encode, read_frame,
+    FrameKind, GuestFrame, GuestRequest, GuestSettings, Hello, MAGIC, MAX_BODY_BYTES, VERSION, decode,
+    encode, read_frame,
 };
-use channel::Channel;
-use table::Table;
+use channel::HostChannel;
+use table::ChannelTable;
 
 /// A connected guest. Clones share the connection. When the last clone and the last stream are dropped, the
 /// connection closes, and the sandbox ends.
@@ -43,8 +44,8 @@ pub struct Guest(Arc<Connection>);
 
 #[derive(Debug)]
 struct Connection {
-    outbox: Outbox,
-    table: Arc<Table>,
+    outbox: FrameSender,
+    table: Arc<ChannelTable>,
     slots: Arc<Semaphore>,
     gone: watch::Receiver<bool>,
     tasks: [AbortHandle; 2],
@@ -61,23 +62,23 @@ impl Guest {
     ///
     /// # Errors
     /// [`GuestError::Gone`] if there is no guest, or one with another version.
-    pub async fn connect<S>(line: S, settings: Settings) -> Result<Self, GuestError>
+    pub async fn connect<S>(line: S, settings: GuestSettings) -> Result<Self, GuestError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (reader, writer) = tokio::io::split(line);
-        let mut reader = BufReader::with_capacity(CHUNK, reader);
-        let (outbox, queue) = outbox();
+        let mut reader = BufReader::with_capacity(CHUNK_BYTES, reader);
+        let (outbox, queue) = frame_queue();
         let slots = Arc::new(Semaphore::new(settings.channels as usize));
         let hello = Hello { magic: MAGIC, version: VERSION, settings };
-        outbox.send(Frame { channel: 0, kind: Kind::Hello, body: encode(&hello) });
+        outbox.send(GuestFrame { channel: 0, kind: FrameKind::Hello, body: encode(&hello) });
         let (went, gone) = watch::channel(false);
-        let table = Arc::new(Table::default());
+        let table = Arc::new(ChannelTable::default());
         let writing = tokio::spawn({
             let table = Arc::clone(&table);
             async move {
-                if let Err(error) = write_out(writer, queue).await {
-                    table.lose(Loss::Line(error.kind()));
+                if let Err(error) = write_frames(writer, queue).await {
+                    table.disconnect(DisconnectReason::Line(error.kind()));
                 }
             }
         });
@@ -88,8 +89,8 @@ impl Guest {
         let reading = tokio::spawn({
             let table = Arc::clone(&table);
             async move {
-                let loss = listen(&mut reader, &table).await;
-                table.lose(loss);
+                let loss = read_frames(&mut reader, &table).await;
+                table.disconnect(loss);
                 let _watched = went.send(true);
             }
         });
@@ -98,7 +99,7 @@ impl Guest {
     }
 
     /// Waits until the guest is gone, and returns the reason.
-    pub async fn gone(&self) -> Loss {
+    pub async fn gone(&self) -> DisconnectReason {
         let mut gone = self.0.gone.clone();
         // An error means that the reading task has ended, so the guest is gone, too.
         let _gone = gone.wait_for(|gone| *gone).await;
@@ -112,9 +113,9 @@ impl Guest {
     }
 
     /// Opens a channel with a request.
-    async fn open(&self, request: &Request) -> Result<Channel, GuestError> {
+    async fn open(&self, request: &GuestRequest) -> Result<HostChannel, GuestError> {
         let body = encode(request);
-        if body.len() > MAX_BODY {
+        if body.len() > MAX_BODY_BYTES {
             return Err(GuestError::RequestTooLarge);
         }
         let slot = Arc::clone(&self.0.slots).acquire_owned();
@@ -123,43 +124,43 @@ impl Guest {
             loss = self.gone() => return Err(GuestError::Gone(loss)),
         };
         let opened = self.0.table.open(slot).map_err(GuestError::Gone)?;
-        self.0.outbox.send(Frame { channel: opened.channel, kind: Kind::Request, body });
-        Ok(Channel::new(Arc::clone(&self.0), opened))
+        self.0.outbox.send(GuestFrame { channel: opened.channel, kind: FrameKind::Request, body });
+        Ok(HostChannel::new(Arc::clone(&self.0), opened))
     }
 }
 
 impl Connection {
     /// Disconnects a guest that violated a rule which only the caller of a request can check.
-    fn violated(&self, violation: Violation) -> GuestError {
-        self.table.lose(Loss::Violation(violation));
+    fn disconnect(&self, violation: Violation) -> GuestError {
+        self.table.disconnect(DisconnectReason::Violation(violation));
         self.tasks.iter().for_each(AbortHandle::abort);
         GuestError::Gone(self.table.loss())
     }
 }
 
-async fn greet<R: AsyncRead + Unpin>(line: &mut R) -> Result<(), Loss> {
-    let frame = read_frame(line).await?.ok_or(Loss::Ended)?;
+async fn greet<R: AsyncRead + Unpin>(line: &mut R) -> Result<(), DisconnectReason> {
+    let frame = read_frame(line).await?.ok_or(DisconnectReason::Ended)?;
     let hello: Hello = Some(frame)
-        .filter(|frame| frame.kind == Kind::Hello && frame.channel == 0)
+        .filter(|frame| frame.kind == FrameKind::Hello && frame.channel == 0)
         .and_then(|frame| decode(&frame.body))
         .filter(|hello: &Hello| hello.magic == MAGIC)
-        .ok_or(Loss::Violation(Violation::NoHello))?;
+        .ok_or(DisconnectReason::Violation(Violation::NoHello))?;
     if hello.version != VERSION {
-        return Err(Loss::Violation(Violation::Version(hello.version)));
+        return Err(DisconnectReason::Violation(Violation::Version(hello.version)));
     }
     Ok(())
 }
 
 /// Reads frames until the connection is lost, and returns the reason.
-async fn listen<R: AsyncRead + Unpin>(line: &mut R, table: &Table) -> Loss {
+async fn read_frames<R: AsyncRead + Unpin>(line: &mut R, table: &ChannelTable) -> DisconnectReason {
     loop {
         match read_frame(line).await {
             Ok(Some(frame)) => {
                 if let Err(violation) = table.deliver(frame) {
-                    return Loss::Violation(violation);
+                    return DisconnectReason::Violation(violation);
                 }
             }
-            Ok(None) => return Loss::Ended,
+            Ok(None) => return DisconnectReason::Ended,
             Err(error) => return error.into(),
         }
     }

@@ -7,9 +7,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Guest;
-use super::channel::{Came, Channel};
+use super::channel::{ChannelEvent, HostChannel};
 use super::error::GuestError;
-use crate::protocol::{Reply, Request};
+use crate::protocol::{GuestReply, GuestRequest};
 
 impl Guest {
     /// Connects to a port on the sandbox's loopback interface.
@@ -17,10 +17,10 @@ impl Guest {
     /// # Errors
     /// An error of the guest; `Refused` if no program listens on the port.
     pub async fn open_port(&self, port: u16) -> Result<PortStream, GuestError> {
-        let mut channel = self.open(&Request::Port { port }).await?;
+        let mut channel = self.open(&GuestRequest::Port { port }).await?;
         match channel.answer().await? {
-            Reply::Ok => Ok(PortStream { channel, chunk: Vec::new(), at: 0, ended: false }),
-            _ => Err(channel.wrong()),
+            GuestReply::Ok => Ok(PortStream { channel, chunk: Vec::new(), at: 0, ended: false }),
+            _ => Err(channel.wrong_answer()),
         }
     }
 }
@@ -28,7 +28,7 @@ impl Guest {
 /// A connection to a program in the sandbox. Either side can shut down its direction independently.
 #[derive(Debug)]
 pub struct PortStream {
-    channel: Channel,
+    channel: HostChannel,
     chunk: Vec<u8>,
     at: usize,
     ended: bool,
@@ -42,12 +42,12 @@ impl AsyncRead for PortStream {
     ) -> Poll<io::Result<()>> {
         while self.at == self.chunk.len() && !self.ended {
             match ready!(self.channel.poll_next(context))? {
-                Came::Data(bytes) => {
+                ChannelEvent::Data(bytes) => {
                     self.chunk = bytes;
                     self.at = 0;
                 }
-                Came::End | Came::Done(Reply::Ok) => self.ended = true,
-                _ => return Poll::Ready(Err(self.channel.wrong().into())),
+                ChannelEvent::End | ChannelEvent::Done(GuestReply::Ok) => self.ended = true,
+                _ => return Poll::Ready(Err(self.channel.wrong_answer().into())),
             }
         }
         let len = buffer.remaining().min(self.chunk.len() - self.at);

@@ -1,11 +1,13 @@
 //! Requests about processes.
 
-use belljar_engine::living::OutputEvent;
+use belljar_engine::sandbox_handle::OutputEvent;
 
 use super::Guest;
-use super::channel::{Came, Channel};
+use super::channel::{ChannelEvent, HostChannel};
 use super::error::GuestError;
-use crate::protocol::{Attach, Event, ProcessId, ProcessInfo, Reply, Request, StartCommand, TerminalSize};
+use crate::protocol::{
+    AttachOptions, GuestEvent, GuestReply, GuestRequest, ProcessId, ProcessInfo, StartCommand, TerminalSize,
+};
 
 impl Guest {
     /// Starts a process in the background; see [`Guest::attach`] for its output.
@@ -14,10 +16,10 @@ impl Guest {
     /// An error of the guest; `NotFound` if the program does not exist, `Busy` if there are too many
     /// processes.
     pub async fn start(&self, command: StartCommand) -> Result<ProcessId, GuestError> {
-        let mut channel = self.open(&Request::Start { command, attach: None }).await?;
+        let mut channel = self.open(&GuestRequest::Start { command, attach: None }).await?;
         match channel.next().await? {
-            Came::Done(Reply::Started(process)) => Ok(process),
-            _ => Err(channel.wrong()),
+            ChannelEvent::Done(GuestReply::Started(process)) => Ok(process),
+            _ => Err(channel.wrong_answer()),
         }
     }
 
@@ -29,12 +31,12 @@ impl Guest {
     pub async fn start_attached(
         &self,
         command: StartCommand,
-        attach: Attach,
-    ) -> Result<(ProcessId, Output), GuestError> {
-        let mut channel = self.open(&Request::Start { command, attach: Some(attach) }).await?;
+        attach: AttachOptions,
+    ) -> Result<(ProcessId, ProcessOutput), GuestError> {
+        let mut channel = self.open(&GuestRequest::Start { command, attach: Some(attach) }).await?;
         match channel.answer().await? {
-            Reply::Started(process) => Ok((process, Output::new(channel, attach.from))),
-            _ => Err(channel.wrong()),
+            GuestReply::Started(process) => Ok((process, ProcessOutput::new(channel, attach.from))),
+            _ => Err(channel.wrong_answer()),
         }
     }
 
@@ -42,11 +44,15 @@ impl Guest {
     ///
     /// # Errors
     /// An error of the guest; `NotFound` if the process is forgotten.
-    pub async fn attach(&self, process: ProcessId, attach: Attach) -> Result<Output, GuestError> {
-        let mut channel = self.open(&Request::Attach { process, attach }).await?;
+    pub async fn attach(
+        &self,
+        process: ProcessId,
+        attach: AttachOptions,
+    ) -> Result<ProcessOutput, GuestError> {
+        let mut channel = self.open(&GuestRequest::Attach { process, attach }).await?;
         match channel.answer().await? {
-            Reply::Ok => Ok(Output::new(channel, attach.from)),
-            _ => Err(channel.wrong()),
+            GuestReply::Ok => Ok(ProcessOutput::new(channel, attach.from)),
+            _ => Err(channel.wrong_answer()),
         }
     }
 
@@ -55,7 +61,7 @@ impl Guest {
     /// # Errors
     /// An error of the guest; `Ended` if its stdin is closed.
     pub async fn stdin(&self, process: ProcessId) -> Result<StdinWriter, GuestError> {
-        let channel = self.open(&Request::Stdin { process, close: false }).await?;
+        let channel = self.open(&GuestRequest::Stdin { process, close: false }).await?;
         Ok(StdinWriter { channel })
     }
 
@@ -74,7 +80,7 @@ impl Guest {
     /// # Errors
     /// See [`Guest::stdin`].
     pub async fn close_stdin(&self, process: ProcessId) -> Result<(), GuestError> {
-        let mut channel = self.open(&Request::Stdin { process, close: true }).await?;
+        let mut channel = self.open(&GuestRequest::Stdin { process, close: true }).await?;
         channel.end();
         channel.done_ok().await
     }
@@ -84,7 +90,7 @@ impl Guest {
     /// # Errors
     /// An error of the guest; `Ended` if the process has ended.
     pub async fn signal(&self, process: ProcessId, signal: i32) -> Result<(), GuestError> {
-        self.ask(Request::Signal { process, signal }).await
+        self.send_request(GuestRequest::Signal { process, signal }).await
     }
 
     /// Sets the size of a process's terminal.
@@ -92,7 +98,7 @@ impl Guest {
     /// # Errors
     /// An error of the guest; `Invalid` if the process has no terminal.
     pub async fn resize(&self, process: ProcessId, size: TerminalSize) -> Result<(), GuestError> {
-        self.ask(Request::Resize { process, size }).await
+        self.send_request(GuestRequest::Resize { process, size }).await
     }
 
     /// Kills every process of the sandbox except the guest, including daemons.
@@ -100,7 +106,7 @@ impl Guest {
     /// # Errors
     /// An error of the guest; `Invalid` if it is not PID 1 of its namespace.
     pub async fn end_all(&self) -> Result<(), GuestError> {
-        self.ask(Request::EndAll).await
+        self.send_request(GuestRequest::EndAll).await
     }
 
     /// Lists all running and remembered processes, oldest first.
@@ -108,25 +114,25 @@ impl Guest {
     /// # Errors
     /// An error of the guest.
     pub async fn processes(&self) -> Result<Vec<ProcessInfo>, GuestError> {
-        let mut channel = self.open(&Request::Processes).await?;
+        let mut channel = self.open(&GuestRequest::Processes).await?;
         match channel.next().await? {
-            Came::Done(Reply::Processes(processes)) => Ok(processes),
-            _ => Err(channel.wrong()),
+            ChannelEvent::Done(GuestReply::Processes(processes)) => Ok(processes),
+            _ => Err(channel.wrong_answer()),
         }
     }
 }
 
 /// The output of an attached process. Dropping it leaves the process alone.
 #[derive(Debug)]
-pub struct Output {
-    channel: Channel,
+pub struct ProcessOutput {
+    channel: HostChannel,
     next: u64,
-    over: bool,
+    has_ended: bool,
 }
 
-impl Output {
-    fn new(channel: Channel, next: u64) -> Self {
-        Self { channel, next, over: false }
+impl ProcessOutput {
+    fn new(channel: HostChannel, next: u64) -> Self {
+        Self { channel, next, has_ended: false }
     }
 
     /// Returns the offset from which a later attach can continue.
@@ -139,25 +145,27 @@ impl Output {
     /// # Errors
     /// The connection or the request has failed.
     pub async fn next(&mut self) -> Result<Option<OutputEvent>, GuestError> {
-        if self.over {
+        if self.has_ended {
             return Ok(None);
         }
         let came = self.channel.next().await?;
         let (event, next) = match came {
-            Came::Event(Event::Output { stream, offset }, bytes) if offset == self.next => {
+            ChannelEvent::Event(GuestEvent::Output { stream, offset }, bytes) if offset == self.next => {
                 let next = offset.checked_add(bytes.len() as u64);
                 (OutputEvent::Bytes { stream, offset, bytes }, next)
             }
-            Came::Event(Event::Lost { offset, bytes }, rest) if offset == self.next && rest.is_empty() => {
+            ChannelEvent::Event(GuestEvent::Lost { offset, bytes }, rest)
+                if offset == self.next && rest.is_empty() =>
+            {
                 (OutputEvent::Lost { offset, bytes }, offset.checked_add(bytes))
             }
-            Came::Done(Reply::Ended { ending, output_bytes }) => {
-                self.over = true;
+            ChannelEvent::Done(GuestReply::Ended { ending, output_bytes }) => {
+                self.has_ended = true;
                 (OutputEvent::Ended { ending, output_bytes }, Some(self.next))
             }
-            _ => return Err(self.channel.wrong()),
+            _ => return Err(self.channel.wrong_answer()),
         };
-        self.next = next.ok_or_else(|| self.channel.wrong())?;
+        self.next = next.ok_or_else(|| self.channel.wrong_answer())?;
         Ok(Some(event))
     }
 }
@@ -165,7 +173,7 @@ impl Output {
 /// Writes to a process. Dropping it leaves the process's stdin open.
 #[derive(Debug)]
 pub struct StdinWriter {
-    channel: Channel,
+    channel: HostChannel,
 }
 
 impl StdinWriter {

@@ -5,25 +5,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::error::{Loss, Violation};
-use crate::line::{Credit, Window};
-use crate::protocol::{Event, Failure, Frame, Kind, Reply, decode, split};
+use super::error::{DisconnectReason, Violation};
+use crate::flow_control::{ReceiveWindow, SendCredit};
+use crate::protocol::{Failure, FrameKind, GuestEvent, GuestFrame, GuestReply, decode, decode_prefix};
 
 /// A received item of a channel.
 #[derive(Debug)]
-pub(super) enum Item {
-    Answer(Reply),
+pub(super) enum ChannelItem {
+    Answer(GuestReply),
     Data(Vec<u8>),
-    Event(Event, Vec<u8>, u32),
+    Event(GuestEvent, Vec<u8>, u32),
     End,
-    Done(Result<Reply, Failure>),
+    Done(Result<GuestReply, Failure>),
 }
 
 #[derive(Debug)]
-struct Entry {
-    items: mpsc::UnboundedSender<Item>,
-    credit: Arc<Credit>,
-    window: Arc<Window>,
+struct ChannelEntry {
+    items: mpsc::UnboundedSender<ChannelItem>,
+    credit: Arc<SendCredit>,
+    window: Arc<ReceiveWindow>,
     answered: bool,
     ended: bool,
     /// Released when the guest is done with the channel, not when the caller is: a guest that never finishes
@@ -32,32 +32,32 @@ struct Entry {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    entries: HashMap<u32, Entry>,
+struct TableState {
+    entries: HashMap<u32, ChannelEntry>,
     last: u32,
-    lost: Option<Loss>,
+    lost: Option<DisconnectReason>,
 }
 
 /// The open channels of one guest.
 #[derive(Debug, Default)]
-pub(super) struct Table(Mutex<State>);
+pub(super) struct ChannelTable(Mutex<TableState>);
 
 /// The caller's end of a channel.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct ChannelHandle {
     pub(super) channel: u32,
-    pub(super) items: mpsc::UnboundedReceiver<Item>,
-    pub(super) credit: Arc<Credit>,
-    pub(super) window: Arc<Window>,
+    pub(super) items: mpsc::UnboundedReceiver<ChannelItem>,
+    pub(super) credit: Arc<SendCredit>,
+    pub(super) window: Arc<ReceiveWindow>,
 }
 
-impl Table {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl ChannelTable {
+    fn state(&self) -> MutexGuard<'_, TableState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens a channel under an unused number.
-    pub(super) fn open(&self, slot: OwnedSemaphorePermit) -> Result<Opened, Loss> {
+    pub(super) fn open(&self, slot: OwnedSemaphorePermit) -> Result<ChannelHandle, DisconnectReason> {
         let mut state = self.state();
         if let Some(lost) = &state.lost {
             return Err(lost.clone());
@@ -70,8 +70,8 @@ impl Table {
         }
         let channel = state.last;
         let (sender, items) = mpsc::unbounded_channel();
-        let (credit, window) = (Arc::new(Credit::new()), Window::new(channel));
-        let entry = Entry {
+        let (credit, window) = (Arc::new(SendCredit::new()), ReceiveWindow::new(channel));
+        let entry = ChannelEntry {
             items: sender,
             credit: Arc::clone(&credit),
             window: Arc::clone(&window),
@@ -80,18 +80,18 @@ impl Table {
             _slot: slot,
         };
         state.entries.insert(channel, entry);
-        Ok(Opened { channel, items, credit, window })
+        Ok(ChannelHandle { channel, items, credit, window })
     }
 
     /// Passes a frame to its channel.
-    pub(super) fn deliver(&self, frame: Frame) -> Result<(), Violation> {
+    pub(super) fn deliver(&self, frame: GuestFrame) -> Result<(), Violation> {
         let mut state = self.state();
         let channel = frame.channel;
         let Some(entry) = state.entries.get_mut(&channel) else {
             return Err(Violation::UnknownChannel(channel));
         };
-        if let Some(item) = entry.take(frame)? {
-            let done = matches!(item, Item::Done(_));
+        if let Some(item) = entry.check_frame(frame)? {
+            let done = matches!(item, ChannelItem::Done(_));
             // The caller may be gone. The channel stays open until the guest is done.
             let _listening = entry.items.send(item);
             if done {
@@ -103,7 +103,7 @@ impl Table {
     }
 
     /// Marks the guest as gone and notifies all callers. The first reason is kept.
-    pub(super) fn lose(&self, loss: Loss) {
+    pub(super) fn disconnect(&self, loss: DisconnectReason) {
         let mut state = self.state();
         state.lost.get_or_insert(loss);
         for (_, entry) in state.entries.drain() {
@@ -112,50 +112,54 @@ impl Table {
     }
 
     /// Returns why the guest is gone.
-    pub(super) fn loss(&self) -> Loss {
-        self.state().lost.clone().unwrap_or(Loss::Ended)
+    pub(super) fn loss(&self) -> DisconnectReason {
+        self.state().lost.clone().unwrap_or(DisconnectReason::Ended)
     }
 }
 
-impl Entry {
+impl ChannelEntry {
     /// Checks a frame against the channel's state.
-    fn take(&mut self, frame: Frame) -> Result<Option<Item>, Violation> {
+    fn check_frame(&mut self, frame: GuestFrame) -> Result<Option<ChannelItem>, Violation> {
         let (kind, cost) = (frame.kind, frame.cost());
-        if kind.costs() {
+        if kind.needs_credit() {
             if self.ended {
                 return Err(Violation::OutOfPlace(kind));
             }
-            if !self.window.came(cost) {
+            if !self.window.try_receive(cost) {
                 return Err(Violation::Overrun(frame.channel));
             }
         }
         let malformed = Violation::Malformed(kind);
         Ok(Some(match kind {
-            Kind::Answer if !self.answered => {
+            FrameKind::Answer if !self.answered => {
                 self.answered = true;
-                Item::Answer(decode(&frame.body).ok_or(malformed)?)
+                ChannelItem::Answer(decode(&frame.body).ok_or(malformed)?)
             }
-            Kind::Data => Item::Data(frame.body),
-            Kind::Event => {
-                let (event, rest) = split(&frame.body).ok_or(malformed)?;
-                Item::Event(event, rest.to_vec(), cost)
+            FrameKind::Data => ChannelItem::Data(frame.body),
+            FrameKind::Event => {
+                let (event, rest) = decode_prefix(&frame.body).ok_or(malformed)?;
+                ChannelItem::Event(event, rest.to_vec(), cost)
             }
-            Kind::End if !self.ended => {
+            FrameKind::End if !self.ended => {
                 self.ended = true;
-                Item::End
+                ChannelItem::End
             }
-            Kind::Credit => {
-                let amount = frame.amount().ok_or(malformed)?;
+            FrameKind::Credit => {
+                let amount = frame.credit_amount().ok_or(malformed)?;
                 if !self.credit.add(amount) {
                     return Err(Violation::Credit(frame.channel));
                 }
                 return Ok(None);
             }
-            Kind::Done => {
-                let result: Result<Reply, Failure> = decode(&frame.body).ok_or(malformed)?;
-                Item::Done(result.map_err(Failure::bounded))
+            FrameKind::Done => {
+                let result: Result<GuestReply, Failure> = decode(&frame.body).ok_or(malformed)?;
+                ChannelItem::Done(result.map_err(Failure::truncated))
             }
-            Kind::Hello | Kind::Request | Kind::Cancel | Kind::Answer | Kind::End => {
+            FrameKind::Hello
+            | FrameKind::Request
+            | FrameKind::Cancel
+            | FrameKind::Answer
+            | FrameKind::End => {
                 return Err(Violation::OutOfPlace(kind));
             }
         }))

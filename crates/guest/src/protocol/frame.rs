@@ -4,19 +4,19 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Maximum length of a frame's body, in bytes.
-pub const MAX_BODY: usize = 256 << 10;
+pub const MAX_BODY_BYTES: usize = 256 << 10;
 /// Initial credit of each side on a channel, in bytes.
-pub const WINDOW: u32 = 256 << 10;
+pub const WINDOW_BYTES: u32 = 256 << 10;
 /// Credit cost of a frame in addition to its body: roughly its size in a queue, so that many tiny frames
 /// cannot exceed the window.
 pub const FRAME_COST: u32 = 64;
 
-const HEADER: usize = 9;
+const HEADER_BYTES: usize = 9;
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// The first frame of each side.
     Hello = 0,
     /// Opens a channel; sent by the host.
@@ -37,8 +37,8 @@ pub enum Kind {
     Done = 8,
 }
 
-impl Kind {
-    fn of(number: u8) -> Option<Self> {
+impl FrameKind {
+    fn from_u8(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Hello,
             1 => Self::Request,
@@ -54,35 +54,35 @@ impl Kind {
     }
 
     /// Returns whether frames of this kind need credit.
-    pub fn costs(self) -> bool {
+    pub fn needs_credit(self) -> bool {
         matches!(self, Self::Data | Self::Event)
     }
 }
 
 /// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub struct GuestFrame {
     /// The channel's number.
     pub channel: u32,
     /// The kind of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// The body.
     pub body: Vec<u8>,
 }
 
-impl Frame {
+impl GuestFrame {
     /// Creates a frame without a body.
-    pub fn bare(channel: u32, kind: Kind) -> Self {
+    pub fn without_body(channel: u32, kind: FrameKind) -> Self {
         Self { channel, kind, body: Vec::new() }
     }
 
     /// Creates a frame that grants credit.
     pub fn credit(channel: u32, amount: u32) -> Self {
-        Self { channel, kind: Kind::Credit, body: amount.to_le_bytes().to_vec() }
+        Self { channel, kind: FrameKind::Credit, body: amount.to_le_bytes().to_vec() }
     }
 
     /// Returns the amount in a credit frame; `None` if it is malformed.
-    pub fn amount(&self) -> Option<u32> {
+    pub fn credit_amount(&self) -> Option<u32> {
         self.body.as_slice().try_into().ok().map(u32::from_le_bytes)
     }
 
@@ -97,9 +97,9 @@ impl Frame {
     }
 
     /// Returns the header. The creator of a frame ensures that its body is at most [`MAX_BODY`] bytes long.
-    pub fn header(&self) -> [u8; HEADER] {
-        debug_assert!(self.body.len() <= MAX_BODY);
-        let mut header = [0; HEADER];
+    pub fn header(&self) -> [u8; HEADER_BYTES] {
+        debug_assert!(self.body.len() <= MAX_BODY_BYTES);
+        let mut header = [0; HEADER_BYTES];
         header[..4].copy_from_slice(&(self.body.len() as u32).to_le_bytes());
         header[4..8].copy_from_slice(&self.channel.to_le_bytes());
         header[8] = self.kind as u8;
@@ -125,8 +125,8 @@ pub enum FrameError {
 ///
 /// # Errors
 /// The frame is invalid, or reading failed.
-pub async fn read_frame<R: AsyncRead + Unpin>(line: &mut R) -> Result<Option<Frame>, FrameError> {
-    let mut header = [0; HEADER];
+pub async fn read_frame<R: AsyncRead + Unpin>(line: &mut R) -> Result<Option<GuestFrame>, FrameError> {
+    let mut header = [0; HEADER_BYTES];
     let first = line.read(&mut header).await?;
     if first == 0 {
         return Ok(None);
@@ -134,46 +134,46 @@ pub async fn read_frame<R: AsyncRead + Unpin>(line: &mut R) -> Result<Option<Fra
     line.read_exact(&mut header[first..]).await?;
     let [a, b, c, d, e, f, g, h, kind] = header;
     let len = u32::from_le_bytes([a, b, c, d]);
-    if len as usize > MAX_BODY {
+    if len as usize > MAX_BODY_BYTES {
         return Err(FrameError::TooLong(len));
     }
-    let kind = Kind::of(kind).ok_or(FrameError::UnknownKind(kind))?;
+    let kind = FrameKind::from_u8(kind).ok_or(FrameError::UnknownKind(kind))?;
     // Allocated with the exact length: a small frame must not keep a large buffer alive.
     let mut body = Vec::with_capacity(len as usize);
     let read = (&mut *line).take(len.into()).read_to_end(&mut body).await?;
     if read < len as usize {
         return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
     }
-    Ok(Some(Frame { channel: u32::from_le_bytes([e, f, g, h]), kind, body }))
+    Ok(Some(GuestFrame { channel: u32::from_le_bytes([e, f, g, h]), kind, body }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn bytes(frame: &Frame) -> Vec<u8> {
+    fn bytes(frame: &GuestFrame) -> Vec<u8> {
         [frame.header().as_slice(), &frame.body].concat()
     }
 
     #[tokio::test]
-    async fn a_frame_survives_the_line() {
-        let frame = Frame { channel: 7, kind: Kind::Data, body: vec![1, 2, 3] };
-        let line = [bytes(&frame), bytes(&Frame::credit(8, 65_536))].concat();
+    async fn frames_round_trip() {
+        let frame = GuestFrame { channel: 7, kind: FrameKind::Data, body: vec![1, 2, 3] };
+        let line = [bytes(&frame), bytes(&GuestFrame::credit(8, 65_536))].concat();
         let mut line = line.as_slice();
         assert_eq!(read_frame(&mut line).await.unwrap(), Some(frame));
-        assert_eq!(read_frame(&mut line).await.unwrap().unwrap().amount(), Some(65_536));
+        assert_eq!(read_frame(&mut line).await.unwrap().unwrap().credit_amount(), Some(65_536));
         assert_eq!(read_frame(&mut line).await.unwrap(), None);
     }
 
     #[tokio::test]
-    async fn what_is_no_frame_is_refused() {
-        let mut long = bytes(&Frame::bare(1, Kind::End));
-        long[..4].copy_from_slice(&(MAX_BODY as u32 + 1).to_le_bytes());
+    async fn invalid_frames_are_refused() {
+        let mut long = bytes(&GuestFrame::without_body(1, FrameKind::End));
+        long[..4].copy_from_slice(&(MAX_BODY_BYTES as u32 + 1).to_le_bytes());
         assert!(matches!(read_frame(&mut long.as_slice()).await, Err(FrameError::TooLong(_))));
-        let mut odd = bytes(&Frame::bare(1, Kind::End));
+        let mut odd = bytes(&GuestFrame::without_body(1, FrameKind::End));
         odd[8] = 9;
         assert!(matches!(read_frame(&mut odd.as_slice()).await, Err(FrameError::UnknownKind(9))));
-        let short = &bytes(&Frame::credit(1, 1))[..11];
+        let short = &bytes(&GuestFrame::credit(1, 1))[..11];
         assert!(matches!(read_frame(&mut &short[..]).await, Err(FrameError::Io(_))));
     }
 }

@@ -4,8 +4,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ArchiveFormat, ArchiveLimits, Attach, Change, Ending, Metadata, Page, ProcessId, ProcessInfo,
-    StartCommand, Stream, TerminalSize, Unpacked, WriteOptions,
+    ArchiveFormat, ArchiveLimits, AttachOptions, CommandEnding, DirectoryPage, FileChange, FileMetadata,
+    ProcessId, ProcessInfo, StartCommand, Stream, TerminalSize, UnpackSummary, WriteOptions,
 };
 
 /// Protocol version. Two sides with different versions do not talk to each other.
@@ -21,12 +21,12 @@ pub struct Hello {
     /// [`VERSION`].
     pub version: u32,
     /// Limits set by the host; the guest repeats them.
-    pub settings: Settings,
+    pub settings: GuestSettings,
 }
 
 /// The guest's limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct GuestSettings {
     /// The folder in which relative paths and processes start.
     pub workdir: String,
     /// Maximum number of running and remembered processes. The one that ended first is forgotten first.
@@ -36,19 +36,19 @@ pub struct Settings {
     /// Maximum number of concurrent channels.
     pub channels: u32,
     /// Maximum number of changes queued in one watch before it overflows.
-    pub changes: u32,
+    pub queued_changes: u32,
     /// Maximum number of folders in one watch.
     pub watched_folders: u32,
 }
 
-impl Default for Settings {
+impl Default for GuestSettings {
     fn default() -> Self {
         Self {
             workdir: "/workspace".to_owned(),
             processes: 64,
             kept_bytes: 64 << 20,
             channels: 256,
-            changes: 1024,
+            queued_changes: 1024,
             watched_folders: 8192,
         }
     }
@@ -57,9 +57,9 @@ impl Default for Settings {
 /// A request of the host. Paths are absolute, or relative to the work folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each variant is documented by the method of `Guest` that sends it")]
-pub enum Request {
-    Start { command: StartCommand, attach: Option<Attach> },
-    Attach { process: ProcessId, attach: Attach },
+pub enum GuestRequest {
+    Start { command: StartCommand, attach: Option<AttachOptions> },
+    Attach { process: ProcessId, attach: AttachOptions },
     Stdin { process: ProcessId, close: bool },
     Signal { process: ProcessId, signal: i32 },
     Resize { process: ProcessId, size: TerminalSize },
@@ -84,26 +84,26 @@ pub enum Request {
 /// A reply of the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each variant is the reply to the request of that name")]
-pub enum Reply {
+pub enum GuestReply {
     /// Success without a result.
     Ok,
     Started(ProcessId),
     /// The process ended after this many bytes of output.
     Ended {
-        ending: Ending,
+        ending: CommandEnding,
         output_bytes: u64,
     },
     Processes(Vec<ProcessInfo>),
-    Metadata(Metadata),
-    Page(Page),
+    Metadata(FileMetadata),
+    Page(DirectoryPage),
     Written(u64),
-    Unpacked(Unpacked),
-    Space(Space),
+    Unpacked(UnpackSummary),
+    Space(DiskSpace),
 }
 
 /// Usage of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Space {
+pub struct DiskSpace {
     /// Bytes in use.
     pub used_bytes: u64,
     /// Whether no blocks or no inodes are left.
@@ -114,7 +114,7 @@ pub struct Space {
 
 /// A message sent while a channel is open.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Event {
+pub enum GuestEvent {
     /// Output of a process; the bytes follow the message.
     Output {
         /// The stream that was written to.
@@ -130,7 +130,7 @@ pub enum Event {
         bytes: u64,
     },
     /// A file changed.
-    Change(Change),
+    Change(FileChange),
 }
 
 /// Encodes a message as the body of a frame.
@@ -141,10 +141,10 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
 
 /// Decodes a message that fills the whole body.
 pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
-    split(body).and_then(|(message, rest)| rest.is_empty().then_some(message))
+    decode_prefix(body).and_then(|(message, rest)| rest.is_empty().then_some(message))
 }
 
 /// Decodes a message and returns the bytes that follow it.
-pub fn split<T: DeserializeOwned>(body: &[u8]) -> Option<(T, &[u8])> {
+pub fn decode_prefix<T: DeserializeOwned>(body: &[u8]) -> Option<(T, &[u8])> {
     postcard::take_from_bytes(body).ok()
 }

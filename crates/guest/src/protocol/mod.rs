@@ -26,11 +26,14 @@
 mod frame;
 mod message;
 
-pub use belljar_engine::living::{
-    ArchiveFormat, ArchiveLimits, Attach, Change, ChangeKind, CommandLine, Ending, Entry, Failure,
-    FailureKind, FileKind, Metadata, Page, ProcessId, ProcessInfo, StartCommand, Stdin, TerminalSize,
-    Unpacked, WriteMode, WriteOptions,
-};
 pub use belljar_engine::provider::Stream;
-pub use frame::{FRAME_COST, Frame, FrameError, Kind, MAX_BODY, WINDOW, read_frame};
-pub use message::{Event, Hello, MAGIC, Reply, Request, Settings, Space, VERSION, decode, encode, split};
+pub use belljar_engine::sandbox_handle::{
+    ArchiveFormat, ArchiveLimits, AttachOptions, ChangeKind, CommandEnding, CommandLine, DirectoryEntry,
+    DirectoryPage, Failure, FailureKind, FileChange, FileKind, FileMetadata, ProcessId, ProcessInfo,
+    StartCommand, StdinMode, TerminalSize, UnpackSummary, WriteMode, WriteOptions,
+};
+pub use frame::{FRAME_COST, FrameError, FrameKind, GuestFrame, MAX_BODY_BYTES, WINDOW_BYTES, read_frame};
+pub use message::{
+    DiskSpace, GuestEvent, GuestReply, GuestRequest, GuestSettings, Hello, MAGIC, VERSION, decode,
+    decode_prefix, encode,
+};

@@ -5,20 +5,20 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::time::Duration;
 
 use belljar_guest::GuestError;
-use belljar_guest::protocol::{ArchiveFormat, ArchiveLimits, FailureKind, Unpacked};
+use belljar_guest::protocol::{ArchiveFormat, ArchiveLimits, FailureKind, UnpackSummary};
 use libtest_mimic::Trial;
 use tar::{EntryType, Header};
 use tokio::io::AsyncReadExt;
 use zip::write::SimpleFileOptions;
 
-use crate::world::{World, trial, until};
+use crate::fixture::{GuestFixture, trial, until};
 
 const FORMATS: [ArchiveFormat; 3] = [ArchiveFormat::Tar, ArchiveFormat::TarGz, ArchiveFormat::Zip];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("folders_go_there_and_back", folders_go_there_and_back),
-        trial("other_tools_understand", other_tools_understand),
+        trial("folders_round_trip", folders_round_trip),
+        trial("archives_are_compatible_with_other_tools", archives_are_compatible_with_other_tools),
         trial("hostile_tars_are_refused", hostile_tars_are_refused),
         trial("hostile_zips_are_refused", hostile_zips_are_refused),
         trial("bombs_are_refused", bombs_are_refused),
@@ -28,21 +28,25 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-async fn upload(world: &World, format: ArchiveFormat, bytes: &[u8]) -> Result<Unpacked, GuestError> {
+async fn upload(
+    world: &GuestFixture,
+    format: ArchiveFormat,
+    bytes: &[u8],
+) -> Result<UnpackSummary, GuestError> {
     upload_within(world, format, ArchiveLimits::default(), bytes).await
 }
 
 async fn upload_within(
-    world: &World,
+    world: &GuestFixture,
     format: ArchiveFormat,
     limits: ArchiveLimits,
     bytes: &[u8],
-) -> Result<Unpacked, GuestError> {
+) -> Result<UnpackSummary, GuestError> {
     let uploaded = world.guest.upload_archive("in", format, limits, bytes).await;
-    uploaded.map_err(|error| GuestError::of_io(&error).unwrap().clone())
+    uploaded.map_err(|error| GuestError::from_io(&error).unwrap().clone())
 }
 
-async fn download(world: &World, path: &str, format: ArchiveFormat) -> Vec<u8> {
+async fn download(world: &GuestFixture, path: &str, format: ArchiveFormat) -> Vec<u8> {
     let mut reader = world.guest.download_archive(path, format).await.unwrap();
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).await.unwrap();
@@ -88,7 +92,7 @@ fn zip_of(entries: &[(&str, u32, &[u8])]) -> Vec<u8> {
     archive.finish().unwrap().into_inner()
 }
 
-async fn folders_go_there_and_back(world: World) {
+async fn folders_round_trip(world: GuestFixture) {
     let make = "mkdir -p src/a/b src/empty; echo hello > src/a/b/f; head -c 3000000 /dev/urandom > src/big; \
                 : > src/nothing; chmod 755 src/nothing; ln -s a/b/f src/link; ln -s /etc src/out; \
                 mkfifo src/pipe; printf x > \"src/with space\"; n=$(head -c 200 /dev/zero | tr '\\0' n); \
@@ -119,7 +123,7 @@ async fn folders_go_there_and_back(world: World) {
     assert_eq!(missing.unwrap_err().kind(), Some(FailureKind::NotFound));
 }
 
-async fn other_tools_understand(world: World) {
+async fn archives_are_compatible_with_other_tools(world: GuestFixture) {
     let made =
         world.shell("mkdir src; echo a > src/a; ln src/a src/b; ln -s a src/c; tar cf t.tar -C src .").await;
     assert_eq!(made.stderr, b"");
@@ -135,7 +139,7 @@ async fn other_tools_understand(world: World) {
     assert_eq!((archive.len(), text.as_str()), (3, "a\n"));
 }
 
-async fn hostile_tars_are_refused(world: World) {
+async fn hostile_tars_are_refused(world: GuestFixture) {
     use EntryType::{Block, Char, Fifo, Link, Regular, Symlink};
     let attempts: &[&[TarEntry<'_>]] = &[
         &[("../evil", Regular, "", b"x")],
@@ -167,7 +171,7 @@ async fn hostile_tars_are_refused(world: World) {
     assert_eq!(mode & 0o7777, 0o644);
 }
 
-async fn hostile_zips_are_refused(world: World) {
+async fn hostile_zips_are_refused(world: GuestFixture) {
     let attempts: &[&[(&str, u32, &[u8])]] = &[
         &[("../evil", 0o644, b"x")],
         &[("/tmp/belljar-evil", 0o644, b"x")],
@@ -184,7 +188,7 @@ async fn hostile_zips_are_refused(world: World) {
     assert_eq!(world.shell("ls -A").await.text(), "");
 }
 
-async fn bombs_are_refused(world: World) {
+async fn bombs_are_refused(world: GuestFixture) {
     let too_large = async |format, limits, bytes: &[u8]| {
         let refused = upload_within(&world, format, limits, bytes).await.unwrap_err();
         assert_eq!(refused.kind(), Some(FailureKind::TooLarge), "{refused}");
@@ -214,7 +218,7 @@ async fn bombs_are_refused(world: World) {
     assert_eq!(world.shell("echo alive").await.text(), "alive");
 }
 
-async fn links_are_not_followed(world: World) {
+async fn links_are_not_followed(world: GuestFixture) {
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("secret"), "secret").unwrap();
     world
@@ -238,7 +242,7 @@ async fn links_are_not_followed(world: World) {
     assert!(there.is_file() && !there.is_fifo());
 }
 
-async fn garbage_is_no_archive(world: World) {
+async fn garbage_is_no_archive(world: GuestFixture) {
     let mut garbage: Vec<u8> = (0..100_000_u64).map(|number| ((number * number) >> 7) as u8).collect();
     for format in FORMATS {
         let refused = upload(&world, format, &garbage).await.unwrap_err();
@@ -263,7 +267,7 @@ async fn garbage_is_no_archive(world: World) {
     assert_eq!(world.shell("echo alive").await.text(), "alive");
 }
 
-async fn a_worker_ends_with_its_caller(world: World) {
+async fn a_worker_ends_with_its_caller(world: GuestFixture) {
     world.shell("mkdir src; head -c 100000000 /dev/urandom > src/big").await;
     let mut reader = world.guest.download_archive("src", ArchiveFormat::Zip).await.unwrap();
     assert!(reader.next_chunk().await.unwrap().is_some());

@@ -4,11 +4,11 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::Duration;
 
 use belljar_guest::GuestError;
-use belljar_guest::protocol::{FailureKind, FileKind, Metadata, WriteMode, WriteOptions};
+use belljar_guest::protocol::{FailureKind, FileKind, FileMetadata, WriteMode, WriteOptions};
 use libtest_mimic::Trial;
 use tokio::io::AsyncReadExt;
 
-use crate::world::{HAS_NAMESPACES, World, shell, trial, until};
+use crate::fixture::{GuestFixture, HAS_NAMESPACES, shell, trial, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let namespaces = *HAS_NAMESPACES;
@@ -16,8 +16,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_file_goes_in_and_out", a_file_goes_in_and_out),
         trial("a_part_is_read", a_part_is_read),
         trial("a_file_is_written_in_every_way", a_file_is_written_in_every_way),
-        trial("half_a_file_is_never_seen", half_a_file_is_never_seen),
-        trial("only_files_are_files", only_files_are_files),
+        trial("atomic_writes_are_never_seen_partially", atomic_writes_are_never_seen_partially),
+        trial("only_regular_files_are_accessible", only_regular_files_are_accessible),
         trial("errors_name_the_path", errors_name_the_path),
         trial("folders_are_listed_in_pages", folders_are_listed_in_pages),
         trial("things_are_moved", things_are_moved),
@@ -25,7 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("trees_are_removed", trees_are_removed),
         trial("a_removal_can_be_stopped", a_removal_can_be_stopped),
         trial("swapped_paths_do_no_harm", swapped_paths_do_no_harm),
-        trial("a_full_disk_is_told", a_full_disk_is_told).with_ignored_flag(!namespaces),
+        trial("a_full_disk_is_reported", a_full_disk_is_reported).with_ignored_flag(!namespaces),
     ]
 }
 
@@ -33,13 +33,18 @@ fn kind<T: std::fmt::Debug>(result: Result<T, GuestError>) -> FailureKind {
     result.unwrap_err().kind().unwrap()
 }
 
-async fn write(world: &World, path: &str, options: WriteOptions, bytes: &[u8]) -> Result<u64, GuestError> {
+async fn write(
+    world: &GuestFixture,
+    path: &str,
+    options: WriteOptions,
+    bytes: &[u8],
+) -> Result<u64, GuestError> {
     let mut writer = world.guest.create_file(path, options).await?;
     writer.write(bytes).await?;
     writer.finish().await
 }
 
-async fn a_file_goes_in_and_out(world: World) {
+async fn a_file_goes_in_and_out(world: GuestFixture) {
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|number| (number * 7) as u8).collect();
     assert_eq!(write(&world, "a/b/c.bin", WriteOptions::default(), &bytes).await.unwrap(), 3_000_000);
     assert!(std::fs::read(world.folder.path().join("a/b/c.bin")).unwrap() == bytes);
@@ -51,7 +56,7 @@ async fn a_file_goes_in_and_out(world: World) {
     assert!(!world.read("/proc/self/status").await.unwrap().is_empty());
 }
 
-async fn a_part_is_read(world: World) {
+async fn a_part_is_read(world: GuestFixture) {
     world.write("f", b"0123456789").await;
     for (offset, len, expected) in
         [(0, Some(4), "0123"), (7, None, "789"), (3, Some(0), ""), (9, Some(99), "9"), (u64::MAX, None, "")]
@@ -63,7 +68,7 @@ async fn a_part_is_read(world: World) {
     }
 }
 
-async fn a_file_is_written_in_every_way(world: World) {
+async fn a_file_is_written_in_every_way(world: GuestFixture) {
     let with = |mode| WriteOptions { mode, ..WriteOptions::default() };
     write(&world, "f", with(WriteMode::Create), b"one").await.unwrap();
     assert_eq!(kind(write(&world, "f", with(WriteMode::Create), b"two").await), FailureKind::Exists);
@@ -81,7 +86,7 @@ async fn a_file_is_written_in_every_way(world: World) {
     assert_eq!(kind(write(&world, "no/such/f", strict, b"").await), FailureKind::NotFound);
 }
 
-async fn half_a_file_is_never_seen(world: World) {
+async fn atomic_writes_are_never_seen_partially(world: GuestFixture) {
     let atomic = WriteOptions { atomic: true, ..WriteOptions::default() };
     world.write("f", b"old").await;
     world.guest.set_mode("f", 0o600).await.unwrap();
@@ -102,7 +107,7 @@ async fn half_a_file_is_never_seen(world: World) {
     assert_eq!(kind(write(&world, "f", append, b"").await), FailureKind::Invalid);
 }
 
-async fn only_files_are_files(world: World) {
+async fn only_regular_files_are_accessible(world: GuestFixture) {
     world.shell("mkfifo pipe; mkdir folder; ln -s pipe link").await;
     for (path, expected) in [
         ("pipe", FailureKind::NotAFile),
@@ -121,7 +126,7 @@ async fn only_files_are_files(world: World) {
     assert_eq!(world.guest.stat("/dev/zero", false).await.unwrap().kind, FileKind::Other);
 }
 
-async fn errors_name_the_path(world: World) {
+async fn errors_name_the_path(world: GuestFixture) {
     world.write("f", b"").await;
     let said = async |path: &str| match world.read(path).await {
         Err(GuestError::Failed(failure)) => (failure.kind, failure.subject),
@@ -137,7 +142,7 @@ async fn errors_name_the_path(world: World) {
     assert_eq!((link.kind, link.target.as_deref()), (FileKind::Link, Some("loop")));
 }
 
-async fn folders_are_listed_in_pages(world: World) {
+async fn folders_are_listed_in_pages(world: GuestFixture) {
     let mut expected: Vec<String> = (0..600).map(|number| format!("file-{number}")).collect();
     expected.sort();
     for name in &expected {
@@ -155,7 +160,7 @@ async fn folders_are_listed_in_pages(world: World) {
     }
     assert_eq!(pages, 3);
     assert!(names.iter().map(|(name, _)| name).eq(&expected));
-    assert!(names.iter().all(|(name, Metadata { size, .. })| *size == name.len() as u64));
+    assert!(names.iter().all(|(name, FileMetadata { size, .. })| *size == name.len() as u64));
     assert_eq!(kind(world.guest.list("", None, 0).await), FailureKind::Invalid);
     assert_eq!(kind(world.guest.list("file-1", None, 9).await), FailureKind::NotADirectory);
     world.shell("mkdir long; cd long; t=$(head -c 4000 /dev/zero | tr '\\0' x); i=0; while [ $i -lt 200 ]; do ln -s $t $i; i=$((i+1)); done").await;
@@ -163,7 +168,7 @@ async fn folders_are_listed_in_pages(world: World) {
     assert!(!page.entries.is_empty() && page.next.is_some(), "long names make short pages");
 }
 
-async fn things_are_moved(world: World) {
+async fn things_are_moved(world: GuestFixture) {
     world.write("a", b"a").await;
     world.write("b", b"b").await;
     assert_eq!(kind(world.guest.rename("a", "b", false).await), FailureKind::Exists);
@@ -178,7 +183,7 @@ async fn things_are_moved(world: World) {
     assert_eq!(world.guest.stat("moved/y/z", false).await.unwrap().kind, FileKind::Directory);
 }
 
-async fn modes_are_set(world: World) {
+async fn modes_are_set(world: GuestFixture) {
     world.write("f", b"").await;
     world.guest.set_mode("f", 0o700).await.unwrap();
     let mode = std::fs::metadata(world.folder.path().join("f")).unwrap().permissions().mode();
@@ -188,7 +193,7 @@ async fn modes_are_set(world: World) {
     assert_eq!(world.guest.stat("d", false).await.unwrap().mode, 0o1777);
 }
 
-async fn trees_are_removed(world: World) {
+async fn trees_are_removed(world: GuestFixture) {
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("kept"), "").unwrap();
     symlink(outside.path(), world.folder.path().join("link")).unwrap();
@@ -208,7 +213,7 @@ async fn trees_are_removed(world: World) {
     assert_eq!(world.shell("ls -A").await.text(), "");
 }
 
-async fn a_removal_can_be_stopped(world: World) {
+async fn a_removal_can_be_stopped(world: GuestFixture) {
     world.shell("mkdir wide; cd wide; seq 1 60000 | xargs touch").await;
     let removal = world.guest.remove("wide", true);
     assert!(tokio::time::timeout(Duration::from_millis(1), removal).await.is_err());
@@ -219,7 +224,7 @@ async fn a_removal_can_be_stopped(world: World) {
     assert!(first > 0);
 }
 
-async fn swapped_paths_do_no_harm(world: World) {
+async fn swapped_paths_do_no_harm(world: GuestFixture) {
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("kept"), "kept").unwrap();
     let swap = format!(
@@ -240,7 +245,7 @@ async fn swapped_paths_do_no_harm(world: World) {
     assert_eq!(world.shell("echo alive").await.text(), "alive");
 }
 
-async fn a_full_disk_is_told(world: World) {
+async fn a_full_disk_is_reported(world: GuestFixture) {
     let ran =
         world.shell("mkdir small && mount -t tmpfs -o size=256k small small && cd small && mkdir d").await;
     assert_eq!(ran.stderr, b"");

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use belljar_guest::Guest;
 use belljar_guest::protocol::{
-    ArchiveFormat, ArchiveLimits, Ending, FailureKind, Settings, StartCommand, TerminalSize, WriteMode,
-    WriteOptions,
+    ArchiveFormat, ArchiveLimits, CommandEnding, FailureKind, GuestSettings, StartCommand, TerminalSize,
+    WriteMode, WriteOptions,
 };
 use belljar_jail::launcher::Launcher;
-use belljar_jail::spec::{HOME, INBOX, Jail, Limits, Network, RootEntry, WORKSPACE};
-use belljar_jail::wire::{self, Notice, Order};
+use belljar_jail::spec::{HOME, INBOX, Jail, JailLimits, JailNetwork, RootEntry, WORKSPACE};
+use belljar_jail::wire::{self, LauncherEvent, LauncherRequest};
 use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::world::{bare_trial, run, shell, until};
+use crate::fixture::{bare_trial, run, shell, until};
 
 const GUEST: &str = "/opt/belljar-guest";
 
@@ -39,7 +39,7 @@ struct Jailed {
 
 fn tree() -> Vec<RootEntry> {
     let folders = ["/proc", "/sys", "/tmp", "/dev/pts", "/dev/shm", WORKSPACE, HOME, INBOX];
-    let mut tree: Vec<_> = folders.iter().map(|path| RootEntry::Folder { path: (*path).into() }).collect();
+    let mut tree: Vec<_> = folders.iter().map(|path| RootEntry::Dir { path: (*path).into() }).collect();
     for (name, minor) in [("null", 3), ("zero", 5)] {
         let path = format!("/dev/{name}");
         tree.push(RootEntry::Device { source: path.clone(), path, number: (1, minor) });
@@ -62,12 +62,12 @@ fn tree() -> Vec<RootEntry> {
 fn jail() -> Jail {
     Jail {
         root: 1,
-        living: false,
+        is_sandbox: false,
         tenant: String::new(),
         commands: vec![vec![GUEST.into()]],
         env: Vec::new(),
         workdir: WORKSPACE.into(),
-        limits: Limits {
+        limits: JailLimits {
             timeout: Some(Duration::from_secs(100)),
             memory_bytes: 256 << 20,
             cpu_millis: 1000,
@@ -75,8 +75,8 @@ fn jail() -> Jail {
             disk_bytes: 64 << 20,
             open_files: 1024,
         },
-        network: Network::Own,
-        playground: None,
+        network: JailNetwork::Own,
+        host_workspace: None,
         binds: Vec::new(),
         result_pipe: true,
         artifacts: None,
@@ -90,9 +90,9 @@ impl Jailed {
         let (control, child) = Launcher::start().unwrap().into_parts();
         rustix::io::ioctl_fionbio(&control, false).unwrap();
         let mut buffer = Vec::new();
-        let (ready, _) = wire::receive::<Notice>(control.as_fd(), &mut buffer).unwrap().unwrap();
-        assert!(matches!(ready, Notice::Ready { .. }), "{ready:?}");
-        wire::send(control.as_fd(), &Order::Root { number: 1, tree: tree() }, &[]).unwrap();
+        let (ready, _) = wire::receive::<LauncherEvent>(control.as_fd(), &mut buffer).unwrap().unwrap();
+        assert!(matches!(ready, LauncherEvent::Ready { .. }), "{ready:?}");
+        wire::send(control.as_fd(), &LauncherRequest::RegisterRoot { number: 1, tree: tree() }, &[]).unwrap();
         let payload = belljar_jail::payload::pack(b"", &[]).unwrap();
         // Stdio are pipes, which a guest does not use.
         let pipes = [(); 3].map(|()| rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap());
@@ -100,11 +100,12 @@ impl Jailed {
         ours.set_nonblocking(true).unwrap();
         let [(stdin, _), (_, stdout), (_, stderr)] = &pipes;
         let fds = [payload.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd(), theirs.as_fd()];
-        wire::send(control.as_fd(), &Order::Start { run: 1, jail: Box::new(jail()) }, &fds).unwrap();
+        wire::send(control.as_fd(), &LauncherRequest::Start { run: 1, jail: Box::new(jail()) }, &fds)
+            .unwrap();
         drop((theirs, child));
-        let guest = Guest::connect(UnixStream::from_std(ours).unwrap(), Settings::default()).await;
+        let guest = Guest::connect(UnixStream::from_std(ours).unwrap(), GuestSettings::default()).await;
         let guest = guest.unwrap_or_else(|error| {
-            let notice = wire::receive::<Notice>(control.as_fd(), &mut buffer);
+            let notice = wire::receive::<LauncherEvent>(control.as_fd(), &mut buffer);
             panic!("{error}: {notice:?}")
         });
         Self { guest, _launcher: control }
@@ -121,7 +122,9 @@ async fn jailed_processes_run() {
         world.shell("id -u; pwd; grep Seccomp: /proc/self/status").await,
         "1000\n/workspace\nSeccomp:\t2"
     );
-    for (line, ending) in [("exit 7", Ending::Exited(7)), ("kill -11 $$", Ending::Signalled(11))] {
+    for (line, ending) in
+        [("exit 7", CommandEnding::Exited(7)), ("kill -11 $$", CommandEnding::Signalled(11))]
+    {
         assert_eq!(run(&world.guest, shell(line)).await.unwrap().ending, Some(ending));
     }
     let size = TerminalSize { rows: 30, columns: 90 };
@@ -130,7 +133,7 @@ async fn jailed_processes_run() {
     let ran = run(&world.guest, command).await.unwrap();
     assert!(ran.text().starts_with("30 90\r\n"), "{:?}", ran.text());
     let command = StartCommand { timeout_ms: Some(100), ..shell("sleep 100") };
-    assert_eq!(run(&world.guest, command).await.unwrap().ending, Some(Ending::TimedOut));
+    assert_eq!(run(&world.guest, command).await.unwrap().ending, Some(CommandEnding::TimedOut));
     world.shell("i=0; while [ $i -lt 100 ]; do (true &); i=$((i+1)); done").await;
     let zombies = "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z '";
     until("no zombie is left", async || world.shell(zombies).await == "0").await;
@@ -138,7 +141,7 @@ async fn jailed_processes_run() {
     let guest = world.shell("cut -d' ' -f4 /proc/$$/stat").await;
     for file in ["environ", "mem", "fd/3", "exe"] {
         let ran = run(&world.guest, shell(&format!("cat /proc/{guest}/{file}"))).await.unwrap();
-        assert_eq!(ran.ending, Some(Ending::Exited(1)), "{file}");
+        assert_eq!(ran.ending, Some(CommandEnding::Exited(1)), "{file}");
     }
 }
 
@@ -178,7 +181,7 @@ async fn jailed_files_are_kept() {
     writer.write(b"x").await.unwrap();
     assert_eq!(writer.finish().await.unwrap_err().kind(), Some(FailureKind::TooLarge));
     let ran = run(guest, shell("exec truncate -s 1T far")).await.unwrap();
-    assert_eq!(ran.ending, Some(Ending::Signalled(25)));
+    assert_eq!(ran.ending, Some(CommandEnding::Signalled(25)));
     let full = guest.write_file("full", WriteOptions::default(), tokio::io::repeat(1)).await.unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
 }

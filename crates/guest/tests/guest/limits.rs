@@ -3,22 +3,27 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use belljar_guest::protocol::{ArchiveFormat, Attach, FailureKind, Settings, Stdin, WriteOptions};
+use belljar_guest::protocol::{
+    ArchiveFormat, AttachOptions, FailureKind, GuestSettings, StdinMode, WriteOptions,
+};
 use libtest_mimic::Trial;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use crate::world::{HAS_NAMESPACES, World, collect, shell, trial, trial_with, until};
+use crate::fixture::{GuestFixture, HAS_NAMESPACES, collect, shell, trial, trial_with, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_big_file_takes_no_memory", a_big_file_takes_no_memory),
-        trial("who_never_reads_holds_nobody_up", who_never_reads_holds_nobody_up),
-        trial("who_never_takes_input_holds_nobody_up", who_never_takes_input_holds_nobody_up),
-        trial("who_goes_away_leaves_nothing", who_goes_away_leaves_nothing)
+        trial("a_stalled_reader_blocks_no_other_channel", a_stalled_reader_blocks_no_other_channel),
+        trial(
+            "a_process_that_ignores_stdin_blocks_no_other_channel",
+            a_process_that_ignores_stdin_blocks_no_other_channel,
+        ),
+        trial("dropped_streams_leave_no_descriptors", dropped_streams_leave_no_descriptors)
             .with_ignored_flag(!*HAS_NAMESPACES),
         trial_with(
             "channels_are_bounded",
-            Settings { channels: 8, ..Settings::default() },
+            GuestSettings { channels: 8, ..GuestSettings::default() },
             channels_are_bounded,
         ),
     ]
@@ -47,7 +52,7 @@ impl AsyncRead for Counting {
     }
 }
 
-async fn a_big_file_takes_no_memory(world: World) {
+async fn a_big_file_takes_no_memory(world: GuestFixture) {
     let len = if std::env::var("BELLJAR_TEST_ALL").is_ok_and(|all| all == "1") { 1 << 30 } else { 64 << 20 };
     let written =
         world.guest.write_file("big", WriteOptions::default(), Counting { at: 0, len }).await.unwrap();
@@ -68,13 +73,13 @@ async fn a_big_file_takes_no_memory(world: World) {
     assert!(most < 24 << 10, "{most} kB");
 }
 
-async fn who_never_reads_holds_nobody_up(world: World) {
+async fn a_stalled_reader_blocks_no_other_channel(world: GuestFixture) {
     world.shell("head -c 50000000 /dev/zero > big").await;
     let mut unread = Vec::new();
     for _ in 0..40 {
         unread.push(world.guest.read_file("big", 0, None).await.unwrap());
     }
-    let (_, flood) = world.guest.start_attached(shell("yes"), Attach::default()).await.unwrap();
+    let (_, flood) = world.guest.start_attached(shell("yes"), AttachOptions::default()).await.unwrap();
     for _ in 0..20 {
         assert_eq!(world.shell("echo through").await.text(), "through");
     }
@@ -85,8 +90,8 @@ async fn who_never_reads_holds_nobody_up(world: World) {
     assert_eq!(world.read("big").await.unwrap().len(), 50_000_000);
 }
 
-async fn who_never_takes_input_holds_nobody_up(world: World) {
-    let command = belljar_guest::protocol::StartCommand { stdin: Stdin::Open, ..shell("sleep 1000") };
+async fn a_process_that_ignores_stdin_blocks_no_other_channel(world: GuestFixture) {
+    let command = belljar_guest::protocol::StartCommand { stdin: StdinMode::Open, ..shell("sleep 1000") };
     let process = world.guest.start(command).await.unwrap();
     let guest = world.guest.clone();
     let stuck = tokio::spawn(async move { guest.write_stdin(process, &vec![0; 8 << 20]).await });
@@ -100,7 +105,7 @@ async fn who_never_takes_input_holds_nobody_up(world: World) {
     assert!(most < 24 << 10, "{most} kB");
 }
 
-async fn who_goes_away_leaves_nothing(world: World) {
+async fn dropped_streams_leave_no_descriptors(world: GuestFixture) {
     world.shell("head -c 10000000 /dev/zero > big; mkdir d").await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -112,7 +117,7 @@ async fn who_goes_away_leaves_nothing(world: World) {
         let streams = tokio::join!(
             guest.read_file("big", 0, None),
             guest.create_file("new", WriteOptions { atomic: true, ..WriteOptions::default() }),
-            guest.attach(process, Attach { from: 0, hold: true }),
+            guest.attach(process, AttachOptions { from: 0, hold: true }),
             guest.watch("d", true),
             guest.open_port(port),
             guest.download_archive("", ArchiveFormat::Tar),
@@ -124,10 +129,11 @@ async fn who_goes_away_leaves_nothing(world: World) {
     until("all descriptors are closed", async || open().await == before).await;
 }
 
-async fn channels_are_bounded(world: World) {
+async fn channels_are_bounded(world: GuestFixture) {
     let mut attached = Vec::new();
     for _ in 0..8 {
-        attached.push(world.guest.start_attached(shell("sleep 1000"), Attach::default()).await.unwrap());
+        attached
+            .push(world.guest.start_attached(shell("sleep 1000"), AttachOptions::default()).await.unwrap());
     }
     let guest = world.guest.clone();
     let waiting = tokio::spawn(async move { guest.stat("", false).await });
@@ -137,6 +143,6 @@ async fn channels_are_bounded(world: World) {
     drop(output);
     waiting.await.unwrap().unwrap();
     world.guest.signal(process, 9).await.unwrap();
-    let output = world.guest.attach(process, Attach::default()).await.unwrap();
+    let output = world.guest.attach(process, AttachOptions::default()).await.unwrap();
     collect(output).await.unwrap();
 }

@@ -4,15 +4,15 @@
 
 mod archives;
 mod files;
+mod fixture;
+mod invalid_hosts;
 mod jailed;
-mod life;
+mod lifecycle;
 mod limits;
 mod ports;
 mod processes;
-mod stranger;
 mod terminals;
 mod watches;
-mod world;
 
 use std::process::ExitCode;
 
@@ -25,11 +25,11 @@ fn main() -> ExitCode {
         archives::trials(),
         files::trials(),
         jailed::trials(),
-        life::trials(),
+        lifecycle::trials(),
         limits::trials(),
         ports::trials(),
         processes::trials(),
-        stranger::trials(),
+        invalid_hosts::trials(),
         terminals::trials(),
         watches::trials(),
     ]

@@ -5,13 +5,13 @@ use libtest_mimic::Trial;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::world::{World, trial};
+use crate::fixture::{GuestFixture, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("a_port_echoes", a_port_echoes),
         trial("either_side_ends_its_half", either_side_ends_its_half),
-        trial("nobody_listens", nobody_listens),
+        trial("nobody_listens", a_closed_port_is_refused),
     ]
 }
 
@@ -22,7 +22,7 @@ async fn listen() -> (TcpListener, u16) {
     (listener, port)
 }
 
-async fn a_port_echoes(world: World) {
+async fn a_port_echoes(world: GuestFixture) {
     let (listener, port) = listen().await;
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -44,7 +44,7 @@ async fn a_port_echoes(world: World) {
     assert!(back == bytes);
 }
 
-async fn either_side_ends_its_half(world: World) {
+async fn either_side_ends_its_half(world: GuestFixture) {
     let (listener, port) = listen().await;
     let (mut ours, theirs) = tokio::join!(world.guest.open_port(port), listener.accept());
     let (ours, mut theirs) = (ours.as_mut().unwrap(), theirs.unwrap().0);
@@ -69,7 +69,7 @@ async fn either_side_ends_its_half(world: World) {
     assert_eq!(late, "late");
 }
 
-async fn nobody_listens(world: World) {
+async fn a_closed_port_is_refused(world: GuestFixture) {
     let (listener, port) = listen().await;
     drop(listener);
     let refused = world.guest.open_port(port).await.unwrap_err();

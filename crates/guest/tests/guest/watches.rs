@@ -1,15 +1,15 @@
 //! File change notifications.
 
-use belljar_guest::host::Watch;
-use belljar_guest::protocol::{Change, ChangeKind, FailureKind, Settings};
+use belljar_guest::host::FileWatch;
+use belljar_guest::protocol::{ChangeKind, FailureKind, FileChange, GuestSettings};
 use libtest_mimic::Trial;
 
-use crate::world::{World, trial, trial_with, until};
+use crate::fixture::{GuestFixture, trial, trial_with, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let few = Settings { changes: 16, ..Settings::default() };
+    let few = GuestSettings { queued_changes: 16, ..GuestSettings::default() };
     vec![
-        trial("changes_are_told", changes_are_told),
+        trial("changes_are_reported", changes_are_reported),
         trial("new_folders_are_watched", new_folders_are_watched),
         trial_with("too_many_changes_overflow", few, too_many_changes_overflow),
         trial("a_watch_ends_with_its_folder", a_watch_ends_with_its_folder),
@@ -17,7 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Returns the next change of a kind.
-async fn next(watch: &mut Watch, wanted: impl Fn(ChangeKind) -> bool) -> Change {
+async fn next(watch: &mut FileWatch, wanted: impl Fn(ChangeKind) -> bool) -> FileChange {
     loop {
         let change = watch.next().await.unwrap().expect("a change");
         if wanted(change.kind) {
@@ -26,12 +26,12 @@ async fn next(watch: &mut Watch, wanted: impl Fn(ChangeKind) -> bool) -> Change 
     }
 }
 
-async fn changes_are_told(world: World) {
+async fn changes_are_reported(world: GuestFixture) {
     let mut watch = world.guest.watch("", false).await.unwrap();
     world.shell("echo a > f; chmod 600 f; mv f g; rm g").await;
     assert_eq!(
         next(&mut watch, |_| true).await,
-        Change { kind: ChangeKind::Created, path: "f".into(), directory: false }
+        FileChange { kind: ChangeKind::Created, path: "f".into(), directory: false }
     );
     assert_eq!(next(&mut watch, |kind| kind == ChangeKind::Modified).await.path, "f");
     assert_eq!(next(&mut watch, |kind| kind == ChangeKind::Attributes).await.path, "f");
@@ -44,7 +44,7 @@ async fn changes_are_told(world: World) {
     assert_eq!(world.guest.watch("gone", false).await.unwrap_err().kind(), Some(FailureKind::NotFound));
 }
 
-async fn new_folders_are_watched(world: World) {
+async fn new_folders_are_watched(world: GuestFixture) {
     world.shell("mkdir -p old/inner").await;
     let mut watch = world.guest.watch("", true).await.unwrap();
     world.shell("echo a > old/inner/f").await;
@@ -70,7 +70,7 @@ async fn new_folders_are_watched(world: World) {
     until_seen("back/a/b/again").await;
 }
 
-async fn too_many_changes_overflow(world: World) {
+async fn too_many_changes_overflow(world: GuestFixture) {
     let mut watch = world.guest.watch("", false).await.unwrap();
     // More changes than fit in the window and the queue.
     world.shell("seq 1 9000 | xargs touch").await;
@@ -83,7 +83,7 @@ async fn too_many_changes_overflow(world: World) {
     .await;
 }
 
-async fn a_watch_ends_with_its_folder(world: World) {
+async fn a_watch_ends_with_its_folder(world: GuestFixture) {
     world.shell("mkdir d").await;
     let mut watch = world.guest.watch("d", true).await.unwrap();
     world.shell("touch d/f; rm -r d").await;

@@ -5,21 +5,21 @@ use core::ffi::CStr;
 
 /// An errno returned by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refused(pub(crate) i32);
+pub(crate) struct RawErrno(pub(crate) i32);
 
-pub(crate) type Answer<T> = Result<T, Refused>;
+pub(crate) type SysResult<T> = Result<T, RawErrno>;
 
 /// `EINTR`, the only errno that is handled by retrying.
-pub(crate) const INTERRUPTED: Refused = Refused(4);
-pub(crate) const EXISTS: Refused = Refused(17);
-pub(crate) const INVALID: Refused = Refused(22);
-pub(crate) const READ_ONLY: Refused = Refused(30);
-pub(crate) const NOT_PERMITTED: Refused = Refused(1);
-pub(crate) const GONE: Refused = Refused(3);
+pub(crate) const EINTR: RawErrno = RawErrno(4);
+pub(crate) const EEXIST: RawErrno = RawErrno(17);
+pub(crate) const EINVAL: RawErrno = RawErrno(22);
+pub(crate) const EROFS: RawErrno = RawErrno(30);
+pub(crate) const EPERM: RawErrno = RawErrno(1);
+pub(crate) const ESRCH: RawErrno = RawErrno(3);
 /// `AT_FDCWD`: relative paths start at the current directory; absolute paths ignore it.
-pub(crate) const HERE: usize = -100_isize as usize;
-pub(crate) const NOT_THERE: Refused = Refused(2);
-pub(crate) const BAD_MESSAGE: Refused = Refused(74);
+pub(crate) const AT_FDCWD: usize = -100_isize as usize;
+pub(crate) const ENOENT: RawErrno = RawErrno(2);
+pub(crate) const EBADMSG: RawErrno = RawErrno(74);
 
 macro_rules! numbers {
     ($($name:ident $x86_64:literal $aarch64:literal),+ $(,)?) => {
@@ -52,7 +52,7 @@ numbers! {
 ///
 /// # Safety
 /// Same as for the system call: pointers must be valid for what the kernel does with them.
-pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> Answer<usize> {
+pub(crate) unsafe fn syscall(number: usize, arguments: [usize; 6]) -> SysResult<usize> {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
     // SAFETY: the kernel preserves all registers except those listed; the caller guarantees valid arguments.
@@ -77,37 +77,38 @@ pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> Answer<usize>
             options(nostack)
         );
     }
-    if answer < 0 { Err(Refused(-answer as i32)) } else { Ok(answer as usize) }
+    if answer < 0 { Err(RawErrno(-answer as i32)) } else { Ok(answer as usize) }
 }
 
 /// Makes a system call whose arguments are all numbers.
-pub(crate) fn plain(number: usize, arguments: &[usize]) -> Answer<usize> {
+pub(crate) fn safe_syscall(number: usize, arguments: &[usize]) -> SysResult<usize> {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     // SAFETY: no argument is a pointer.
-    unsafe { call(number, all) }
+    unsafe { syscall(number, all) }
 }
 
 /// Makes a system call whose first two arguments are a directory descriptor and a path relative to it.
-pub(crate) fn at(number: usize, from: usize, path: &CStr, more: &[usize]) -> Answer<usize> {
+pub(crate) fn syscall_at(number: usize, from: usize, path: &CStr, more: &[usize]) -> SysResult<usize> {
     let mut all = [from, path.as_ptr() as usize, 0, 0, 0, 0];
     all[2..2 + more.len()].copy_from_slice(more);
     // SAFETY: the path ends in NUL and lives across the call; the caller passes only numbers in `more`.
-    unsafe { call(number, all) }
+    unsafe { syscall(number, all) }
 }
 
 /// Calls `prctl`.
-pub(crate) fn prctl(option: usize, value: usize) -> Answer<usize> {
-    plain(number::PRCTL, &[option, value])
+pub(crate) fn prctl(option: usize, value: usize) -> SysResult<usize> {
+    safe_syscall(number::PRCTL, &[option, value])
 }
 
 /// Writes all bytes, retrying after partial writes and interrupts.
-pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> Answer<()> {
+pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> SysResult<()> {
     while !bytes.is_empty() {
         // SAFETY: the kernel reads only within the slice.
-        match unsafe { call(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) } {
+        match unsafe { syscall(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }
+        {
             Ok(written) => bytes = &bytes[written..],
-            Err(INTERRUPTED) => {}
+            Err(EINTR) => {}
             Err(refused) => return Err(refused),
         }
     }
@@ -116,5 +117,5 @@ pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> Answer<()> {
 
 pub(crate) fn close(fd: i32) {
     // Closing fails only if the number is not an open descriptor, which is the desired state anyway.
-    let _closed = plain(number::CLOSE, &[fd as usize]);
+    let _closed = safe_syscall(number::CLOSE, &[fd as usize]);
 }

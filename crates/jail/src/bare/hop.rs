@@ -7,8 +7,8 @@
 //!
 //! The zygote's filter allows exactly these two clone flag words.
 
-use super::call::{Answer, Refused, call, number, plain};
-use super::message::{BirthStep, NAMESPACES_LEN, without};
+use super::call::{RawErrno, SysResult, number, safe_syscall, syscall};
+use super::message::{NAMESPACES_LEN, SetupStep, without};
 use super::vfork::{self, CLONE_PARENT, CLONE_PIDFD};
 
 const CLONE_NEWNS: usize = 0x2_0000;
@@ -22,65 +22,70 @@ const CLONE_NEWPID: usize = 0x2000_0000;
 const CLONE_NEWNET: usize = 0x4000_0000;
 
 /// Flag word with which a zygote clones the intermediate process.
-pub(crate) const BETWEEN: usize = vfork::BETWEEN | CLONE_PARENT;
+pub(crate) const INTERMEDIATE_FLAGS: usize = vfork::VFORK_FLAGS | CLONE_PARENT;
 /// Flag word with which the intermediate process forks the child.
-pub(crate) const CHILD: usize = CLONE_PARENT | CLONE_PIDFD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
+pub(crate) const CHILD_FLAGS: usize = CLONE_PARENT | CLONE_PIDFD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
 /// Kinds of the namespaces that a child enters, in the order of [`super::message::NAMESPACES`].
-pub(crate) const KINDS: [usize; NAMESPACES_LEN] =
+pub(crate) const NAMESPACE_KINDS: [usize; NAMESPACES_LEN] =
     [CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUTS, CLONE_NEWCGROUP, CLONE_NEWPID];
 
 /// Input and output of the intermediate process.
-pub(crate) struct Hop<'a> {
+pub(crate) struct JailFork<'a> {
     pub(crate) namespaces: &'a [i32],
     /// For tests: layers to leave out.
-    pub(crate) without: u32,
+    pub(crate) layers_left_out: u32,
     /// Address at which libc keeps its thread id.
     pub(crate) tid: usize,
     /// The intermediate process and the child, as pidfds in the zygote's descriptor table.
-    pub(crate) between: i32,
+    pub(crate) intermediate: i32,
     pub(crate) child: i32,
-    pub(crate) failed: Option<(BirthStep, Refused)>,
+    pub(crate) failed: Option<(SetupStep, RawErrno)>,
 }
 
 /// The process in which [`hop`] returned.
-pub(crate) enum Side {
+pub(crate) enum ForkSide {
     Zygote,
     Child,
 }
 
 /// Forks a child into the jail.
-pub(crate) fn hop(hop: &mut Hop<'_>) -> Answer<Side> {
-    let pidfd = &raw mut hop.between;
+pub(crate) fn clone_into_jail(hop: &mut JailFork<'_>) -> SysResult<ForkSide> {
+    let pidfd = &raw mut hop.intermediate;
     // SAFETY: `inside` ends the intermediate process and writes only to `hop`; the child has a copy.
-    match unsafe { vfork::run_between(inside, hop, pidfd, BETWEEN) } {
-        0 => Ok(Side::Child),
-        refused if refused < 0 => Err(Refused(-refused as i32)),
-        _ => Ok(Side::Zygote),
+    match unsafe { vfork::spawn_intermediate(run_intermediate, hop, pidfd, INTERMEDIATE_FLAGS) } {
+        0 => Ok(ForkSide::Child),
+        refused if refused < 0 => Err(RawErrno(-refused as i32)),
+        _ => Ok(ForkSide::Zygote),
     }
 }
 
 /// Body of the intermediate process. Only the child returns from it.
-extern "C" fn inside(hop: &mut Hop<'_>) -> isize {
-    match cross(hop) {
-        Ok(Side::Child) => return 0,
-        Ok(Side::Zygote) => {}
+extern "C" fn run_intermediate(hop: &mut JailFork<'_>) -> isize {
+    match enter_and_fork(hop) {
+        Ok(ForkSide::Child) => return 0,
+        Ok(ForkSide::Zygote) => {}
         Err(failed) => hop.failed = Some(failed),
     }
-    vfork::end_between()
+    vfork::exit_intermediate()
 }
 
-fn cross(hop: &mut Hop<'_>) -> Result<Side, (BirthStep, Refused)> {
+fn enter_and_fork(hop: &mut JailFork<'_>) -> Result<ForkSide, (SetupStep, RawErrno)> {
     let is_left_out = |kind: usize| {
-        cfg!(feature = "faults") && kind == CLONE_NEWCGROUP && hop.without & without::CGROUP_NAMESPACE != 0
+        cfg!(feature = "faults")
+            && kind == CLONE_NEWCGROUP
+            && hop.layers_left_out & without::CGROUP_NAMESPACE != 0
     };
-    for (namespace, kind) in hop.namespaces.iter().zip(KINDS).filter(|(_, kind)| !is_left_out(*kind)) {
-        plain(number::SETNS, &[*namespace as usize, kind]).map_err(|why| (BirthStep::Namespaces, why))?;
+    for (namespace, kind) in
+        hop.namespaces.iter().zip(NAMESPACE_KINDS).filter(|(_, kind)| !is_left_out(*kind))
+    {
+        safe_syscall(number::SETNS, &[*namespace as usize, kind])
+            .map_err(|why| (SetupStep::Namespaces, why))?;
     }
-    fork(hop).map_err(|why| (BirthStep::Fork, why))
+    fork(hop).map_err(|why| (SetupStep::Fork, why))
 }
 
 /// Forks the child.
-fn fork(hop: &mut Hop<'_>) -> Answer<Side> {
+fn fork(hop: &mut JailFork<'_>) -> SysResult<ForkSide> {
     let mut pidfd = -1_i32;
     let mut unused = 0_i32;
     // If libc keeps no thread id, the kernel writes to an unused variable.
@@ -89,17 +94,17 @@ fn fork(hop: &mut Hop<'_>) -> Answer<Side> {
     // `clone` rather than `clone3`, whose flags a filter cannot see. Arguments: stack, pidfd; then, depending
     // on the architecture, tid and tls.
     let arguments = if cfg!(target_arch = "x86_64") {
-        [CHILD, 0, pidfd_at, tid, 0, 0]
+        [CHILD_FLAGS, 0, pidfd_at, tid, 0, 0]
     } else {
-        [CHILD, 0, pidfd_at, 0, tid, 0]
+        [CHILD_FLAGS, 0, pidfd_at, 0, tid, 0]
     };
     // SAFETY: the kernel writes one descriptor to `pidfd` and, in the child, its thread id to `tid`. Without
     // CLONE_VM the child has a copy of all memory, including this stack.
-    let child = unsafe { call(number::CLONE, arguments) }?;
+    let child = unsafe { syscall(number::CLONE, arguments) }?;
     if child == 0 {
-        return Ok(Side::Child);
+        return Ok(ForkSide::Child);
     }
     // SAFETY: `pidfd` is a live local; the read is volatile because the kernel, not the compiler, wrote it.
     hop.child = unsafe { (&raw const pidfd).read_volatile() };
-    Ok(Side::Zygote)
+    Ok(ForkSide::Zygote)
 }

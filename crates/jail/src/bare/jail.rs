@@ -10,8 +10,8 @@ use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 
-use super::call::{Answer, Refused, at, close, number, plain, write_all};
-use super::message::{BirthStep, without};
+use super::call::{RawErrno, SysResult, close, number, safe_syscall, syscall_at, write_all};
+use super::message::{SetupStep, without};
 use super::pid1::{self, Pid1};
 use super::vfork;
 
@@ -30,7 +30,8 @@ const CLONE_CLEAR_SIGHAND: usize = 0x1_0000_0000;
 const SIGCHLD: usize = 17;
 const O_CLOEXEC: usize = 0o2_000_000;
 /// Clone flags of PID 1. It is a child of the builder, like the intermediate process, which it outlives.
-const INIT: usize = CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWPID | CLONE_CLEAR_SIGHAND;
+const PID1_FLAGS: usize =
+    CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWPID | CLONE_CLEAR_SIGHAND;
 
 /// Input and output of the intermediate process.
 pub(crate) struct JailParts<'a> {
@@ -39,30 +40,32 @@ pub(crate) struct JailParts<'a> {
     pub(crate) network: i32,
     pub(crate) mounts: i32,
     /// Cgroup join fds of the jail: a process joins by writing `0` to each.
-    pub(crate) groups: &'a [i32],
+    pub(crate) cgroup_join_fds: &'a [i32],
     /// The builder's own `/proc`.
     pub(crate) proc: i32,
     pub(crate) pid1: Pid1<'a>,
     /// Results: the pidfd of PID 1, and the cgroup namespace.
-    pub(crate) init: i32,
+    pub(crate) pid1_pidfd: i32,
     pub(crate) cgroup_namespace: i32,
-    pub(crate) failed: Option<(BirthStep, Refused)>,
+    pub(crate) failed: Option<(SetupStep, RawErrno)>,
 }
 
 /// Builds a jail, and returns when PID 1 has finished its setup. The caller must be a single-threaded
 /// process.
-pub(crate) fn build(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused)> {
+pub(crate) fn build(parts: &mut JailParts<'_>) -> Result<(), (SetupStep, RawErrno)> {
     let mut between = -1;
     // SAFETY: `inside` ends the intermediate process and never returns.
-    let cloned = unsafe { vfork::run_between(inside, parts, &raw mut between, vfork::BETWEEN | SIGCHLD) };
+    let cloned = unsafe {
+        vfork::spawn_intermediate(run_intermediate, parts, &raw mut between, vfork::VFORK_FLAGS | SIGCHLD)
+    };
     if cloned < 0 {
-        return Err((BirthStep::Namespaces, Refused(-cloned as i32)));
+        return Err((SetupStep::Namespaces, RawErrno(-cloned as i32)));
     }
     close(between);
     // PID 1 uses `parts` until it reports completion. If it does not report in time it may still use `parts`
     // at any moment, so the builder exits, which also ends every process in its pid namespace.
-    if parts.init >= 0 && pid1::await_stage(&parts.pid1.stage, pid1::DONE).is_err() {
-        end();
+    if parts.pid1_pidfd >= 0 && pid1::await_stage(&parts.pid1.stage, pid1::DONE).is_err() {
+        exit_builder();
     }
     match parts.failed.or(parts.pid1.failed) {
         Some(failed) => Err(failed),
@@ -70,60 +73,60 @@ pub(crate) fn build(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused
     }
 }
 
-fn end() -> ! {
+fn exit_builder() -> ! {
     loop {
-        let _never = plain(number::EXIT_GROUP, &[1]);
+        let _never = safe_syscall(number::EXIT_GROUP, &[1]);
     }
 }
 
 /// Body of the intermediate process.
-extern "C" fn inside(parts: &mut JailParts<'_>) -> isize {
-    parts.failed = cross(parts).err();
-    vfork::end_between()
+extern "C" fn run_intermediate(parts: &mut JailParts<'_>) -> isize {
+    parts.failed = enter_and_clone(parts).err();
+    vfork::exit_intermediate()
 }
 
-fn cross(parts: &mut JailParts<'_>) -> Result<(), (BirthStep, Refused)> {
-    let failed = |step: BirthStep| move |why: Refused| (step, why);
-    enter(parts).map_err(failed(BirthStep::Namespaces))?;
-    parts.init = clone_pid1(&mut parts.pid1).map_err(failed(BirthStep::Namespaces))?;
+fn enter_and_clone(parts: &mut JailParts<'_>) -> Result<(), (SetupStep, RawErrno)> {
+    let failed = |step: SetupStep| move |why: RawErrno| (step, why);
+    enter_namespaces(parts).map_err(failed(SetupStep::Namespaces))?;
+    parts.pid1_pidfd = clone_pid1(&mut parts.pid1).map_err(failed(SetupStep::Namespaces))?;
     // Runs while PID 1 sets up the rest.
     parts
-        .groups
+        .cgroup_join_fds
         .iter()
         .try_for_each(|group| write_all(*group, b"0"))
-        .map_err(failed(BirthStep::JoinCgroup))?;
-    let left_out = cfg!(feature = "faults") && parts.pid1.without & without::CGROUP_NAMESPACE != 0;
+        .map_err(failed(SetupStep::JoinCgroup))?;
+    let left_out = cfg!(feature = "faults") && parts.pid1.layers_left_out & without::CGROUP_NAMESPACE != 0;
     if !left_out {
-        plain(number::UNSHARE, &[CLONE_NEWCGROUP]).map_err(failed(BirthStep::CgroupNamespace))?;
+        safe_syscall(number::UNSHARE, &[CLONE_NEWCGROUP]).map_err(failed(SetupStep::CgroupNamespace))?;
     }
-    let opened = at(number::OPENAT, parts.proc as usize, CGROUP_NAMESPACE, &[O_CLOEXEC]);
-    parts.cgroup_namespace = opened.map_err(failed(BirthStep::CgroupNamespace))? as i32;
+    let opened = syscall_at(number::OPENAT, parts.proc as usize, CGROUP_NAMESPACE, &[O_CLOEXEC]);
+    parts.cgroup_namespace = opened.map_err(failed(SetupStep::CgroupNamespace))? as i32;
     Ok(())
 }
 
 const CGROUP_NAMESPACE: &CStr = c"self/ns/cgroup";
 
 /// Enters the namespace set, and creates the namespaces that PID 1 and the program share.
-fn enter(parts: &JailParts<'_>) -> Answer<()> {
+fn enter_namespaces(parts: &JailParts<'_>) -> SysResult<()> {
     let plot = [(parts.user, CLONE_NEWUSER), (parts.network, CLONE_NEWNET), (parts.mounts, CLONE_NEWNS)];
     for (namespace, kind) in plot {
-        plain(number::SETNS, &[namespace as usize, kind])?;
+        safe_syscall(number::SETNS, &[namespace as usize, kind])?;
     }
-    plain(number::UNSHARE, &[CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS]).map(drop)
+    safe_syscall(number::UNSHARE, &[CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS]).map(drop)
 }
 
 /// Clones PID 1, which starts running immediately.
-fn clone_pid1(pid1: &mut Pid1<'_>) -> Answer<i32> {
+fn clone_pid1(pid1: &mut Pid1<'_>) -> SysResult<i32> {
     let mut pidfd = -1_i32;
     let stack = STACK.0.get() as u64;
     // flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls
-    let arguments = [INIT as u64, &raw mut pidfd as u64, 0, 0, 0, stack, size_of::<Stack>() as u64, 0];
+    let arguments = [PID1_FLAGS as u64, &raw mut pidfd as u64, 0, 0, 0, stack, size_of::<Stack>() as u64, 0];
     // SAFETY: the kernel writes one descriptor to `pidfd`. The new process has a stack that no other process
     // uses: the previous PID 1 stopped using it before the builder continued. For the same reason `pid1`
     // lives long enough.
-    let pid = unsafe { begin(arguments.as_ptr(), size_of_val(&arguments), pid1) };
+    let pid = unsafe { clone3_pid1(arguments.as_ptr(), size_of_val(&arguments), pid1) };
     if pid < 0 {
-        return Err(Refused(-pid as i32));
+        return Err(RawErrno(-pid as i32));
     }
     // SAFETY: `pidfd` is a live local; the read is volatile because the kernel, not the compiler, wrote it.
     Ok(unsafe { (&raw const pidfd).read_volatile() })
@@ -140,7 +143,7 @@ static STACK: Stack = Stack(UnsafeCell::new([0; 32 << 10]));
 /// Calls `clone3` with a separate stack for the new process, which continues in [`pid1::live`].
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C" fn begin(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {
+unsafe extern "C" fn clone3_pid1(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {
     naked_asm!(
         "mov r8, rdx",
         "mov eax, {clone3}",
@@ -154,14 +157,14 @@ unsafe extern "C" fn begin(arguments: *const u64, size: usize, pid1: *mut Pid1<'
         "2:",
         "ret",
         clone3 = const number::CLONE3,
-        live = sym pid1::live,
+        live = sym pid1::run_pid1,
     )
 }
 
 /// Calls `clone3`; see the x86-64 version.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C" fn begin(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {
+unsafe extern "C" fn clone3_pid1(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {
     naked_asm!(
         "mov x8, {clone3}",
         "svc 0",

@@ -4,7 +4,7 @@
 use super::rights::ResourceLimit;
 
 /// Descriptor number of the socket to the launcher, in a zygote and later in its child.
-pub(crate) const LINE: i32 = 3;
+pub(crate) const LAUNCHER_FD: i32 = 3;
 /// Maximum number of resource limits in a [`Birth`].
 pub(crate) const MAX_LIMITS: usize = 12;
 /// Maximum number of descriptors attached to one packet.
@@ -15,23 +15,23 @@ pub(crate) const NAMESPACES: usize = 0;
 /// Number of namespaces that a child enters: user, network, mount, ipc, uts, cgroup and pid, in this order.
 /// The user namespace comes first because it grants the right to enter the others.
 pub(crate) const NAMESPACES_LEN: usize = 7;
-pub(crate) const OWN_LINE: usize = NAMESPACES + NAMESPACES_LEN;
+pub(crate) const OWN_SOCKET: usize = NAMESPACES + NAMESPACES_LEN;
 /// Index of the optional descriptors: the Landlock ruleset if [`Birth::has_rules`], then the cgroup join fds.
-pub(crate) const REST: usize = OWN_LINE + 1;
+pub(crate) const OPTIONAL_FDS: usize = OWN_SOCKET + 1;
 /// Maximum number of instructions in the filter of a child or of a PID 1.
 pub(crate) const MAX_INSTRUCTIONS: usize = 1_024;
 /// Maximum number of paths that stay visible below directories that are fresh in every jail, and of their
 /// bytes.
-pub(crate) const MAX_KEPT: usize = 8;
-pub(crate) const MAX_KEPT_BYTES: usize = 4_096;
+pub(crate) const MAX_VISIBLE_PATHS: usize = 8;
+pub(crate) const MAX_VISIBLE_PATH_BYTES: usize = 4_096;
 /// Value of the second argument of `exit_group` that announces an exit. The kernel ignores the argument; the
 /// filter reports it to the launcher before the process's memory is torn down.
-pub(crate) const LEAVING: u32 = 0x6265_6c6c;
+pub(crate) const EXIT_MAGIC: u32 = 0x6265_6c6c;
 
 /// Landlock access rights: which accesses are handled, and which of them are allowed.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Guard {
+pub(crate) struct LandlockAccess {
     pub(crate) handled: u64,
     pub(crate) scoped: u64,
     pub(crate) read: u64,
@@ -40,14 +40,14 @@ pub(crate) struct Guard {
 }
 
 /// Maximum number of page ranges that a zygote stores.
-pub(crate) const MAX_HABITS: usize = 1_360;
+pub(crate) const MAX_PAGE_RANGES: usize = 1_360;
 
 /// Message from launcher to zygote, sent from time to time: a range of pages that its children usually touch,
 /// to be prefaulted in waiting children. One packet holds any number of ranges. Unlike a [`Birth`], it has no
 /// descriptors attached.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Habit {
+pub(crate) struct PageRange {
     pub(crate) start: u64,
     pub(crate) bytes: u64,
     /// 1 if the pages are written to, 0 if they are only read.
@@ -57,7 +57,7 @@ pub(crate) struct Habit {
 /// Message from launcher to zygote: fork a child into an existing jail.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Birth {
+pub(crate) struct ForkRequest {
     /// User id that the child switches to.
     pub(crate) uid: u32,
     /// 1 if a run is already waiting for this child, which then skips its preparation.
@@ -68,27 +68,27 @@ pub(crate) struct Birth {
     pub(crate) limits_len: u32,
     pub(crate) limits: [ResourceLimit; MAX_LIMITS],
     /// For tests: layers to leave out, and the step that fails.
-    pub(crate) without: u32,
-    pub(crate) fail: u32,
+    pub(crate) layers_left_out: u32,
+    pub(crate) failing_step: u32,
 }
 
 /// Returns the page ranges in a packet.
-pub(crate) fn read_habits(packet: &[u8]) -> impl Iterator<Item = Habit> {
-    let (mut rest, next) = (packet, from_bytes::<Habit>);
+pub(crate) fn read_page_ranges(packet: &[u8]) -> impl Iterator<Item = PageRange> {
+    let (mut rest, next) = (packet, from_bytes::<PageRange>);
     core::iter::from_fn(move || {
         let (habit, after) = next(rest)?;
         rest = after;
         Some(habit)
     })
-    .take(MAX_HABITS)
+    .take(MAX_PAGE_RANGES)
 }
 
 /// Parses a fork request with `fds_len` attached descriptors; `None` if it is incomplete.
-pub(crate) fn read_birth(packet: &[u8], fds_len: usize) -> Option<Birth> {
-    let (birth, _) = from_bytes::<Birth>(packet)?;
+pub(crate) fn read_fork_request(packet: &[u8], fds_len: usize) -> Option<ForkRequest> {
+    let (birth, _) = from_bytes::<ForkRequest>(packet)?;
     let is_whole = birth.has_rules <= 1
         && birth.limits_len as usize <= MAX_LIMITS
-        && fds_len >= REST + birth.has_rules as usize;
+        && fds_len >= OPTIONAL_FDS + birth.has_rules as usize;
     is_whole.then_some(birth)
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn read_birth(packet: &[u8], fds_len: usize) -> Option<Birth> {
 /// them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Delivered {
+pub(crate) struct ForkReply {
     /// 0, or the step that failed, with its errno.
     pub(crate) step: u32,
     pub(crate) errno: i32,
@@ -106,7 +106,7 @@ pub(crate) struct Delivered {
 /// Message from a child or a starting zygote to the launcher, followed by a file path or a module name.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Word {
+pub(crate) struct StatusMessage {
     pub(crate) kind: u32,
     pub(crate) step: u32,
     pub(crate) errno: i32,
@@ -121,9 +121,9 @@ pub(crate) mod kind {
     /// The zygote imported a module and waits for permission to continue.
     pub(crate) const IMPORTED: u32 = 3;
     /// The zygote failed to import a module.
-    pub(crate) const REFUSED: u32 = 4;
+    pub(crate) const IMPORT_FAILED: u32 = 4;
     /// The zygote is ready to fork children.
-    pub(crate) const FERTILE: u32 = 5;
+    pub(crate) const ZYGOTE_READY: u32 = 5;
 }
 
 macro_rules! steps {
@@ -131,11 +131,11 @@ macro_rules! steps {
         /// Setup steps of a zygote's child and of the jail's PID 1.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u32)]
-        pub(crate) enum BirthStep { $($name = $number),+ }
+        pub(crate) enum SetupStep { $($name = $number),+ }
 
-        impl BirthStep {
+        impl SetupStep {
             /// Returns the step with this number.
-            pub(crate) fn of(number: u32) -> Option<Self> {
+            pub(crate) fn from_number(number: u32) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)+ _ => None }
             }
         }

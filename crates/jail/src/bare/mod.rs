@@ -39,6 +39,6 @@ pub(crate) mod vfork;
 use rustix::io::Errno;
 
 /// Converts a raw errno to the type that the rest of this crate uses.
-pub(crate) fn errno(refused: call::Refused) -> Errno {
-    crate::sys::told_errno(refused.0)
+pub(crate) fn errno(refused: call::RawErrno) -> Errno {
+    crate::sys::errno_from_peer(refused.0)
 }

@@ -78,7 +78,7 @@ unsafe extern "C" fn napi_register_module_v1(env: Pointer, exports: Pointer) -> 
 }
 
 /// Exits if a call to the launcher failed: without its launcher, a zygote has no purpose.
-fn or_exit<T>(answer: call::Answer<T>) -> T {
+fn or_exit<T>(answer: call::SysResult<T>) -> T {
     answer.unwrap_or_else(|_| zygote::announce_exit(0))
 }
 
@@ -94,26 +94,26 @@ fn include_memory_in_forks() {
     const END: usize = 0x7fff_ffff_0000;
     // Unmapped ranges and the kernel's mappings at the end are reported as errors, but the rest is still
     // processed.
-    let _done = call::plain(call::number::MADVISE, &[LOWEST, END - LOWEST, MADV_DOFORK]);
+    let _done = call::safe_syscall(call::number::MADVISE, &[LOWEST, END - LOWEST, MADV_DOFORK]);
 }
 
 /// Returns the descriptors that Node.js uses internally, one bit per number.
 fn internal_descriptors() -> u64 {
     const F_GETFD: usize = 1;
-    let open = |number: &usize| call::plain(call::number::FCNTL, &[*number, F_GETFD]).is_ok();
-    (message::LINE as usize + 1..64).filter(open).fold(0, |all, number| all | 1 << number)
+    let open = |number: &usize| call::safe_syscall(call::number::FCNTL, &[*number, F_GETFD]).is_ok();
+    (message::LAUNCHER_FD as usize + 1..64).filter(open).fold(0, |all, number| all | 1 << number)
 }
 
 /// Replaces the descriptors that a child no longer has. Node.js recreates those of its main thread; the
 /// others, which it uses again only when the process ends, are replaced by eventfds that can be written to
 /// and are never read.
-fn replace_descriptors(descriptors: u64) -> call::Answer<()> {
+fn replace_descriptors(descriptors: u64) -> call::SysResult<()> {
     const NONBLOCKING_CLOSED_ON_EXEC: usize = 0o2_004_000;
     const O_CLOEXEC: usize = 0o2_000_000;
     for number in (0..64).filter(|number| descriptors >> number & 1 == 1) {
-        let one = call::plain(call::number::EVENTFD, &[0, NONBLOCKING_CLOSED_ON_EXEC])?;
+        let one = call::safe_syscall(call::number::EVENTFD, &[0, NONBLOCKING_CLOSED_ON_EXEC])?;
         if one != number {
-            call::plain(call::number::DUP3, &[one, number, O_CLOEXEC])?;
+            call::safe_syscall(call::number::DUP3, &[one, number, O_CLOEXEC])?;
             call::close(one as i32);
         }
     }
@@ -122,7 +122,7 @@ fn replace_descriptors(descriptors: u64) -> call::Answer<()> {
 
 unsafe extern "C" fn serve_forks(env: Pointer, _info: Pointer) -> Pointer {
     let descriptors = internal_descriptors();
-    or_exit(zygote::send_status(kind::FERTILE, &[]));
+    or_exit(zygote::send_status(kind::ZYGOTE_READY, &[]));
     let awaited = or_exit(zygote::serve_forks(include_memory_in_forks, || {}));
     FORKED.store(true, Ordering::Relaxed);
     or_exit(replace_descriptors(descriptors));

@@ -9,7 +9,7 @@
 //! for each file: content
 //! ```
 
-use super::call::{Answer, BAD_MESSAGE, EXISTS, Refused, call, close, number, plain, write_all};
+use super::call::{EBADMSG, EEXIST, RawErrno, SysResult, close, number, safe_syscall, syscall, write_all};
 
 const PATH_MAX: usize = 4_097;
 const O_NOFOLLOW_DIRECTORY_PATH: usize = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -37,31 +37,31 @@ pub(crate) struct Payload<'a> {
 
 /// One file of a payload.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'a> {
-    pub(crate) place: u32,
+pub(crate) struct PayloadEntry<'a> {
+    pub(crate) target: u32,
     pub(crate) mode: u32,
     pub(crate) path: &'a [u8],
     pub(crate) content: &'a [u8],
 }
 
 /// A file that could not be written, and the errno.
-pub(crate) struct Unwritten<'a> {
+pub(crate) struct UnpackError<'a> {
     pub(crate) path: &'a [u8],
-    pub(crate) why: Refused,
+    pub(crate) errno: RawErrno,
 }
 
 impl<'a> Payload<'a> {
     /// Maps a payload into memory; it is never unmapped.
-    pub(crate) fn map(fd: i32) -> Answer<Payload<'static>> {
+    pub(crate) fn map(fd: i32) -> SysResult<Payload<'static>> {
         const SEEK_END: usize = 2;
         const PROT_READ: usize = 1;
         const MAP_PRIVATE: usize = 2;
-        let len = plain(number::LSEEK, &[fd as usize, 0, SEEK_END])?;
-        let at = plain(number::MMAP, &[0, len, PROT_READ, MAP_PRIVATE, fd as usize, 0])?;
+        let len = safe_syscall(number::LSEEK, &[fd as usize, 0, SEEK_END])?;
+        let at = safe_syscall(number::MMAP, &[0, len, PROT_READ, MAP_PRIVATE, fd as usize, 0])?;
         // SAFETY: the kernel just mapped `len` readable bytes at `at`; the file is sealed against changes,
         // and nothing unmaps it.
         let bytes = unsafe { core::slice::from_raw_parts(at as *const u8, len) };
-        Payload::parse(bytes).ok_or(BAD_MESSAGE)
+        Payload::parse(bytes).ok_or(EBADMSG)
     }
 
     /// Splits the bytes into index, text and file contents. Returns `None` if they are truncated.
@@ -78,98 +78,98 @@ impl<'a> Payload<'a> {
     }
 
     /// Iterates over the files. Stops early if the contents are truncated.
-    pub(crate) fn entries(self) -> impl Iterator<Item = Entry<'a>> {
+    pub(crate) fn entries(self) -> impl Iterator<Item = PayloadEntry<'a>> {
         let (mut index, mut data) = (self.index, self.data);
         (0..self.files).map_while(move |_| {
             let (place, mode) = (take_u32(&mut index)?, take_u32(&mut index)?);
             let len = usize::try_from(take_u64(&mut index)?).ok()?;
             let path_len = take_u32(&mut index)? as usize;
-            let path = take(&mut index, path_len)?;
-            Some(Entry { place, mode, path, content: take(&mut data, len)? })
+            let path = take_bytes(&mut index, path_len)?;
+            Some(PayloadEntry { target: place, mode, path, content: take_bytes(&mut data, len)? })
         })
     }
 
     /// Writes the files of one place below `folder`, as the current user of this process.
-    pub(crate) fn unpack(self, place: u32, folder: i32) -> Result<(), Unwritten<'a>> {
-        for entry in self.entries().filter(|entry| entry.place == place) {
-            write(&entry, folder).map_err(|why| Unwritten { path: entry.path, why })?;
+    pub(crate) fn unpack(self, place: u32, folder: i32) -> Result<(), UnpackError<'a>> {
+        for entry in self.entries().filter(|entry| entry.target == place) {
+            write_file(&entry, folder).map_err(|why| UnpackError { path: entry.path, errno: why })?;
         }
         Ok(())
     }
 }
 
-fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+fn take_bytes<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, rest) = bytes.split_at_checked(len)?;
     *bytes = rest;
     Some(taken)
 }
 
 fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
-    Some(u32::from_le_bytes(take(bytes, 4)?.try_into().ok()?))
+    Some(u32::from_le_bytes(take_bytes(bytes, 4)?.try_into().ok()?))
 }
 
 fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
-    Some(u64::from_le_bytes(take(bytes, 8)?.try_into().ok()?))
+    Some(u64::from_le_bytes(take_bytes(bytes, 8)?.try_into().ok()?))
 }
 
 fn skip_entry(bytes: &mut &[u8]) -> Option<()> {
-    take(bytes, 16)?;
+    take_bytes(bytes, 16)?;
     let path = take_u32(bytes)?;
-    take(bytes, path as usize).map(drop)
+    take_bytes(bytes, path as usize).map(drop)
 }
 
-fn write(entry: &Entry<'_>, folder: i32) -> Answer<()> {
+fn write_file(entry: &PayloadEntry<'_>, folder: i32) -> SysResult<()> {
     let mut parts = entry.path.split(|byte| *byte == b'/');
     let name = parts.next_back().unwrap_or_default();
     let mut here = folder;
     for part in parts {
-        let next = enter_or_make(here, part);
-        leave(here, folder);
+        let next = create_and_open_dir(here, part);
+        close_unless_base(here, folder);
         here = next?;
     }
-    let written = write_here(here, name, entry);
-    leave(here, folder);
+    let written = create_file(here, name, entry);
+    close_unless_base(here, folder);
     written
 }
 
 /// Creates a directory and opens it. Refuses symbolic links, which a host workspace can contain.
-fn enter_or_make(at: i32, part: &[u8]) -> Answer<i32> {
-    let name = Name::of(part)?;
+fn create_and_open_dir(at: i32, part: &[u8]) -> SysResult<i32> {
+    let name = CPath::new(part)?;
     // SAFETY: the name ends in NUL and lives across the call.
-    match unsafe { call(number::MKDIRAT, [at as usize, name.pointer(), 0o755, 0, 0, 0]) } {
-        Ok(_) | Err(EXISTS) => {}
+    match unsafe { syscall(number::MKDIRAT, [at as usize, name.pointer(), 0o755, 0, 0, 0]) } {
+        Ok(_) | Err(EEXIST) => {}
         Err(refused) => return Err(refused),
     }
     open(at, &name, O_NOFOLLOW_DIRECTORY_PATH, 0)
 }
 
-fn write_here(at: i32, name: &[u8], entry: &Entry<'_>) -> Answer<()> {
+fn create_file(at: i32, name: &[u8], entry: &PayloadEntry<'_>) -> SysResult<()> {
     let mode = entry.mode as usize;
-    let file = open(at, &Name::of(name)?, O_NEW_FILE, mode)?;
+    let file = open(at, &CPath::new(name)?, O_NEW_FILE, mode)?;
     // The umask applies to the mode given to `open`, but not to `fchmod`.
-    let done =
-        write_all(file, entry.content).and_then(|()| plain(number::FCHMOD, &[file as usize, mode]).map(drop));
+    let done = write_all(file, entry.content)
+        .and_then(|()| safe_syscall(number::FCHMOD, &[file as usize, mode]).map(drop));
     close(file);
     done
 }
 
-fn open(at: i32, name: &Name, flags: usize, mode: usize) -> Answer<i32> {
+fn open(at: i32, name: &CPath, flags: usize, mode: usize) -> SysResult<i32> {
     // SAFETY: the name ends in NUL and lives across the call.
-    unsafe { call(number::OPENAT, [at as usize, name.pointer(), flags, mode, 0, 0]) }.map(|fd| fd as i32)
+    unsafe { syscall(number::OPENAT, [at as usize, name.pointer(), flags, mode, 0, 0]) }.map(|fd| fd as i32)
 }
 
-fn leave(here: i32, folder: i32) {
+fn close_unless_base(here: i32, folder: i32) {
     if here != folder {
         close(here);
     }
 }
 
 /// A path of limited length that ends in NUL.
-pub(crate) struct Name([u8; PATH_MAX]);
+pub(crate) struct CPath([u8; PATH_MAX]);
 
-impl Name {
-    pub(crate) fn of(bytes: &[u8]) -> Answer<Self> {
-        const NAME_TOO_LONG: Refused = Refused(36);
+impl CPath {
+    pub(crate) fn new(bytes: &[u8]) -> SysResult<Self> {
+        const NAME_TOO_LONG: RawErrno = RawErrno(36);
         let mut name = [0; PATH_MAX];
         name.get_mut(..bytes.len())
             .filter(|_| bytes.len() < PATH_MAX)
@@ -178,7 +178,7 @@ impl Name {
         Ok(Self(name))
     }
 
-    pub(crate) fn text(&self) -> &core::ffi::CStr {
+    pub(crate) fn as_c_str(&self) -> &core::ffi::CStr {
         // `of` leaves at least one NUL at the end.
         core::ffi::CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
     }

@@ -10,9 +10,11 @@ use core::arch::asm;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::call::{Answer, HERE, INVALID, Refused, at, call, close, number, plain, prctl};
-use super::message::{BirthStep, Guard, MAX_KEPT, without};
-use super::seccomp::{self, Program};
+use super::call::{
+    AT_FDCWD, EINVAL, RawErrno, SysResult, close, number, prctl, safe_syscall, syscall, syscall_at,
+};
+use super::message::{LandlockAccess, MAX_VISIBLE_PATHS, SetupStep, without};
+use super::seccomp::{self, FilterProgram};
 use super::{mounts, rights};
 
 const O_PATH: usize = 0o10_000_000;
@@ -32,22 +34,22 @@ pub(crate) struct Pid1<'a> {
     pub(crate) init_uid: u32,
     /// Mount options of the disk.
     pub(crate) disk_options: &'a CStr,
-    pub(crate) guard: &'a Guard,
-    pub(crate) filter: Program,
+    pub(crate) landlock: &'a LandlockAccess,
+    pub(crate) filter: FilterProgram,
     /// Paths that stay visible, each preceded by `d` (directory) or `f` (file) and followed by NUL.
-    pub(crate) kept: &'a [u8],
-    pub(crate) leash: i32,
+    pub(crate) visible_paths: &'a [u8],
+    pub(crate) liveness_pipe: i32,
     /// For tests: layers to leave out, and the step that fails.
-    pub(crate) without: u32,
-    pub(crate) fail: u32,
-    pub(crate) opened: Opened,
-    pub(crate) failed: Option<(BirthStep, Refused)>,
+    pub(crate) layers_left_out: u32,
+    pub(crate) failing_step: u32,
+    pub(crate) opened: JailFds,
+    pub(crate) failed: Option<(SetupStep, RawErrno)>,
     pub(crate) stage: AtomicU32,
 }
 
 /// Descriptors that PID 1 opens in the table that it shares with the builder; -1 if not open.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Opened {
+pub(crate) struct JailFds {
     pub(crate) pid_namespace: i32,
     pub(crate) mount_namespace: i32,
     pub(crate) ipc_namespace: i32,
@@ -55,20 +57,20 @@ pub(crate) struct Opened {
     /// The workspace, through which the launcher inspects the disk without resolving a path.
     pub(crate) disk: i32,
     /// The jail's own `/proc`.
-    pub(crate) proc: i32,
+    pub(crate) procfs: i32,
     /// The Landlock ruleset of the program.
-    pub(crate) rules: i32,
+    pub(crate) landlock_ruleset: i32,
 }
 
-impl Opened {
+impl JailFds {
     pub(crate) const NONE: Self = Self {
         pid_namespace: -1,
         mount_namespace: -1,
         ipc_namespace: -1,
         uts_namespace: -1,
         disk: -1,
-        proc: -1,
-        rules: -1,
+        procfs: -1,
+        landlock_ruleset: -1,
     };
 }
 
@@ -76,97 +78,107 @@ impl Opened {
 pub(crate) const DONE: u32 = 2;
 
 /// Runs as PID 1; never returns.
-pub(crate) extern "C" fn live(pid1: &mut Pid1<'_>) -> ! {
-    if let Err(failed) = settle(pid1) {
+pub(crate) extern "C" fn run_pid1(pid1: &mut Pid1<'_>) -> ! {
+    if let Err(failed) = finish_setup(pid1) {
         pid1.failed = Some(failed);
         // After `unshare`, PID 1 has its own descriptor table, so closing 0 ends the wait below immediately.
-        let _alone = plain(number::UNSHARE, &[CLONE_FILES]);
+        let _alone = safe_syscall(number::UNSHARE, &[CLONE_FILES]);
         close(0);
     }
-    wait(&pid1.stage)
+    wake_builder_and_wait(&pid1.stage)
 }
 
 /// Performs the remaining setup steps, in order. No other process is in the jail until this is done.
-fn settle(pid1: &mut Pid1<'_>) -> Result<(), (BirthStep, Refused)> {
-    let Pid1 { uid, init_uid, disk_options, guard, filter, kept, leash, .. } = *pid1;
-    let (left_out, fail) = (pid1.without, pid1.fail);
+fn finish_setup(pid1: &mut Pid1<'_>) -> Result<(), (SetupStep, RawErrno)> {
+    let Pid1 {
+        uid,
+        init_uid,
+        disk_options,
+        landlock: guard,
+        filter,
+        visible_paths: kept,
+        liveness_pipe: leash,
+        ..
+    } = *pid1;
+    let (left_out, fail) = (pid1.layers_left_out, pid1.failing_step);
     let is_left_out = |layer: u32| cfg!(feature = "faults") && left_out & layer != 0;
-    let step = |step: BirthStep, perform: &mut dyn FnMut() -> Answer<()>| {
+    let step = |step: SetupStep, perform: &mut dyn FnMut() -> SysResult<()>| {
         if cfg!(feature = "faults") && fail == step as u32 {
-            return Err((step, Refused(28)));
+            return Err((step, RawErrno(28)));
         }
         perform().map_err(|why| (step, why))
     };
-    step(BirthStep::Ids, &mut || {
+    step(SetupStep::Ids, &mut || {
         rights::become_user((init_uid, init_uid), (init_uid, init_uid))?;
         // The death signal is cleared by every change of ids. If the launcher died before this call, the
         // liveness pipe is closed as well.
         prctl(PR_SET_PDEATHSIG, SIGKILL).map(drop)
     })?;
-    step(BirthStep::Proc, &mut mounts::proc)?;
-    step(BirthStep::Masks, &mut mounts::masks)?;
-    step(BirthStep::Hostname, &mut || {
+    step(SetupStep::Proc, &mut mounts::mount_proc)?;
+    step(SetupStep::Masks, &mut mounts::mask_proc)?;
+    step(SetupStep::Hostname, &mut || {
         let name = c"sandbox";
         // SAFETY: the kernel reads only `count_bytes` bytes of the name.
-        unsafe { call(number::SETHOSTNAME, [name.as_ptr() as usize, name.count_bytes(), 0, 0, 0, 0]) }
+        unsafe { syscall(number::SETHOSTNAME, [name.as_ptr() as usize, name.count_bytes(), 0, 0, 0, 0]) }
             .map(drop)
     })?;
-    step(BirthStep::Disk, &mut || lay(disk_options, uid, kept))?;
-    step(BirthStep::Terminals, &mut mounts::terminals)?;
-    step(BirthStep::Namespaces, &mut || open_namespaces(&mut pid1.opened))?;
+    step(SetupStep::Disk, &mut || mount_disk_dirs(disk_options, uid, kept))?;
+    step(SetupStep::Terminals, &mut mounts::mount_devpts)?;
+    step(SetupStep::Namespaces, &mut || open_namespaces(&mut pid1.opened))?;
     if guard.handled != 0 {
-        step(BirthStep::Landlock, &mut || {
-            pid1.opened.rules = rules(guard)?;
+        step(SetupStep::Landlock, &mut || {
+            pid1.opened.landlock_ruleset = create_ruleset(guard)?;
             Ok(())
         })?;
     }
-    step(BirthStep::Init, &mut || {
+    step(SetupStep::Init, &mut || {
         // Orphans that PID 1 inherits are reaped by the kernel.
-        ignore(SIGCHLD)?;
+        ignore_signal(SIGCHLD)?;
         // From here on it has its own descriptor table, with only the liveness pipe in it.
-        plain(number::UNSHARE, &[CLONE_FILES])?;
-        plain(number::DUP3, &[leash as usize, 0, O_CLOEXEC])?;
-        plain(number::CLOSE_RANGE, &[1, u32::MAX as usize, 0])?;
+        safe_syscall(number::UNSHARE, &[CLONE_FILES])?;
+        safe_syscall(number::DUP3, &[leash as usize, 0, O_CLOEXEC])?;
+        safe_syscall(number::CLOSE_RANGE, &[1, u32::MAX as usize, 0])?;
         if !is_left_out(without::CAPABILITIES) {
             rights::drop_capabilities()?;
         }
-        rights::forbid_new_privileges()?;
-        if is_left_out(without::SECCOMP) { Ok(()) } else { seccomp::install(&filter, 0).map(drop) }
+        rights::set_no_new_privs()?;
+        if is_left_out(without::SECCOMP) { Ok(()) } else { seccomp::install_filter(&filter, 0).map(drop) }
     })
 }
 
 /// Opens the namespaces that a program enters, and the descriptors that show the jail from outside.
-fn open_namespaces(opened: &mut Opened) -> Answer<()> {
-    let open =
-        |path: &CStr, flags: usize| at(number::OPENAT, HERE, path, &[flags | O_CLOEXEC]).map(|fd| fd as i32);
+fn open_namespaces(opened: &mut JailFds) -> SysResult<()> {
+    let open = |path: &CStr, flags: usize| {
+        syscall_at(number::OPENAT, AT_FDCWD, path, &[flags | O_CLOEXEC]).map(|fd| fd as i32)
+    };
     opened.pid_namespace = open(c"proc/self/ns/pid", 0)?;
     opened.mount_namespace = open(c"proc/self/ns/mnt", 0)?;
     opened.ipc_namespace = open(c"proc/self/ns/ipc", 0)?;
     opened.uts_namespace = open(c"proc/self/ns/uts", 0)?;
     opened.disk = open(c"workspace", O_PATH | O_DIRECTORY)?;
-    opened.proc = open(c"proc", O_DIRECTORY)?;
+    opened.procfs = open(c"proc", O_DIRECTORY)?;
     Ok(())
 }
 
 /// Mounts the disk directories, which cover the zygote's own and its inbox, and keeps some paths visible.
-fn lay(options: &CStr, uid: u32, kept: &[u8]) -> Answer<()> {
-    let mut held = [None; MAX_KEPT];
+fn mount_disk_dirs(options: &CStr, uid: u32, kept: &[u8]) -> SysResult<()> {
+    let mut held = [None; MAX_VISIBLE_PATHS];
     let paths = || kept.split_inclusive(|byte| *byte == 0).filter_map(|path| path.split_first());
     for (held, (_, path)) in held.iter_mut().zip(paths()) {
-        let path = CStr::from_bytes_with_nul(path).map_err(|_| INVALID)?;
-        *held = Some(mounts::hold(path)?);
+        let path = CStr::from_bytes_with_nul(path).map_err(|_| EINVAL)?;
+        *held = Some(mounts::detach_tree(path)?);
     }
-    mounts::disk(options)?;
-    mounts::places((uid, uid), true)?;
+    mounts::mount_disk(options)?;
+    mounts::bind_disk_dirs((uid, uid), true)?;
     mounts::bind(c"sys", c"run/belljar")?;
     for (held, (kind, path)) in held.iter().flatten().zip(paths()) {
-        mounts::put_back(*held, &path[..path.len() - 1], *kind == b'd')?;
+        mounts::attach_tree(*held, &path[..path.len() - 1], *kind == b'd')?;
     }
     Ok(())
 }
 
 /// Creates the Landlock ruleset.
-fn rules(guard: &Guard) -> Answer<i32> {
+fn create_ruleset(guard: &LandlockAccess) -> SysResult<i32> {
     const LANDLOCK_RULE_PATH_BENEATH: usize = 1;
     let places = [
         (c"/", guard.read),
@@ -182,45 +194,45 @@ fn rules(guard: &Guard) -> Answer<i32> {
     let size = size_of_val(&watched);
     // SAFETY: the kernel reads `size` bytes of `watched`.
     let ruleset =
-        unsafe { call(number::LANDLOCK_CREATE_RULESET, [watched.as_ptr() as usize, size, 0, 0, 0, 0]) }?;
+        unsafe { syscall(number::LANDLOCK_CREATE_RULESET, [watched.as_ptr() as usize, size, 0, 0, 0, 0]) }?;
     for (path, access) in places {
-        let folder = at(number::OPENAT, HERE, path, &[O_PATH | O_CLOEXEC])?;
+        let folder = syscall_at(number::OPENAT, AT_FDCWD, path, &[O_PATH | O_CLOEXEC])?;
         // Layout: the access rights, followed by the descriptor.
         let rule = [access, folder as u64];
         let arguments = [ruleset, LANDLOCK_RULE_PATH_BENEATH, rule.as_ptr() as usize, 0, 0, 0];
         // SAFETY: the kernel reads twelve bytes; the descriptor fits in the first four bytes of the second
         // word.
-        let added = unsafe { call(number::LANDLOCK_ADD_RULE, arguments) };
+        let added = unsafe { syscall(number::LANDLOCK_ADD_RULE, arguments) };
         close(folder as i32);
         added?;
     }
     Ok(ruleset as i32)
 }
 
-fn ignore(signal: usize) -> Answer<()> {
+fn ignore_signal(signal: usize) -> SysResult<()> {
     const SIG_IGN: usize = 1;
     // handler, flags, restorer, mask: four words on both architectures, in different order.
     let action = [SIG_IGN, 0, 0, 0];
     // SAFETY: the kernel reads four words; no handler is installed.
-    unsafe { call(number::RT_SIGACTION, [signal, action.as_ptr() as usize, 0, size_of::<u64>(), 0, 0]) }
+    unsafe { syscall(number::RT_SIGACTION, [signal, action.as_ptr() as usize, 0, size_of::<u64>(), 0, 0]) }
         .map(drop)
 }
 
 /// A `pollfd` that detects when the other end of the liveness pipe is closed.
 #[repr(C)]
-struct Polled {
+struct RawPollFd {
     fd: i32,
     events: i16,
     found: i16,
 }
 
 /// Shared by all PID 1s: they poll the same descriptor number, and nothing reads the result.
-static mut POLLED: Polled = Polled { fd: 0, events: 0, found: 0 };
+static mut POLL_FD: RawPollFd = RawPollFd { fd: 0, events: 0, found: 0 };
 
 /// Wakes the builder, and exits when the liveness pipe is closed. It relies on no memory from the first
 /// instruction to the last: as soon as the builder continues, this stack may belong to another process.
 #[cfg(target_arch = "x86_64")]
-fn wait(stage: &AtomicU32) -> ! {
+fn wake_builder_and_wait(stage: &AtomicU32) -> ! {
     // SAFETY: nothing is left to drop; the kernel never writes to `stage`, only to `POLLED`.
     unsafe {
         asm!(
@@ -252,7 +264,7 @@ fn wait(stage: &AtomicU32) -> ! {
             in("r10") 0,
             in("r8") 0,
             in("r9") 0,
-            in("r12") &raw mut POLLED,
+            in("r12") &raw mut POLL_FD,
             options(noreturn)
         )
     }
@@ -260,7 +272,7 @@ fn wait(stage: &AtomicU32) -> ! {
 
 /// Wakes the builder and waits; see the x86-64 version.
 #[cfg(target_arch = "aarch64")]
-fn wait(stage: &AtomicU32) -> ! {
+fn wake_builder_and_wait(stage: &AtomicU32) -> ! {
     // SAFETY: as in the x86-64 version.
     unsafe {
         asm!(
@@ -299,8 +311,8 @@ fn wait(stage: &AtomicU32) -> ! {
 }
 
 /// Waits until PID 1 reaches a stage. Fails with `ETIMEDOUT` if it makes no progress.
-pub(crate) fn await_stage(stage: &AtomicU32, wanted: u32) -> Answer<()> {
-    const TIMED_OUT: Refused = Refused(110);
+pub(crate) fn await_stage(stage: &AtomicU32, wanted: u32) -> SysResult<()> {
+    const TIMED_OUT: RawErrno = RawErrno(110);
     // Longer than jail setup takes on any working machine, in seconds.
     let patience = [10_u64, 0];
     loop {
@@ -311,7 +323,7 @@ pub(crate) fn await_stage(stage: &AtomicU32, wanted: u32) -> Answer<()> {
         let word = stage.as_ptr() as usize;
         let arguments = [word, FUTEX_WAIT_PRIVATE, reached as usize, patience.as_ptr() as usize, 0, 0];
         // SAFETY: the futex word and the timeout live across the call.
-        if unsafe { call(number::FUTEX, arguments) } == Err(TIMED_OUT) {
+        if unsafe { syscall(number::FUTEX, arguments) } == Err(TIMED_OUT) {
             return Err(TIMED_OUT);
         }
     }

@@ -120,7 +120,7 @@ fn none() -> Object {
 }
 
 /// Exits if a call to the launcher failed: without its launcher, a zygote has no purpose.
-fn or_exit<T>(answer: call::Answer<T>) -> T {
+fn or_exit<T>(answer: call::SysResult<T>) -> T {
     answer.unwrap_or_else(|_| zygote::announce_exit(0))
 }
 
@@ -137,12 +137,12 @@ unsafe extern "C" fn module_imported(_module: Object, name: Object) -> Object {
 
 unsafe extern "C" fn import_failed(_module: Object, reason: Object) -> Object {
     // SAFETY: Python passes an object that stays alive during the call.
-    or_exit(zygote::send_status(kind::REFUSED, unsafe { bytes(reason) }));
+    or_exit(zygote::send_status(kind::IMPORT_FAILED, unsafe { bytes(reason) }));
     none()
 }
 
 unsafe extern "C" fn serve_forks(_module: Object, _nothing: Object) -> Object {
-    or_exit(zygote::send_status(kind::FERTILE, &[]));
+    or_exit(zygote::send_status(kind::ZYGOTE_READY, &[]));
     // SAFETY: the global lock is held, as these functions require, and they are called in pairs.
     let awaited =
         or_exit(zygote::serve_forks(|| unsafe { PyOS_BeforeFork() }, || unsafe { PyOS_AfterFork_Parent() }));

@@ -6,7 +6,7 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
 
 use super::Object;
-use super::call::{number, plain};
+use super::call::{number, safe_syscall};
 use super::zygote;
 
 const SIGINT: c_int = 2;
@@ -402,7 +402,7 @@ fn die_of_interrupt() {
     // SAFETY: a null pointer is the default action.
     unsafe { PyOS_setsig(SIGINT, null_mut()) };
     // If the signal does not kill it, the process exits with a status.
-    if let Ok(pid) = plain(number::GETPID, &[]) {
-        let _sent = plain(number::KILL, &[pid, SIGINT as usize]);
+    if let Ok(pid) = safe_syscall(number::GETPID, &[]) {
+        let _sent = safe_syscall(number::KILL, &[pid, SIGINT as usize]);
     }
 }

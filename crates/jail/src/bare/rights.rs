@@ -1,6 +1,6 @@
 //! Drops privileges: ids, capabilities, `no_new_privs`, resource limits.
 
-use super::call::{Answer, INVALID, NOT_PERMITTED, call, number, plain, prctl};
+use super::call::{EINVAL, EPERM, SysResult, number, prctl, safe_syscall, syscall};
 
 const PR_CAPBSET_DROP: usize = 24;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
@@ -20,24 +20,24 @@ pub(crate) struct ResourceLimit {
 }
 
 /// Sets the user and group ids. `keep` becomes the saved ids, which the process can switch back to later.
-pub(crate) fn become_user((uid, gid): (u32, u32), keep: (u32, u32)) -> Answer<()> {
-    match plain(number::SETGROUPS, &[0, 0]) {
+pub(crate) fn become_user((uid, gid): (u32, u32), keep: (u32, u32)) -> SysResult<()> {
+    match safe_syscall(number::SETGROUPS, &[0, 0]) {
         // If an unprivileged user created the namespace, `setgroups` is forbidden, and no group was gained
         // either.
-        Ok(_) | Err(NOT_PERMITTED) => {}
+        Ok(_) | Err(EPERM) => {}
         Err(refused) => return Err(refused),
     }
-    plain(number::SETRESGID, &[gid as usize, gid as usize, keep.1 as usize])?;
-    plain(number::SETRESUID, &[uid as usize, uid as usize, keep.0 as usize]).map(drop)
+    safe_syscall(number::SETRESGID, &[gid as usize, gid as usize, keep.1 as usize])?;
+    safe_syscall(number::SETRESUID, &[uid as usize, uid as usize, keep.0 as usize]).map(drop)
 }
 
 /// Empties the bounding set, so that no executed program can gain a capability. Current capabilities are
 /// kept.
-pub(crate) fn bound_capabilities() -> Answer<()> {
+pub(crate) fn clear_bounding_set() -> SysResult<()> {
     for capability in 0..=MAX_CAPABILITY {
         match prctl(PR_CAPBSET_DROP, capability) {
             Ok(_) => {}
-            Err(INVALID) => break,
+            Err(EINVAL) => break,
             Err(refused) => return Err(refused),
         }
     }
@@ -45,32 +45,32 @@ pub(crate) fn bound_capabilities() -> Answer<()> {
 }
 
 /// Empties the ambient, effective, permitted and inheritable capability sets.
-pub(crate) fn drop_capabilities() -> Answer<()> {
+pub(crate) fn drop_capabilities() -> SysResult<()> {
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)?;
     let header = [CAPABILITY_VERSION_3, 0];
     let none = [0_u32; 6];
     let arguments = [header.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0];
     // SAFETY: version 3 has a header of two words and two sets of three words; both arrays live across the
     // call.
-    unsafe { call(number::CAPSET, arguments) }.map(drop)
+    unsafe { syscall(number::CAPSET, arguments) }.map(drop)
 }
 
 /// Sets `no_new_privs`: no program executed from here on can regain privileges.
-pub(crate) fn forbid_new_privileges() -> Answer<()> {
+pub(crate) fn set_no_new_privs() -> SysResult<()> {
     prctl(PR_SET_NO_NEW_PRIVS, 1).map(drop)
 }
 
 /// Sets resource limits, each capped at the current hard limit.
-pub(crate) fn limit(limits: &[ResourceLimit]) -> Answer<()> {
+pub(crate) fn set_rlimits(limits: &[ResourceLimit]) -> SysResult<()> {
     for limit in limits {
         let mut now = [0_u64; 2];
         let resource = limit.resource as usize;
         // SAFETY: the kernel writes two 64-bit numbers to `now`.
-        unsafe { call(number::PRLIMIT, [0, resource, 0, now.as_mut_ptr() as usize, 0, 0]) }?;
+        unsafe { syscall(number::PRLIMIT, [0, resource, 0, now.as_mut_ptr() as usize, 0, 0]) }?;
         let hard = limit.hard.min(now[1]);
         let wanted = [limit.soft.min(hard), hard];
         // SAFETY: the kernel reads two 64-bit numbers from `wanted`.
-        unsafe { call(number::PRLIMIT, [0, resource, wanted.as_ptr() as usize, 0, 0, 0]) }?;
+        unsafe { syscall(number::PRLIMIT, [0, resource, wanted.as_ptr() as usize, 0, 0, 0]) }?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Sends and receives packets with descriptors attached.
 
-use super::call::{Answer, GONE, INTERRUPTED, call, number};
+use super::call::{EINTR, ESRCH, SysResult, number, syscall};
 use super::message::MAX_FDS;
 
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
@@ -9,16 +9,16 @@ const SOL_SOCKET: i32 = 1;
 const SCM_RIGHTS: i32 = 1;
 
 #[repr(C)]
-struct Slice {
+struct IoVec {
     start: usize,
     len: usize,
 }
 
 #[repr(C)]
-struct Header {
+struct MsgHeader {
     name: usize,
     name_len: u32,
-    slices: *const Slice,
+    slices: *const IoVec,
     slices_len: usize,
     control: usize,
     control_len: usize,
@@ -26,7 +26,7 @@ struct Header {
 }
 
 #[repr(C)]
-struct Control {
+struct ControlMessage {
     len: usize,
     level: i32,
     kind: i32,
@@ -34,22 +34,22 @@ struct Control {
 }
 
 /// A received packet: its length and its attached descriptors.
-pub(crate) struct Received {
+pub(crate) struct Packet {
     pub(crate) bytes: usize,
     pub(crate) fds: [i32; MAX_FDS],
     pub(crate) fds_len: usize,
 }
 
-const HEAD: usize = size_of::<usize>() + 2 * size_of::<i32>();
+const CONTROL_HEADER_BYTES: usize = size_of::<usize>() + 2 * size_of::<i32>();
 
 /// Sends a packet made of two pieces, with descriptors attached.
-pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> Answer<()> {
-    let piece = |bytes: &[u8]| Slice { start: bytes.as_ptr() as usize, len: bytes.len() };
+pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> SysResult<()> {
+    let piece = |bytes: &[u8]| IoVec { start: bytes.as_ptr() as usize, len: bytes.len() };
     let slices = [piece(head), piece(tail)];
-    let len = HEAD + size_of_val(fds);
-    let mut control = Control { len, level: SOL_SOCKET, kind: SCM_RIGHTS, fds: [0; MAX_FDS] };
+    let len = CONTROL_HEADER_BYTES + size_of_val(fds);
+    let mut control = ControlMessage { len, level: SOL_SOCKET, kind: SCM_RIGHTS, fds: [0; MAX_FDS] };
     control.fds[..fds.len()].copy_from_slice(fds);
-    let header = Header {
+    let header = MsgHeader {
         name: 0,
         name_len: 0,
         slices: slices.as_ptr(),
@@ -62,40 +62,42 @@ pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> Answer
     loop {
         let arguments = [socket as usize, &raw const header as usize, MSG_NOSIGNAL, 0, 0, 0];
         // SAFETY: header, slices and control live across the call, and their lengths are correct.
-        match unsafe { call(number::SENDMSG, arguments) } {
+        match unsafe { syscall(number::SENDMSG, arguments) } {
             Ok(_) => return Ok(()),
-            Err(INTERRUPTED) => {}
+            Err(EINTR) => {}
             Err(refused) => return Err(refused),
         }
     }
 }
 
 /// Receives a packet. Fails with `ESRCH` if the peer closed the connection.
-pub(crate) fn receive(socket: i32, buffer: &mut [u8]) -> Answer<Received> {
-    let slice = Slice { start: buffer.as_mut_ptr() as usize, len: buffer.len() };
-    let mut control = Control { len: 0, level: 0, kind: 0, fds: [0; MAX_FDS] };
-    let mut header = Header {
+pub(crate) fn receive(socket: i32, buffer: &mut [u8]) -> SysResult<Packet> {
+    let slice = IoVec { start: buffer.as_mut_ptr() as usize, len: buffer.len() };
+    let mut control = ControlMessage { len: 0, level: 0, kind: 0, fds: [0; MAX_FDS] };
+    let mut header = MsgHeader {
         name: 0,
         name_len: 0,
         slices: &raw const slice,
         slices_len: 1,
         control: &raw mut control as usize,
-        control_len: size_of::<Control>(),
+        control_len: size_of::<ControlMessage>(),
         flags: 0,
     };
     let bytes = loop {
         let arguments = [socket as usize, &raw mut header as usize, MSG_CMSG_CLOEXEC, 0, 0, 0];
         // SAFETY: header, slice and control live across the call, and their lengths are correct.
-        match unsafe { call(number::RECVMSG, arguments) } {
-            Ok(0) => return Err(GONE),
+        match unsafe { syscall(number::RECVMSG, arguments) } {
+            Ok(0) => return Err(ESRCH),
             Ok(bytes) => break bytes,
-            Err(INTERRUPTED) => {}
+            Err(EINTR) => {}
             Err(refused) => return Err(refused),
         }
     };
     // SAFETY: `control` is a live local; the read is volatile because the kernel, not the compiler, wrote it.
     let control = unsafe { (&raw const control).read_volatile() };
-    let any = header.control_len >= HEAD && control.level == SOL_SOCKET && control.kind == SCM_RIGHTS;
-    let fds_len = if any { (control.len - HEAD) / size_of::<i32>() } else { 0 };
-    Ok(Received { bytes, fds: control.fds, fds_len: fds_len.min(MAX_FDS) })
+    let any = header.control_len >= CONTROL_HEADER_BYTES
+        && control.level == SOL_SOCKET
+        && control.kind == SCM_RIGHTS;
+    let fds_len = if any { (control.len - CONTROL_HEADER_BYTES) / size_of::<i32>() } else { 0 };
+    Ok(Packet { bytes, fds: control.fds, fds_len: fds_len.min(MAX_FDS) })
 }

@@ -5,7 +5,7 @@
 
 use core::arch::naked_asm;
 
-use super::call::{number, plain};
+use super::call::{number, safe_syscall};
 
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;
@@ -14,11 +14,11 @@ const CLONE_VFORK: usize = 0x4000;
 pub(crate) const CLONE_PARENT: usize = 0x8000;
 
 /// Clone flags of the intermediate process, except those that choose its parent.
-pub(crate) const BETWEEN: usize = CLONE_VM | CLONE_FILES | CLONE_PIDFD | CLONE_VFORK;
+pub(crate) const VFORK_FLAGS: usize = CLONE_VM | CLONE_FILES | CLONE_PIDFD | CLONE_VFORK;
 
 /// Entry point of the intermediate process. Only a full copy that it forks, which owns its memory, may return
 /// from it.
-pub(crate) type Inside<T> = extern "C" fn(&mut T) -> isize;
+pub(crate) type IntermediateFn<T> = extern "C" fn(&mut T) -> isize;
 
 /// Clones the intermediate process, which runs `inside`. Returns its process id, a negative errno, or, in a
 /// process that it has forked, the return value of `inside`.
@@ -26,21 +26,21 @@ pub(crate) type Inside<T> = extern "C" fn(&mut T) -> isize;
 /// # Safety
 /// `inside` must end the intermediate process by calling [`end_between`]. `flags` must contain [`BETWEEN`],
 /// and no flag that gives the new process its own memory.
-pub(crate) unsafe fn run_between<T>(
-    inside: Inside<T>,
+pub(crate) unsafe fn spawn_intermediate<T>(
+    inside: IntermediateFn<T>,
     argument: &mut T,
     pidfd: *mut i32,
     flags: usize,
 ) -> isize {
     // SAFETY: the intermediate process uses the stack only below this frame while this process is suspended
     // (CLONE_VFORK); a process that it forks has a copy.
-    unsafe { clone_between(inside as usize, core::ptr::from_mut(argument) as usize, pidfd, flags) }
+    unsafe { clone_intermediate(inside as usize, core::ptr::from_mut(argument) as usize, pidfd, flags) }
 }
 
 /// Ends the intermediate process only, not the process with which it shares memory and descriptors.
-pub(crate) fn end_between() -> ! {
+pub(crate) fn exit_intermediate() -> ! {
     loop {
-        let _never = plain(number::EXIT, &[0]);
+        let _never = safe_syscall(number::EXIT, &[0]);
     }
 }
 
@@ -48,7 +48,12 @@ pub(crate) fn end_between() -> ! {
 /// unchanged: this function stores nothing below the stack pointer that the other process could overwrite.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-unsafe extern "C" fn clone_between(inside: usize, argument: usize, pidfd: *mut i32, flags: usize) -> isize {
+unsafe extern "C" fn clone_intermediate(
+    inside: usize,
+    argument: usize,
+    pidfd: *mut i32,
+    flags: usize,
+) -> isize {
     naked_asm!(
         "push rdi",
         "push rsi",
@@ -73,7 +78,12 @@ unsafe extern "C" fn clone_between(inside: usize, argument: usize, pidfd: *mut i
 /// Calls `clone`; see the x86-64 version.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
-unsafe extern "C" fn clone_between(inside: usize, argument: usize, pidfd: *mut i32, flags: usize) -> isize {
+unsafe extern "C" fn clone_intermediate(
+    inside: usize,
+    argument: usize,
+    pidfd: *mut i32,
+    flags: usize,
+) -> isize {
     naked_asm!(
         "stp x29, x30, [sp, #-32]!",
         "stp x0, x1, [sp, #16]",

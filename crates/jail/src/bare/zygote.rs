@@ -4,14 +4,14 @@
 use core::cell::UnsafeCell;
 
 use super::born;
-use super::call::{Answer, BAD_MESSAGE, GONE, Refused, call, close, number, plain, prctl, write_all};
-use super::hop::{self, Hop, Side};
+use super::call::{SysResult, EBADMSG, ESRCH, RawErrno, syscall, close, number, safe_syscall, prctl, write_all};
+use super::hop::{self, JailFork, ForkSide};
 use super::message::{
-    Birth, BirthStep, Delivered, Habit, LEAVING, LINE, MAX_HABITS, MAX_INSTRUCTIONS, NAMESPACES, NAMESPACES_LEN,
-    OWN_LINE, Word, bytes_of, kind, read_birth, read_habits,
+    ForkRequest, SetupStep, ForkReply, PageRange, EXIT_MAGIC, LAUNCHER_FD, MAX_PAGE_RANGES, MAX_INSTRUCTIONS, NAMESPACES, NAMESPACES_LEN,
+    OWN_SOCKET, StatusMessage, bytes_of, kind, read_fork_request, read_page_ranges,
 };
-use super::payload::{Name, Payload};
-use super::seccomp::Program;
+use super::payload::{CPath, Payload};
+use super::seccomp::FilterProgram;
 use super::socket;
 
 const WORKSPACE: &[u8] = b"/workspace";
@@ -30,7 +30,7 @@ struct ReceivedFilter {
 impl ReceivedFilter {
     const NONE: Self = Self { instructions: [0; MAX_INSTRUCTIONS], len: 0 };
 
-    fn receive(&mut self) -> Answer<()> {
+    fn receive(&mut self) -> SysResult<()> {
         // SAFETY: the slice covers exactly the memory of `instructions`, for which any bytes are valid.
         let bytes = unsafe {
             core::slice::from_raw_parts_mut(
@@ -38,18 +38,18 @@ impl ReceivedFilter {
                 size_of_val(&self.instructions),
             )
         };
-        self.len = socket::receive(LINE, bytes)?.bytes / size_of::<u64>();
+        self.len = socket::receive(LAUNCHER_FD, bytes)?.bytes / size_of::<u64>();
         Ok(())
     }
 
-    fn program(&self) -> Program {
-        Program { len: self.len as u16, instructions: self.instructions.as_ptr() as usize }
+    fn program(&self) -> FilterProgram {
+        FilterProgram { len: self.len as u16, instructions: self.instructions.as_ptr() as usize }
     }
 }
 
 struct ZygoteState {
     for_children: ReceivedFilter,
-    page_ranges: [Habit; MAX_HABITS],
+    page_ranges: [PageRange; MAX_PAGE_RANGES],
     page_ranges_len: usize,
     /// Address at which libc keeps its thread id; address and length of its robust futex list.
     tid: usize,
@@ -68,7 +68,7 @@ impl ZygoteState {
     /// Stores the page ranges that children will prefault.
     fn set_page_ranges(&mut self, packet: &[u8]) {
         self.page_ranges_len = 0;
-        for (place, range) in self.page_ranges.iter_mut().zip(read_habits(packet)) {
+        for (place, range) in self.page_ranges.iter_mut().zip(read_page_ranges(packet)) {
             *place = range;
             self.page_ranges_len += 1;
         }
@@ -81,7 +81,7 @@ impl ZygoteState {
         for range in &self.page_ranges[..self.page_ranges_len] {
             let advice = if range.write != 0 { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
             // Ranges that are not mapped, or are mapped differently here, are left alone.
-            let _done = plain(number::MADVISE, &[range.start as usize, range.bytes as usize, advice]);
+            let _done = safe_syscall(number::MADVISE, &[range.start as usize, range.bytes as usize, advice]);
         }
     }
 }
@@ -93,7 +93,7 @@ unsafe impl Sync for SingleThreaded {}
 
 static STATE: SingleThreaded = SingleThreaded(UnsafeCell::new(ZygoteState {
     for_children: ReceivedFilter::NONE,
-    page_ranges: [Habit { start: 0, bytes: 0, write: 0 }; MAX_HABITS],
+    page_ranges: [PageRange { start: 0, bytes: 0, write: 0 }; MAX_PAGE_RANGES],
     page_ranges_len: 0,
     tid: 0,
     robust: (0, 0),
@@ -120,19 +120,19 @@ pub(crate) struct ChildTask {
 }
 
 /// Starts the zygote: receives the filter that all children share.
-pub(crate) fn start() -> Answer<()> {
+pub(crate) fn start() -> SysResult<()> {
     let state = state();
     state.for_children.receive()?;
     let mut tid = 0_usize;
     // SAFETY: the kernel writes one address to `tid`.
-    let asked = unsafe { call(number::PRCTL, [PR_GET_TID_ADDRESS, &raw mut tid as usize, 0, 0, 0, 0]) };
+    let asked = unsafe { syscall(number::PRCTL, [PR_GET_TID_ADDRESS, &raw mut tid as usize, 0, 0, 0, 0]) };
     // SAFETY: the variable is a live local; the read is volatile because the kernel, not the compiler, wrote
     // it.
     state.tid = if asked.is_ok() { unsafe { (&raw const tid).read_volatile() } } else { 0 };
     let mut robust = [0_usize; 2];
     let (head, len) = (&raw mut robust[0] as usize, &raw mut robust[1] as usize);
     // SAFETY: the kernel writes an address and a length to `robust`.
-    if unsafe { call(number::GET_ROBUST_LIST, [0, head, len, 0, 0, 0]) }.is_ok() {
+    if unsafe { syscall(number::GET_ROBUST_LIST, [0, head, len, 0, 0, 0]) }.is_ok() {
         // SAFETY: the variable is a live local; the read is volatile because the kernel, not the compiler,
         // wrote it.
         let robust = unsafe { (&raw const robust).read_volatile() };
@@ -142,12 +142,12 @@ pub(crate) fn start() -> Answer<()> {
 }
 
 /// Sends a status message to the launcher during startup. After `IMPORTED`, waits for permission to continue.
-pub(crate) fn send_status(kind: u32, text: &[u8]) -> Answer<()> {
-    let word = Word { kind, step: 0, errno: 0 };
+pub(crate) fn send_status(kind: u32, text: &[u8]) -> SysResult<()> {
+    let word = StatusMessage { kind, step: 0, errno: 0 };
     let text = &text[..text.len().min(1_024)];
-    socket::send(LINE, bytes_of(&word), text, &[])?;
+    socket::send(LAUNCHER_FD, bytes_of(&word), text, &[])?;
     if kind == super::message::kind::IMPORTED {
-        socket::receive(LINE, &mut [0; 8])?;
+        socket::receive(LAUNCHER_FD, &mut [0; 8])?;
     }
     Ok(())
 }
@@ -155,24 +155,24 @@ pub(crate) fn send_status(kind: u32, text: &[u8]) -> Answer<()> {
 /// Serves fork requests. Returns in each child, with whether that child has nothing to prepare, and in the
 /// zygote at its end, with the reason. The interpreter's `before` and `after` run around each fork, `after`
 /// only in the zygote.
-pub(crate) fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, Refused> {
+pub(crate) fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, RawErrno> {
     // A child of another user must not access this memory until it owns its copy.
     prctl(PR_SET_DUMPABLE, 0)?;
-    let mut packet = [0_u8; MAX_HABITS * size_of::<Habit>()];
+    let mut packet = [0_u8; MAX_PAGE_RANGES * size_of::<PageRange>()];
     loop {
-        let received = socket::receive(LINE, &mut packet)?;
+        let received = socket::receive(LAUNCHER_FD, &mut packet)?;
         let state = state();
         if received.fds_len == 0 {
             state.set_page_ranges(&packet[..received.bytes]);
             continue;
         }
-        let request = read_birth(&packet[..received.bytes], received.fds_len).ok_or(BAD_MESSAGE)?;
+        let request = read_fork_request(&packet[..received.bytes], received.fds_len).ok_or(EBADMSG)?;
         before();
         let fds = &received.fds[..received.fds_len];
         let namespaces = &fds[NAMESPACES..NAMESPACES + NAMESPACES_LEN];
-        let mut hop = Hop { namespaces, without: request.without, tid: state.tid, between: -1, child: -1, failed: None };
-        match hop::hop(&mut hop) {
-            Ok(Side::Child) => {
+        let mut hop = JailFork { namespaces, layers_left_out: request.layers_left_out, tid: state.tid, intermediate: -1, child: -1, failed: None };
+        match hop::clone_into_jail(&mut hop) {
+            Ok(ForkSide::Child) => {
                 confine_child(&request, fds)?;
                 let awaited = request.awaited != 0;
                 state.awaited = awaited;
@@ -181,9 +181,9 @@ pub(crate) fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, R
                 }
                 return Ok(awaited || state.page_ranges_len > 0);
             }
-            Ok(Side::Zygote) => send_fork_reply(&hop)?,
+            Ok(ForkSide::Zygote) => send_fork_reply(&hop)?,
             Err(why) => {
-                hop.failed = Some((BirthStep::Namespaces, why));
+                hop.failed = Some((SetupStep::Namespaces, why));
                 send_fork_reply(&hop)?;
             }
         }
@@ -193,27 +193,27 @@ pub(crate) fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, R
 }
 
 /// Sends the result of a fork request to the launcher.
-fn send_fork_reply(hop: &Hop<'_>) -> Answer<()> {
+fn send_fork_reply(hop: &JailFork<'_>) -> SysResult<()> {
     let (step, errno) = hop.failed.map_or((0, 0), |(step, why)| (step as u32, why.0));
-    let fds = [hop.between, hop.child];
+    let fds = [hop.intermediate, hop.child];
     // If a later descriptor exists, so do the earlier ones.
     let there = fds.iter().take_while(|fd| **fd >= 0).count();
-    let sent = socket::send(LINE, bytes_of(&Delivered { step, errno }), &[], &fds[..there]);
+    let sent = socket::send(LAUNCHER_FD, bytes_of(&ForkReply { step, errno }), &[], &fds[..there]);
     fds.into_iter().filter(|fd| *fd >= 0).for_each(close);
     sent
 }
 
 /// Confines the child. Exits if that fails.
-fn confine_child(request: &Birth, fds: &[i32]) -> Result<(), Refused> {
+fn confine_child(request: &ForkRequest, fds: &[i32]) -> Result<(), RawErrno> {
     let state = state();
     restore_thread(state);
     match born::confine(request, fds, &state.for_children.program()) {
         Ok(listener) => {
             state.listener = listener;
-            state.pid = plain(number::GETPID, &[])?;
+            state.pid = safe_syscall(number::GETPID, &[])?;
             Ok(())
         }
-        Err(failed) => fail(fds[OWN_LINE], failed.step, failed.why, &[]),
+        Err(failed) => fail(fds[OWN_SOCKET], failed.step, failed.why, &[]),
     }
 }
 
@@ -221,22 +221,22 @@ fn confine_child(request: &Birth, fds: &[i32]) -> Result<(), Refused> {
 fn restore_thread(state: &ZygoteState) {
     if state.robust.0 != 0 {
         // If this fails, only robust locks that are shared with other processes are affected.
-        let _set = plain(number::SET_ROBUST_LIST, &[state.robust.0, state.robust.1]);
+        let _set = safe_syscall(number::SET_ROBUST_LIST, &[state.robust.0, state.robust.1]);
     }
 }
 
-fn fail(fd: i32, step: BirthStep, why: Refused, detail: &[u8]) -> ! {
-    let word = Word { kind: kind::FAILED, step: step as u32, errno: why.0 };
+fn fail(fd: i32, step: SetupStep, why: RawErrno, detail: &[u8]) -> ! {
+    let word = StatusMessage { kind: kind::FAILED, step: step as u32, errno: why.0 };
     // Fails only if the launcher is gone.
     let _sent = socket::send(fd, bytes_of(&word), &detail[..detail.len().min(1_024)], &[]);
     exit_now(1)
 }
 
 /// Reports a step that failed after the child was confined, and exits.
-fn fail_task(step: BirthStep, why: Refused, detail: &[u8]) -> ! {
-    let Some(pipe) = state().pipe else { fail(LINE, step, why, detail) };
-    const HEAD: usize = size_of::<Word>();
-    let word = Word { kind: kind::FAILED, step: step as u32, errno: why.0 };
+fn fail_task(step: SetupStep, why: RawErrno, detail: &[u8]) -> ! {
+    let Some(pipe) = state().pipe else { fail(LAUNCHER_FD, step, why, detail) };
+    const HEAD: usize = size_of::<StatusMessage>();
+    let word = StatusMessage { kind: kind::FAILED, step: step as u32, errno: why.0 };
     let detail = &detail[..detail.len().min(1_024)];
     let mut packet = [0; HEAD + 1_024];
     packet[..HEAD].copy_from_slice(bytes_of(&word));
@@ -248,17 +248,17 @@ fn fail_task(step: BirthStep, why: Refused, detail: &[u8]) -> ! {
 
 fn exit_now(status: usize) -> ! {
     loop {
-        let _never = plain(number::EXIT_GROUP, &[status, 0]);
+        let _never = safe_syscall(number::EXIT_GROUP, &[status, 0]);
     }
 }
 
 /// Reports that the child is confined, or ready for its task.
-fn report_ready() -> Answer<()> {
-    let word = Word { kind: kind::READY, step: 0, errno: 0 };
+fn report_ready() -> SysResult<()> {
+    let word = StatusMessage { kind: kind::READY, step: 0, errno: 0 };
     let listener = state().listener.take();
     let told = match state().pipe {
         Some(pipe) => write_all(pipe, bytes_of(&word)),
-        None => socket::send(LINE, bytes_of(&word), &[], listener.as_slice()),
+        None => socket::send(LAUNCHER_FD, bytes_of(&word), &[], listener.as_slice()),
     };
     listener.into_iter().for_each(close);
     told
@@ -267,10 +267,10 @@ fn report_ready() -> Answer<()> {
 /// Reports that the child is confined, and waits until the launcher has inspected it. From then on the
 /// launcher accepts only bytes, through a pipe that is attached to its answer.
 #[allow(dead_code, reason = "only Python imports ahead of time")]
-pub(crate) fn await_inspection() -> Answer<()> {
+pub(crate) fn await_inspection() -> SysResult<()> {
     report_ready()?;
-    let received = socket::receive(LINE, &mut [0; 8])?;
-    state().pipe = Some(*received.fds[..received.fds_len].first().ok_or(BAD_MESSAGE)?);
+    let received = socket::receive(LAUNCHER_FD, &mut [0; 8])?;
+    state().pipe = Some(*received.fds[..received.fds_len].first().ok_or(EBADMSG)?);
     Ok(())
 }
 
@@ -283,31 +283,31 @@ pub(crate) fn await_task() -> ChildTask {
         state().prefault();
     }
     let mut workdir = [0; 4_096];
-    let message = told.and_then(|()| socket::receive(LINE, &mut workdir));
+    let message = told.and_then(|()| socket::receive(LAUNCHER_FD, &mut workdir));
     match message {
         Ok(message) => match start_task(&message, &workdir[..message.bytes]) {
             Ok(task) => task,
             Err((step, why, detail)) => fail_task(step, why, detail),
         },
-        Err(GONE) => exit_now(0),
-        Err(why) => fail_task(BirthStep::Order, why, &[]),
+        Err(ESRCH) => exit_now(0),
+        Err(why) => fail_task(SetupStep::Order, why, &[]),
     }
 }
 
-type TaskError = (BirthStep, Refused, &'static [u8]);
+type TaskError = (SetupStep, RawErrno, &'static [u8]);
 
 /// Unpacks the files, then connects the streams. The socket to the launcher is closed last.
-fn start_task(message: &socket::Received, workdir: &[u8]) -> Result<ChildTask, TaskError> {
-    let failed = |step: BirthStep| move |why: Refused| (step, why, &[][..]);
+fn start_task(message: &socket::Packet, workdir: &[u8]) -> Result<ChildTask, TaskError> {
+    let failed = |step: SetupStep| move |why: RawErrno| (step, why, &[][..]);
     let fds = &message.fds[..message.fds_len];
-    let [payload, streams @ ..] = fds else { return Err((BirthStep::Order, BAD_MESSAGE, &[])) };
-    let payload = Payload::map(*payload).map_err(failed(BirthStep::Order))?;
-    let folder = open_dir(WORKSPACE).map_err(failed(BirthStep::Files))?;
-    payload.unpack(WORKSPACE_PLACE, folder).map_err(|file| (BirthStep::Files, file.why, file.path))?;
-    change_dir(workdir).map_err(failed(BirthStep::Workdir))?;
-    connect_streams(streams).map_err(failed(BirthStep::Stdio))?;
+    let [payload, streams @ ..] = fds else { return Err((SetupStep::Order, EBADMSG, &[])) };
+    let payload = Payload::map(*payload).map_err(failed(SetupStep::Order))?;
+    let folder = open_dir(WORKSPACE).map_err(failed(SetupStep::Files))?;
+    payload.unpack(WORKSPACE_PLACE, folder).map_err(|file| (SetupStep::Files, file.errno, file.path))?;
+    change_dir(workdir).map_err(failed(SetupStep::Workdir))?;
+    connect_streams(streams).map_err(failed(SetupStep::Stdio))?;
     fds.iter().chain([&folder]).chain(&state().pipe.take()).for_each(|fd| close(*fd));
-    let inbox = payload.entries().filter(|entry| entry.place == INBOX_PLACE);
+    let inbox = payload.entries().filter(|entry| entry.target == INBOX_PLACE);
     let arguments = inbox.last().map(|entry| entry.content);
     Ok(ChildTask { text: payload.text, code: code_of(payload), arguments })
 }
@@ -315,32 +315,32 @@ fn start_task(message: &socket::Received, workdir: &[u8]) -> Result<ChildTask, T
 fn code_of(payload: Payload<'static>) -> Option<&'static [u8]> {
     let source = payload.text.split(|byte| *byte == 0).next()?;
     let path = source.strip_prefix(WORKSPACE)?.strip_prefix(b"/")?;
-    let mut files = payload.entries().filter(|entry| entry.place == WORKSPACE_PLACE);
+    let mut files = payload.entries().filter(|entry| entry.target == WORKSPACE_PLACE);
     files.find(|entry| entry.path == path).map(|entry| entry.content)
 }
 
-fn open_dir(path: &[u8]) -> Answer<i32> {
+fn open_dir(path: &[u8]) -> SysResult<i32> {
     const AT_FDCWD: usize = -100_isize as usize;
     const O_PATH: usize = 0o10_000_000;
-    let name = Name::of(path)?;
+    let name = CPath::new(path)?;
     // SAFETY: the path ends in NUL and lives across the call.
-    unsafe { call(number::OPENAT, [AT_FDCWD, name.pointer(), O_PATH | O_CLOEXEC, 0, 0, 0]) }.map(|fd| fd as i32)
+    unsafe { syscall(number::OPENAT, [AT_FDCWD, name.pointer(), O_PATH | O_CLOEXEC, 0, 0, 0]) }.map(|fd| fd as i32)
 }
 
-fn change_dir(path: &[u8]) -> Answer<()> {
-    let name = Name::of(path)?;
+fn change_dir(path: &[u8]) -> SysResult<()> {
+    let name = CPath::new(path)?;
     // SAFETY: the path ends in NUL and lives across the call.
-    unsafe { call(number::CHDIR, [name.pointer(), 0, 0, 0, 0, 0]) }.map(drop)
+    unsafe { syscall(number::CHDIR, [name.pointer(), 0, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// Puts the standard streams at 0 to 2, and the result pipe at 3 if there is one.
-fn connect_streams(streams: &[i32]) -> Answer<()> {
+fn connect_streams(streams: &[i32]) -> SysResult<()> {
     for (at, stream) in streams.iter().enumerate() {
-        let flags = if at == LINE as usize { O_CLOEXEC } else { 0 };
-        plain(number::DUP3, &[*stream as usize, at, flags])?;
+        let flags = if at == LAUNCHER_FD as usize { O_CLOEXEC } else { 0 };
+        safe_syscall(number::DUP3, &[*stream as usize, at, flags])?;
     }
-    if streams.len() <= LINE as usize {
-        close(LINE);
+    if streams.len() <= LAUNCHER_FD as usize {
+        close(LAUNCHER_FD);
     }
     Ok(())
 }
@@ -359,9 +359,9 @@ pub(crate) fn pid() -> usize {
 
 /// Exits, and announces it to the launcher before the process's memory is torn down.
 pub(crate) fn announce_exit(status: usize) -> ! {
-    if plain(number::GETPID, &[]) == Ok(state().pid) {
+    if safe_syscall(number::GETPID, &[]) == Ok(state().pid) {
         // Returns only if there is no listener.
-        let _refused = plain(number::EXIT_GROUP, &[status & 0xff, LEAVING as usize]);
+        let _refused = safe_syscall(number::EXIT_GROUP, &[status & 0xff, EXIT_MAGIC as usize]);
     }
     exit_now(status & 0xff)
 }

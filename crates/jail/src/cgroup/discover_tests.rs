@@ -18,9 +18,9 @@ impl Tree {
         Tree(root)
     }
 
-    fn candidate(&self, evacuate: bool) -> Candidate {
+    fn candidate(&self, evacuate: bool) -> BaseCandidate {
         let folder = self.0.to_str().unwrap().to_owned();
-        Candidate { base: files::open_dir(CWD, &folder).unwrap(), folder, evacuate, refuge: None }
+        BaseCandidate { base: files::open_dir(CWD, &folder).unwrap(), folder, evacuate, refuge: None }
     }
 
     fn text(&self, file: &str) -> String {
@@ -35,18 +35,20 @@ impl Drop for Tree {
 }
 
 #[test]
-fn nothing_is_made_where_no_wanted_controller_is_offered() {
+fn nothing_is_created_if_no_requested_controller_is_available() {
     let tree = Tree::new("none", &[("cgroup.controllers", "hugetlb io\n"), ("cgroup.subtree_control", "")]);
-    let refused = furnish(Owner::me().unwrap(), tree.candidate(true), &Controller::ALL).unwrap_err();
+    let refused = create_place(LauncherIdentity::current().unwrap(), tree.candidate(true), &Controller::ALL)
+        .unwrap_err();
     assert!(matches!(refused, Obstacle::NotOffered { .. }));
     assert_eq!(fs::read_dir(&tree.0).unwrap().count(), 2);
 }
 
 #[test]
-fn a_controller_is_switched_on_where_it_is_off_and_the_others_are_reported() {
+fn available_controllers_are_enabled_and_others_reported() {
     let tree = Tree::new("one", &[("cgroup.controllers", "cpu memory\n"), ("cgroup.subtree_control", "")]);
     let wanted = [Controller::Memory, Controller::Pids];
-    let (place, lacking) = furnish(Owner::me().unwrap(), tree.candidate(false), &wanted).unwrap();
+    let (place, lacking) =
+        create_place(LauncherIdentity::current().unwrap(), tree.candidate(false), &wanted).unwrap();
     assert_eq!(tree.text("cgroup.subtree_control"), "+memory");
     // The new directory has no `cgroup.subtree_control`, which the kernel would have created: reported, not
     // ignored.
@@ -60,17 +62,19 @@ fn a_controller_is_switched_on_where_it_is_off_and_the_others_are_reported() {
 }
 
 #[test]
-fn strangers_are_never_moved() {
+fn foreign_processes_are_never_moved() {
     let procs = format!("{}\n1\n", std::process::id());
     let tree = Tree::new("busy", &[("cgroup.controllers", "memory"), ("cgroup.procs", &procs)]);
-    let refused = furnish(Owner::me().unwrap(), tree.candidate(true), &[Controller::Memory]).unwrap_err();
+    let refused =
+        create_place(LauncherIdentity::current().unwrap(), tree.candidate(true), &[Controller::Memory])
+            .unwrap_err();
     assert!(matches!(refused, Obstacle::Occupied { pids, .. } if pids == [1]));
     assert_eq!(fs::read_dir(&tree.0).unwrap().count(), 2, "nothing is left behind");
 }
 
 #[test]
-fn another_file_system_is_not_taken_for_a_group() {
+fn other_file_systems_are_rejected() {
     let tree = Tree::new("magic", &[]);
-    let refused = open_group(tree.0.to_str().unwrap(), Version::V2).unwrap_err();
-    assert_eq!(refused, Obstacle::OutOfSight);
+    let refused = open_group(tree.0.to_str().unwrap(), CgroupVersion::V2).unwrap_err();
+    assert_eq!(refused, Obstacle::NotVisible);
 }

@@ -14,47 +14,47 @@ use rustix::io::{Errno, Result, retry_on_intr};
 use super::Error;
 
 /// Maximum number of bytes read; more than the relevant part of any of these files.
-const SHORT: usize = 512;
+const MAX_READ_BYTES: usize = 512;
 
 /// One group's directory in one hierarchy: the parent's fd and the group's number below it.
 ///
 /// Addressing the group by number, without its own fd, saves a pool of ready groups one fd per v1 controller.
 #[derive(Clone, Copy)]
-pub(super) struct Slot<'a> {
+pub(super) struct GroupDir<'a> {
     pub(super) home: BorrowedFd<'a>,
     pub(super) number: &'a str,
-    pub(super) gauges: &'a Gauges,
+    pub(super) gauges: &'a OpenFiles,
 }
 
 /// Files of one group that are kept open because they are read or reset repeatedly.
 #[derive(Debug, Default)]
-pub(super) struct Gauges(RefCell<Vec<Gauge>>);
+pub(super) struct OpenFiles(RefCell<Vec<OpenFile>>);
 
 /// An open file: the fd of the group's parent, its name, and its open flags.
 #[derive(Debug)]
-struct Gauge {
+struct OpenFile {
     home: RawFd,
     file: &'static str,
     flags: OFlags,
     opened: OwnedFd,
 }
 
-impl Gauges {
+impl OpenFiles {
     fn with<T>(
         &self,
-        slot: Slot<'_>,
+        slot: GroupDir<'_>,
         file: &'static str,
         flags: OFlags,
         act: impl FnOnce(&OwnedFd) -> Result<T>,
     ) -> Result<T> {
         let mut gauges = self.0.borrow_mut();
         let home = slot.home.as_raw_fd();
-        let is_it = |gauge: &Gauge| gauge.home == home && gauge.file == file && gauge.flags == flags;
+        let is_it = |gauge: &OpenFile| gauge.home == home && gauge.file == file && gauge.flags == flags;
         let at = match gauges.iter().position(is_it) {
             Some(at) => at,
             None => {
                 let opened = open(slot.home, &slot.path(file), flags)?;
-                gauges.push(Gauge { home, file, flags, opened });
+                gauges.push(OpenFile { home, file, flags, opened });
                 gauges.len() - 1
             }
         };
@@ -62,13 +62,13 @@ impl Gauges {
     }
 }
 
-impl Slot<'_> {
+impl GroupDir<'_> {
     pub(super) fn write(self, file: &'static str, text: &str) -> std::result::Result<(), Error> {
         write(self.home, &self.path(file), text).map_err(|errno| Error::Write { file, errno })
     }
 
     /// Writes a setting that some kernels lack; succeeds if the file does not exist.
-    pub(super) fn write_if_there(self, file: &'static str, text: &str) -> std::result::Result<(), Error> {
+    pub(super) fn write_if_exists(self, file: &'static str, text: &str) -> std::result::Result<(), Error> {
         match self.write(file, text) {
             Err(Error::Write { errno: Errno::NOENT, .. }) => Ok(()),
             other => other,
@@ -81,14 +81,14 @@ impl Slot<'_> {
 
     /// Reads the beginning of a file, which contains everything needed here.
     pub(super) fn read(self, file: &'static str) -> Option<String> {
-        let mut bytes = [0; SHORT];
+        let mut bytes = [0; MAX_READ_BYTES];
         let read = |file: &OwnedFd| retry_on_intr(|| rustix::io::pread(file, &mut bytes, 0));
         let len = self.gauges.with(self, file, OFlags::RDONLY, read).ok()?;
         String::from_utf8(bytes[..len].to_vec()).ok()
     }
 
     /// Writes a setting that is reset after every run.
-    pub(super) fn set_back(self, file: &'static str, text: &str) -> Result<()> {
+    pub(super) fn reset(self, file: &'static str, text: &str) -> Result<()> {
         let write = |file: &OwnedFd| retry_on_intr(|| rustix::io::pwrite(file, text.as_bytes(), 0));
         self.gauges.with(self, file, OFlags::WRONLY, write).map(drop)
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::parse::Version;
-use super::place::Place;
+use super::launcher_dir::LauncherDir;
+use super::parse::CgroupVersion;
 use super::{Controller, Error, Group, Hierarchy, owner, v2};
 
 /// The separate hierarchy in which groups can be frozen, if none of those with limits can freeze.
 #[derive(Debug, Default)]
 pub(super) struct Freezer {
-    pub(super) place: Option<Arc<Place>>,
+    pub(super) place: Option<Arc<LauncherDir>>,
     /// The reason why groups cannot be frozen.
     pub(super) obstacle: Option<String>,
     /// Directories of dead launchers there.
@@ -23,27 +23,27 @@ impl Freezer {
     /// Kills and removes what dead launchers left.
     pub(super) fn sweep(&mut self) {
         if let Some(place) = &self.place {
-            self.abandoned.retain(|name| !owner::remove_abandoned(place.base.as_fd(), name));
+            self.abandoned.retain(|name| !owner::remove_abandoned(place.parent.as_fd(), name));
         }
     }
 }
 
 impl Hierarchy {
     /// Returns the reason why no group can be frozen, or `None` if groups can.
-    pub fn no_freezer(&self) -> Option<String> {
+    pub fn freezer_obstacle(&self) -> Option<String> {
         self.freezer.obstacle.clone()
     }
 
     /// Creates a group for the jail of a sandbox: it can be frozen, and a process in it that runs out of
     /// memory is killed alone. `None` if this host has no cgroups at all.
-    pub fn create_living(&self) -> Result<Option<Group>, Error> {
+    pub fn create_for_sandbox(&self) -> Result<Option<Group>, Error> {
         if self.places.is_empty() && self.freezer.place.is_none() {
             return Ok(None);
         }
         let mut group = self.make(1)?;
-        group.let_others_live()?;
+        group.disable_group_kill()?;
         if let Some(place) = &self.freezer.place {
-            group.freezer = Some(Arc::clone(place));
+            group.freezer_place = Some(Arc::clone(place));
             group.open_in(place)?;
         }
         Ok(Some(group))
@@ -52,13 +52,15 @@ impl Hierarchy {
 
 impl Group {
     /// Returns every hierarchy in which the group has a directory.
-    pub(super) fn everywhere(&self) -> impl Iterator<Item = &Place> {
-        self.places.iter().chain(self.freezer.as_deref())
+    pub(super) fn all_places(&self) -> impl Iterator<Item = &LauncherDir> {
+        self.places.iter().chain(self.freezer_place.as_deref())
     }
 
-    fn let_others_live(&self) -> Result<(), Error> {
-        match self.with(Controller::Memory) {
-            Some(place) if place.version == Version::V2 => v2::let_others_live(place.slot(self)),
+    fn disable_group_kill(&self) -> Result<(), Error> {
+        match self.place_with(Controller::Memory) {
+            Some(place) if place.version == CgroupVersion::V2 => {
+                v2::disable_group_kill(place.group_dir(self))
+            }
             _ => Ok(()),
         }
     }
@@ -66,21 +68,21 @@ impl Group {
     /// Requests that all its processes freeze or thaw. This takes time; see [`Group::is_frozen`].
     pub fn set_frozen(&self, frozen: bool) -> Result<(), Error> {
         let unable = Error::Open { file: "freezer", errno: Errno::NOSYS };
-        self.everywhere().find(|place| place.can_freeze()).ok_or(unable)?.freeze(self, frozen)
+        self.all_places().find(|place| place.can_freeze()).ok_or(unable)?.freeze(self, frozen)
     }
 
     /// Returns whether all its processes are frozen.
     pub fn is_frozen(&self) -> bool {
-        self.everywhere().find(|place| place.can_freeze()).is_some_and(|place| place.is_frozen(self))
+        self.all_places().find(|place| place.can_freeze()).is_some_and(|place| place.is_frozen(self))
     }
 
     /// Returns whether it contains exactly one thread that is not ours; `false` if threads are not counted.
     pub fn has_one_thread(&self) -> bool {
-        self.processes() == Some(u64::from(self.ours) + 1)
+        self.process_count() == Some(u64::from(self.own_processes) + 1)
     }
 
     /// Returns the current number of processes and threads.
-    pub fn processes(&self) -> Option<u64> {
-        self.with(Controller::Pids).and_then(|place| place.slot(self).number_in("pids.current"))
+    pub fn process_count(&self) -> Option<u64> {
+        self.place_with(Controller::Pids).and_then(|place| place.group_dir(self).number_in("pids.current"))
     }
 }

@@ -46,7 +46,7 @@ fn members(home: BorrowedFd<'_>, group: &str) -> Vec<i32> {
 impl Group {
     /// Returns the processes in the group.
     pub fn members(&self) -> Vec<i32> {
-        let home = self.everywhere().next().map(|place| std::os::fd::AsFd::as_fd(&place.home));
+        let home = self.all_places().next().map(|place| std::os::fd::AsFd::as_fd(&place.dir));
         home.map(|home| members(home, &self.number)).unwrap_or_default()
     }
 
@@ -63,8 +63,8 @@ impl Group {
 
     /// Kills all processes in the group.
     pub fn kill(&self) {
-        for place in self.everywhere() {
-            kill_members(std::os::fd::AsFd::as_fd(&place.home), &self.number);
+        for place in self.all_places() {
+            kill_members(std::os::fd::AsFd::as_fd(&place.dir), &self.number);
         }
     }
 }

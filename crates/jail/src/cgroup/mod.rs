@@ -20,13 +20,13 @@ mod discover;
 mod files;
 mod freezer;
 mod kill;
+mod launcher_dir;
 mod obstacle;
 mod owner;
 mod parse;
-mod place;
 #[cfg(test)]
 mod tests;
-mod together;
+mod total_memory;
 mod v1;
 mod v2;
 
@@ -42,13 +42,13 @@ use rustix::fs::{Mode, mkdirat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-pub use owner::started;
-pub use together::MemoryEvents;
+pub use owner::process_start_time;
+pub use total_memory::MemoryEvents;
 
-use files::Gauges;
+use files::OpenFiles;
 use freezer::Freezer;
-use parse::Version;
-use place::Place;
+use launcher_dir::LauncherDir;
+use parse::CgroupVersion;
 
 /// A resource controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -79,11 +79,11 @@ impl fmt::Display for Controller {
 
 const CPU_PERIOD_US: u64 = 100_000;
 /// Smallest quota that the kernel accepts.
-const SMALLEST_CPU_QUOTA_US: u64 = 1_000;
+const MIN_CPU_QUOTA_US: u64 = 1_000;
 
 /// Limits of one group. Admission has checked their bounds; here they are written as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct GroupLimits {
     /// Memory, in bytes.
     pub memory_bytes: u64,
     /// CPU share in thousandths of a core. The kernel accepts no less than 10.
@@ -92,7 +92,7 @@ pub struct Limits {
     pub pids: u32,
 }
 
-impl Limits {
+impl GroupLimits {
     fn cpu_quota_us(&self) -> u64 {
         u64::from(self.cpu_millis) * CPU_PERIOD_US / 1000
     }
@@ -100,7 +100,7 @@ impl Limits {
 
 /// Usage of a group so far. Figures that this kernel does not provide are absent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct GroupUsage {
     /// CPU time of all processes, running and ended.
     pub cpu: Option<Duration>,
     /// Peak memory usage.
@@ -111,7 +111,7 @@ pub struct Usage {
 
 /// A controller that cannot be used here, with the reason and a remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
+pub struct MissingController {
     /// The missing controller.
     pub controller: Controller,
     /// Why it cannot be used.
@@ -152,10 +152,10 @@ pub enum Error {
 /// Its directories are removed when it and all its groups have been dropped.
 #[derive(Debug)]
 pub struct Hierarchy {
-    places: Arc<Vec<Place>>,
-    made: AtomicU64,
+    places: Arc<Vec<LauncherDir>>,
+    next_number: AtomicU64,
     /// Recycled groups, with the time since when they have been unused.
-    free: RefCell<VecDeque<(Instant, Group)>>,
+    reusable: RefCell<VecDeque<(Instant, Group)>>,
     /// Directories of dead launchers in which processes were still dying, with the index of the place beside
     /// each.
     abandoned: Vec<(usize, String)>,
@@ -163,26 +163,26 @@ pub struct Hierarchy {
     retry: (Instant, Duration),
     freezer: Freezer,
     /// Memory limit of all groups together.
-    memory_for_all: Cell<Option<u64>>,
+    total_memory_limit: Cell<Option<u64>>,
 }
 
 /// First and longest delay between sweeps: a process left by a dead launcher may never die.
-const FIRST_RETRY: Duration = Duration::from_millis(10);
-const LAST_RETRY: Duration = Duration::from_secs(10);
+const MIN_SWEEP_DELAY: Duration = Duration::from_millis(10);
+const MAX_SWEEP_DELAY: Duration = Duration::from_secs(10);
 
 impl Hierarchy {
     /// Finds where groups can be created, and removes what dead launchers left there. Never fails:
     /// controllers that cannot be used are returned in the list.
-    pub fn discover() -> (Hierarchy, Vec<Missing>) {
-        let discover::Found { places, missing, abandoned, freezer } = discover::discover();
+    pub fn discover() -> (Hierarchy, Vec<MissingController>) {
+        let discover::Discovery { places, missing, abandoned, freezer } = discover::discover();
         let mut hierarchy = Hierarchy {
             places: Arc::new(places),
-            made: AtomicU64::new(0),
-            free: RefCell::default(),
+            next_number: AtomicU64::new(0),
+            reusable: RefCell::default(),
             abandoned,
-            retry: (Instant::now(), FIRST_RETRY),
+            retry: (Instant::now(), MIN_SWEEP_DELAY),
             freezer,
-            memory_for_all: Cell::new(None),
+            total_memory_limit: Cell::new(None),
         };
         hierarchy.sweep();
         (hierarchy, missing)
@@ -203,9 +203,9 @@ impl Hierarchy {
             return;
         }
         let places = &self.places;
-        self.abandoned.retain(|(place, name)| !owner::remove_abandoned(places[*place].base.as_fd(), name));
+        self.abandoned.retain(|(place, name)| !owner::remove_abandoned(places[*place].parent.as_fd(), name));
         self.freezer.sweep();
-        self.retry = (now + pause, (pause * 2).min(LAST_RETRY));
+        self.retry = (now + pause, (pause * 2).min(MAX_SWEEP_DELAY));
     }
 
     /// Returns when [`Hierarchy::sweep`] is due next; `None` if nothing of dead launchers is left.
@@ -218,28 +218,28 @@ impl Hierarchy {
     /// earlier use, or a new one. `ours` is the number of processes in it that belong to us, not to the
     /// program.
     pub fn create(&self, ours: u32) -> Result<Group, Error> {
-        match self.rested(ours) {
+        match self.take_reusable(ours) {
             Some(group) => Ok(group),
             None => self.make(ours),
         }
     }
 
     fn make(&self, ours: u32) -> Result<Group, Error> {
-        let number = self.made.fetch_add(1, Ordering::Relaxed).to_string();
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed).to_string();
         let places = Arc::clone(&self.places);
         // From here on, dropping the group removes the directories created so far if a later step fails.
         let mut group = Group {
             places,
             number,
-            ours,
-            doors: Vec::new(),
-            newer_doors: Box::default(),
-            folder: None,
-            oom: None,
+            own_processes: ours,
+            v1_join_fds: Vec::new(),
+            v2_join_fds: Box::default(),
+            v2_dir: None,
+            oom_eventfd: None,
             removed: false,
-            freezer: None,
-            gauges: Box::default(),
-            account: Box::default(),
+            freezer_place: None,
+            open_files: Box::default(),
+            cache: Box::default(),
         };
         for place in self.places.iter() {
             group.open_in(place)?;
@@ -249,10 +249,10 @@ impl Hierarchy {
 
     /// Recycles a group that its run no longer needs, or removes it if it shows traces of use. Returns the
     /// group if a process in it is still dying, to be tried again later.
-    pub fn take_back(&self, group: Group) -> Result<(), Group> {
-        let plain = group.freezer.is_none();
-        if plain && self.free.borrow().len() < MOST_FREE && group.is_as_good_as_new() {
-            self.free.borrow_mut().push_back((Instant::now(), group));
+    pub fn recycle(&self, group: Group) -> Result<(), Group> {
+        let plain = group.freezer_place.is_none();
+        if plain && self.reusable.borrow().len() < MAX_REUSABLE && group.is_reusable() {
+            self.reusable.borrow_mut().push_back((Instant::now(), group));
             return Ok(());
         }
         group.remove()
@@ -260,48 +260,48 @@ impl Hierarchy {
 
     /// Returns a recycled group that has been unused for a whole CPU period, so that the CPU time used by the
     /// last run does not count against the next one.
-    fn rested(&self, ours: u32) -> Option<Group> {
-        let mut free = self.free.borrow_mut();
+    fn take_reusable(&self, ours: u32) -> Option<Group> {
+        let mut free = self.reusable.borrow_mut();
         let rest = Duration::from_micros(CPU_PERIOD_US);
-        let fits = |(since, group): &(Instant, Group)| group.ours == ours && since.elapsed() >= rest;
+        let fits = |(since, group): &(Instant, Group)| group.own_processes == ours && since.elapsed() >= rest;
         let at = free.iter().position(fits)?;
         free.remove(at).map(|(_, group)| group)
     }
 
     /// Removes all recycled groups.
-    pub fn forget_free(&self) {
-        self.free.borrow_mut().clear();
+    pub fn clear_reusable(&self) {
+        self.reusable.borrow_mut().clear();
     }
 }
 
 /// Maximum number of recycled groups.
-const MOST_FREE: usize = 32;
+const MAX_REUSABLE: usize = 32;
 /// Memory that the kernel may still charge to an empty group.
-const REMAINS_BYTES: u64 = 2 << 20;
+const MAX_RESIDUE_BYTES: u64 = 2 << 20;
 
 /// A cgroup with limits and counters for one run. Dropping it removes it if it is empty.
 #[derive(Debug)]
 pub struct Group {
-    places: Arc<Vec<Place>>,
+    places: Arc<Vec<LauncherDir>>,
     number: String,
     /// Number of processes in every run that belong to us.
-    ours: u32,
-    doors: Vec<OwnedFd>,
-    newer_doors: Box<OnceCell<Vec<OwnedFd>>>,
-    folder: Option<OwnedFd>,
-    oom: Option<OwnedFd>,
+    own_processes: u32,
+    v1_join_fds: Vec<OwnedFd>,
+    v2_join_fds: Box<OnceCell<Vec<OwnedFd>>>,
+    v2_dir: Option<OwnedFd>,
+    oom_eventfd: Option<OwnedFd>,
     removed: bool,
     /// A separate hierarchy in which it can be frozen.
-    freezer: Option<Arc<Place>>,
-    gauges: Box<Gauges>,
-    account: Box<Account>,
+    freezer_place: Option<Arc<LauncherDir>>,
+    open_files: Box<OpenFiles>,
+    cache: Box<GroupCache>,
 }
 
 /// State of a group that is known without asking the kernel.
 #[derive(Debug, Default)]
-struct Account {
+struct GroupCache {
     /// The limits that are currently set.
-    limits: Cell<Option<Limits>>,
+    limits: Cell<Option<GroupLimits>>,
     /// v1: how often the kernel reported that this group, or all groups together, ran out of memory.
     announced_ooms: Cell<u64>,
     /// The memory events before the current run.
@@ -309,154 +309,159 @@ struct Account {
 }
 
 impl Group {
-    fn open_in(&mut self, place: &Place) -> Result<(), Error> {
-        mkdirat(&place.home, &self.number, Mode::from(0o755)).map_err(|errno| Error::Make { errno })?;
-        place.furnish(self)?;
+    fn open_in(&mut self, place: &LauncherDir) -> Result<(), Error> {
+        mkdirat(&place.dir, &self.number, Mode::from(0o755)).map_err(|errno| Error::Make { errno })?;
+        place.apply_defaults(self)?;
         match place.version {
-            Version::V1 => {
-                let door = v1::door(place.slot(self))?;
-                self.doors.push(door);
+            CgroupVersion::V1 => {
+                let door = v1::open_join_file(place.group_dir(self))?;
+                self.v1_join_fds.push(door);
                 if place.has(Controller::Memory) {
-                    self.oom = v1::oom_event(place.slot(self))?;
+                    self.oom_eventfd = v1::oom_event(place.group_dir(self))?;
                 }
             }
-            Version::V2 => {
-                let folder = files::open_dir(place.home.as_fd(), &self.number);
-                self.folder = Some(folder.map_err(|errno| Error::Make { errno })?);
+            CgroupVersion::V2 => {
+                let folder = files::open_dir(place.dir.as_fd(), &self.number);
+                self.v2_dir = Some(folder.map_err(|errno| Error::Make { errno })?);
             }
         }
         Ok(())
     }
 
     /// Sets the limits of the run. The group must be empty.
-    pub fn set_limits(&self, limits: &Limits) -> Result<(), Error> {
-        self.begin_memory_events();
-        if self.account.limits.get() == Some(*limits) {
+    pub fn set_limits(&self, limits: &GroupLimits) -> Result<(), Error> {
+        self.reset_memory_events();
+        if self.cache.limits.get() == Some(*limits) {
             return Ok(());
         }
-        self.account.limits.set(None);
+        self.cache.limits.set(None);
         let limited = self.limit(limits);
-        self.account.limits.set(limited.is_ok().then_some(*limits));
+        self.cache.limits.set(limited.is_ok().then_some(*limits));
         limited
     }
 
-    fn limit(&self, limits: &Limits) -> Result<(), Error> {
-        self.places.iter().try_for_each(|place| place.limit(self, limits))
+    fn limit(&self, limits: &GroupLimits) -> Result<(), Error> {
+        self.places.iter().try_for_each(|place| place.set_limits(self, limits))
     }
 
     /// v1: files to each of which a process writes `0` to join. Empty if there is only v2.
-    pub fn join_fds(&self) -> &[OwnedFd] {
-        &self.doors
+    pub fn v1_join_fds(&self) -> &[OwnedFd] {
+        &self.v1_join_fds
     }
 
     /// v2: the directory to pass to `clone3` with `CLONE_INTO_CGROUP`. `None` if there is only v1.
-    pub fn clone_into(&self) -> Option<BorrowedFd<'_>> {
-        self.folder.as_ref().map(AsFd::as_fd)
+    pub fn v2_dir_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.v2_dir.as_ref().map(AsFd::as_fd)
     }
 
     /// Returns the join fds of both versions, for a process of ours that the launcher did not clone: it
     /// writes `0` to each.
-    pub fn doors(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
-        Ok(self.doors.iter().map(AsFd::as_fd).chain(self.newer_doors()?))
+    pub fn join_fds(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
+        Ok(self.v1_join_fds.iter().map(AsFd::as_fd).chain(self.v2_join_fds()?))
     }
 
     /// v2: files to which the launcher or a builder writes a process id to move that process into the group.
-    pub fn newer_doors(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
-        if self.newer_doors.get().is_none() {
-            let newer = self.places.iter().filter(|place| place.version == Version::V2);
-            let opened = newer.map(|place| v2::door(place.slot(self))).collect::<Result<Vec<_>, _>>()?;
-            let _first = self.newer_doors.set(opened);
+    pub fn v2_join_fds(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
+        if self.v2_join_fds.get().is_none() {
+            let newer = self.places.iter().filter(|place| place.version == CgroupVersion::V2);
+            let opened = newer
+                .map(|place| v2::open_join_file(place.group_dir(self)))
+                .collect::<Result<Vec<_>, _>>()?;
+            let _first = self.v2_join_fds.set(opened);
         }
-        Ok(self.newer_doors.get().into_iter().flatten().map(AsFd::as_fd))
+        Ok(self.v2_join_fds.get().into_iter().flatten().map(AsFd::as_fd))
     }
 
     /// v1: files to which a process of this user writes `0` to join, opened as that user. The kernel checks
     /// who opened the file, so these cannot move other users' processes; files opened by root could move
     /// every process of the host.
-    pub(crate) fn doors_as(&self, uid: u32) -> Result<Vec<OwnedFd>, Error> {
+    pub(crate) fn v1_join_fds_as(&self, uid: u32) -> Result<Vec<OwnedFd>, Error> {
         let own = rustix::process::geteuid().as_raw();
         let acted = |errno| Error::Open { file: "tasks", errno };
-        crate::sys::act_as(uid).map_err(acted)?;
-        let older = self.places.iter().filter(|place| place.version == Version::V1);
-        let opened = older.map(|place| v1::door(place.slot(self))).collect();
-        crate::sys::act_as(own).map_err(acted)?;
+        crate::sys::set_effective_uid(uid).map_err(acted)?;
+        let older = self.places.iter().filter(|place| place.version == CgroupVersion::V1);
+        let opened = older.map(|place| v1::open_join_file(place.group_dir(self))).collect();
+        crate::sys::set_effective_uid(own).map_err(acted)?;
         opened
     }
 
     /// Returns the suffix of the group's path in each hierarchy, as shown in `/proc/PID/cgroup`.
-    pub(crate) fn paths(&self) -> Vec<String> {
+    pub(crate) fn path_suffixes(&self) -> Vec<String> {
         self.places.iter().map(|place| format!("/{}/{}", place.name, self.number)).collect()
     }
 
     /// Returns the memory in use now.
-    pub fn memory(&self) -> Option<u64> {
-        let place = self.with(Controller::Memory)?;
-        place.slot(self).number_in(place::memory_file(place.version))
+    pub fn memory_in_use(&self) -> Option<u64> {
+        let place = self.place_with(Controller::Memory)?;
+        place.group_dir(self).number_in(launcher_dir::memory_usage_file(place.version))
     }
 
     /// v1: an eventfd that becomes readable when the group runs out of memory, so that its other processes
     /// can be killed. `None` on v2, where the kernel kills the whole group.
     pub fn oom_event(&self) -> Option<BorrowedFd<'_>> {
-        self.oom.as_ref().map(AsFd::as_fd)
+        self.oom_eventfd.as_ref().map(AsFd::as_fd)
     }
 
     /// v1: returns how often this group, or all groups together, ran out of memory, and resets the eventfd.
     pub fn drain_oom_event(&self) -> Option<u64> {
-        let new = files::drain_event(self.oom.as_ref()?);
-        self.account.announced_ooms.set(self.account.announced_ooms.get() + new);
-        Some(self.account.announced_ooms.get())
+        let new = files::drain_event(self.oom_eventfd.as_ref()?);
+        self.cache.announced_ooms.set(self.cache.announced_ooms.get() + new);
+        Some(self.cache.announced_ooms.get())
     }
 
     /// Returns how many processes were killed because memory ran out.
     pub fn oom_kills(&self) -> u64 {
-        self.with(Controller::Memory).and_then(|place| place.oom_kills(self)).unwrap_or(0)
+        self.place_with(Controller::Memory).and_then(|place| place.oom_kills(self)).unwrap_or(0)
     }
 
     /// Returns how often a new process or thread was refused.
     pub fn forks_refused(&self) -> u64 {
-        let place = self.with(Controller::Pids);
-        place.and_then(|place| place.slot(self).value_in("pids.events", "max")).unwrap_or(0)
+        let place = self.place_with(Controller::Pids);
+        place.and_then(|place| place.group_dir(self).value_in("pids.events", "max")).unwrap_or(0)
     }
 
     /// Returns the usage of the group so far.
-    pub fn usage(&self) -> Usage {
-        Usage {
+    pub fn usage(&self) -> GroupUsage {
+        GroupUsage {
             cpu: self.places.iter().find_map(|place| place.cpu_time(self)),
-            peak_memory_bytes: self.with(Controller::Memory).and_then(|place| place.peak_memory(self)),
+            peak_memory_bytes: self.place_with(Controller::Memory).and_then(|place| place.peak_memory(self)),
             peak_processes: self
-                .with(Controller::Pids)
-                .and_then(|place| place.slot(self).number_in("pids.peak")),
+                .place_with(Controller::Pids)
+                .and_then(|place| place.group_dir(self).number_in("pids.peak")),
         }
     }
 
     /// Returns whether another run can use the group without seeing traces of this one. Some counters cannot
     /// be reset, so they must be unchanged. Only v1 allows resetting the rest, and only there is creating a
     /// group expensive.
-    fn is_as_good_as_new(&self) -> bool {
-        let older = self.places.iter().all(|place| place.version == Version::V1);
+    fn is_reusable(&self) -> bool {
+        let older = self.places.iter().all(|place| place.version == CgroupVersion::V1);
         let usage = self.usage();
-        let fewest = u64::from(self.ours) + 1;
+        let fewest = u64::from(self.own_processes) + 1;
         let quiet = usage.peak_processes.is_none_or(|peak| peak <= fewest)
             && self.oom_kills() == 0
             && self.forks_refused() == 0;
         older
             && quiet
-            && self.is_deserted()
-            && self.memory().is_none_or(|bytes| bytes < REMAINS_BYTES)
-            && self.with(Controller::Memory).is_none_or(|place| v1::forget_peak(place.slot(self)).is_ok())
+            && self.has_no_processes()
+            && self.memory_in_use().is_none_or(|bytes| bytes < MAX_RESIDUE_BYTES)
+            && self
+                .place_with(Controller::Memory)
+                .is_none_or(|place| v1::reset_peak_memory(place.group_dir(self)).is_ok())
     }
 
     /// Returns whether no process is left, like [`Group::is_empty`] but cheaper where processes are counted:
     /// a run's processes are in all hierarchies or in none.
-    fn is_deserted(&self) -> bool {
-        let counted =
-            self.with(Controller::Pids).and_then(|place| place.slot(self).number_in("pids.current"));
+    fn has_no_processes(&self) -> bool {
+        let counted = self
+            .place_with(Controller::Pids)
+            .and_then(|place| place.group_dir(self).number_in("pids.current"));
         counted.map_or_else(|| self.is_empty(), |count| count == 0)
     }
 
     /// Returns whether no process is left in the group.
     pub fn is_empty(&self) -> bool {
-        self.everywhere().all(|place| place.is_empty(self))
+        self.all_places().all(|place| place.is_empty(self))
     }
 
     /// Removes the group. Returns it if a process in it is still dying, to be tried again later.
@@ -465,20 +470,20 @@ impl Group {
     }
 
     fn remove_folders(&mut self) -> bool {
-        let gone = |place: &Place| owner::remove_folder(place.home.as_fd(), &self.number);
+        let gone = |place: &LauncherDir| owner::remove_folder(place.dir.as_fd(), &self.number);
         // Not `all`, which would stop at the first busy directory.
-        self.removed = self.everywhere().filter(|place| !gone(place)).count() == 0;
+        self.removed = self.all_places().filter(|place| !gone(place)).count() == 0;
         self.removed
     }
 
-    fn with(&self, controller: Controller) -> Option<&Place> {
+    fn place_with(&self, controller: Controller) -> Option<&LauncherDir> {
         self.places.iter().find(|place| place.has(controller))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if !self.removed && self.everywhere().all(Place::is_ours) {
+        if !self.removed && self.all_places().all(LauncherDir::was_created_here) {
             self.remove_folders();
         }
     }

@@ -4,8 +4,8 @@ use std::fmt::Display;
 
 use rustix::io::Errno;
 
-use super::parse::Version;
-use super::{Controller, Missing};
+use super::parse::CgroupVersion;
+use super::{Controller, MissingController};
 
 /// A reason why a group with this limit cannot be created. Directories are named as an administrator of the
 /// host sees them.
@@ -15,7 +15,7 @@ pub(super) enum Obstacle {
     NoProc,
     NotMounted,
     /// The hierarchy is mounted, but the part that contains this process is not visible.
-    OutOfSight,
+    NotVisible,
     ReadOnly {
         folder: String,
     },
@@ -46,7 +46,7 @@ pub(super) enum Obstacle {
 
 /// Properties of the environment that remedies depend on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Setting {
+pub(super) struct HostTraits {
     pub(super) root: bool,
     pub(super) systemd: bool,
     pub(super) container: bool,
@@ -62,8 +62,13 @@ impl Obstacle {
         }
     }
 
-    pub(super) fn missing(&self, controller: Controller, version: Version, setting: Setting) -> Missing {
-        Missing {
+    pub(super) fn missing(
+        &self,
+        controller: Controller,
+        version: CgroupVersion,
+        setting: HostTraits,
+    ) -> MissingController {
+        MissingController {
             controller,
             reason: self.reason(controller),
             remedy: self.remedy(controller, version, setting),
@@ -77,7 +82,7 @@ impl Obstacle {
             Obstacle::NotMounted => {
                 format!("no cgroup file system with the {controller} controller is mounted")
             }
-            Obstacle::OutOfSight => {
+            Obstacle::NotVisible => {
                 format!(
                     "the {controller} hierarchy is mounted, but the part with this process is not visible"
                 )
@@ -88,7 +93,10 @@ impl Obstacle {
                 format!("the {controller} controller is not in {folder}/cgroup.controllers")
             }
             Obstacle::Occupied { folder, pids } => {
-                format!("{folder} also contains processes that do not belong to belljar: {}", some(pids))
+                format!(
+                    "{folder} also contains processes that do not belong to belljar: {}",
+                    format_pids(pids)
+                )
             }
             Obstacle::SharedWithCpuset => {
                 format!("the {controller} controller shares its v1 hierarchy with cpuset")
@@ -98,16 +106,16 @@ impl Obstacle {
         }
     }
 
-    fn remedy(&self, controller: Controller, version: Version, setting: Setting) -> String {
+    fn remedy(&self, controller: Controller, version: CgroupVersion, setting: HostTraits) -> String {
         match self {
             Obstacle::NoProc => "mount -t proc proc /proc".to_owned(),
             Obstacle::ReadOnly { .. } if setting.container => container_remedy(version),
-            Obstacle::NotMounted | Obstacle::OutOfSight if setting.container => container_remedy(version),
-            Obstacle::NotMounted | Obstacle::OutOfSight => mount_command(controller, version),
+            Obstacle::NotMounted | Obstacle::NotVisible if setting.container => container_remedy(version),
+            Obstacle::NotMounted | Obstacle::NotVisible => mount_command(controller, version),
             Obstacle::ReadOnly { folder } => {
                 format!("remount the cgroup file system that holds {folder} read-write")
             }
-            Obstacle::NotOffered { above, .. } => hand_down(controller, above.as_deref(), setting),
+            Obstacle::NotOffered { above, .. } => delegation_remedy(controller, above.as_deref(), setting),
             Obstacle::NoSuchLimit { .. } => match controller {
                 Controller::Cpu => "use a kernel built with CONFIG_CFS_BANDWIDTH".to_owned(),
                 Controller::Memory | Controller::Pids => "use a kernel that has this limit".to_owned(),
@@ -116,54 +124,56 @@ impl Obstacle {
                 format!("mount {controller} separately from cpuset, or boot with cgroup v2")
             }
             Obstacle::Denied { .. } | Obstacle::Occupied { .. } | Obstacle::Failed { .. } => {
-                own_group(version, setting)
+                own_group_remedy(version, setting)
             }
         }
     }
 }
 
 /// Returns how to get a cgroup without other processes in it.
-fn own_group(version: Version, setting: Setting) -> String {
+fn own_group_remedy(version: CgroupVersion, setting: HostTraits) -> String {
     match version {
-        Version::V1 if setting.root => container_remedy(version),
-        Version::V1 => "run belljar as root: cgroup v1 cannot be delegated safely to a user".to_owned(),
-        Version::V2 if setting.container => {
+        CgroupVersion::V1 if setting.root => container_remedy(version),
+        CgroupVersion::V1 => "run belljar as root: cgroup v1 cannot be delegated safely to a user".to_owned(),
+        CgroupVersion::V2 if setting.container => {
             format!(
                 "make belljar the container's command, without a shell around it, and {}",
                 container_remedy(version)
             )
         }
-        Version::V2 if setting.systemd && setting.root => {
+        CgroupVersion::V2 if setting.systemd && setting.root => {
             "systemd-run --scope -p Delegate=yes -- belljar …".to_owned()
         }
-        Version::V2 if setting.systemd => {
+        CgroupVersion::V2 if setting.systemd => {
             "systemd-run --user --scope -p Delegate=yes -- belljar …".to_owned()
         }
-        Version::V2 => "run belljar as root, or in an empty cgroup whose directory this user owns".to_owned(),
+        CgroupVersion::V2 => {
+            "run belljar as root, or in an empty cgroup whose directory this user owns".to_owned()
+        }
     }
 }
 
-fn container_remedy(version: Version) -> String {
+fn container_remedy(version: CgroupVersion) -> String {
     match version {
-        Version::V1 => "start the container with --privileged, or with -v /sys/fs/cgroup:/sys/fs/cgroup:rw",
-        Version::V2 => {
+        CgroupVersion::V1 => "start the container with --privileged, or with -v /sys/fs/cgroup:/sys/fs/cgroup:rw",
+        CgroupVersion::V2 => {
             "start the container with --cgroupns=private -v /sys/fs/cgroup:/sys/fs/cgroup:rw, or with --privileged"
         }
     }
     .to_owned()
 }
 
-fn mount_command(controller: Controller, version: Version) -> String {
+fn mount_command(controller: Controller, version: CgroupVersion) -> String {
     match version {
-        Version::V1 => format!(
+        CgroupVersion::V1 => format!(
             "mkdir -p /sys/fs/cgroup/{controller} && mount -t cgroup -o {controller} cgroup /sys/fs/cgroup/{controller}"
         ),
-        Version::V2 => "mount -t cgroup2 cgroup2 /sys/fs/cgroup".to_owned(),
+        CgroupVersion::V2 => "mount -t cgroup2 cgroup2 /sys/fs/cgroup".to_owned(),
     }
 }
 
 /// Returns how to delegate a controller from the parent group; for the topmost visible group, from outside.
-fn hand_down(controller: Controller, above: Option<&str>, setting: Setting) -> String {
+fn delegation_remedy(controller: Controller, above: Option<&str>, setting: HostTraits) -> String {
     match above {
         Some(_) if setting.systemd && !setting.root => {
             "sudo systemctl edit user@.service, add [Service] Delegate=memory pids cpu, and log in again"
@@ -180,7 +190,7 @@ fn hand_down(controller: Controller, above: Option<&str>, setting: Setting) -> S
 }
 
 /// Formats the first few pids.
-fn some(pids: &[u32]) -> String {
+fn format_pids(pids: &[u32]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
     let more = if pids.len() > SHOWN { " …" } else { "" };
@@ -191,44 +201,50 @@ fn some(pids: &[u32]) -> String {
 mod tests {
     use super::*;
 
-    const USER: Setting = Setting { root: false, systemd: true, container: false };
+    const USER: HostTraits = HostTraits { root: false, systemd: true, container: false };
 
     #[test]
-    fn a_user_is_told_how_to_delegate_on_v2_and_to_be_root_on_v1() {
+    fn user_remedy_is_delegation_on_v2_and_root_on_v1() {
         let denied = Obstacle::failed("/sys/fs/cgroup/a", "x", Errno::ACCESS);
-        let v2 = denied.missing(Controller::Memory, Version::V2, USER);
+        let v2 = denied.missing(Controller::Memory, CgroupVersion::V2, USER);
         assert_eq!(v2.reason, "/sys/fs/cgroup/a is not writable by this user");
         assert_eq!(v2.remedy, "systemd-run --user --scope -p Delegate=yes -- belljar …");
         assert!(
-            denied.missing(Controller::Memory, Version::V1, USER).remedy.starts_with("run belljar as root")
+            denied
+                .missing(Controller::Memory, CgroupVersion::V1, USER)
+                .remedy
+                .starts_with("run belljar as root")
         );
     }
 
     #[test]
-    fn a_container_is_told_its_flags() {
-        let container = Setting { root: true, systemd: false, container: true };
+    fn container_remedy_names_its_flags() {
+        let container = HostTraits { root: true, systemd: false, container: true };
         let read_only = Obstacle::failed("/sys/fs/cgroup", "x", Errno::ROFS);
-        let missing = read_only.missing(Controller::Pids, Version::V2, container);
+        let missing = read_only.missing(Controller::Pids, CgroupVersion::V2, container);
         assert!(missing.reason.contains("read-only"));
         assert!(missing.remedy.contains("--cgroupns=private"));
     }
 
     #[test]
-    fn a_controller_that_is_not_handed_down_is_named_with_its_file() {
+    fn missing_delegation_names_controller_and_file() {
         let (folder, above) = ("/sys/fs/cgroup/a/b".to_owned(), Some("/sys/fs/cgroup/a".to_owned()));
         let obstacle = Obstacle::NotOffered { folder, above };
-        let root = Setting { root: true, ..USER };
-        let missing = obstacle.missing(Controller::Cpu, Version::V2, root);
+        let root = HostTraits { root: true, ..USER };
+        let missing = obstacle.missing(Controller::Cpu, CgroupVersion::V2, root);
         assert_eq!(missing.remedy, "echo +cpu > /sys/fs/cgroup/a/cgroup.subtree_control");
         let at_the_root = Obstacle::NotOffered { folder: "/sys/fs/cgroup".to_owned(), above: None };
         assert!(
-            at_the_root.missing(Controller::Cpu, Version::V2, root).remedy.contains("cgroup_disable=cpu")
+            at_the_root
+                .missing(Controller::Cpu, CgroupVersion::V2, root)
+                .remedy
+                .contains("cgroup_disable=cpu")
         );
     }
 
     #[test]
-    fn strangers_are_listed_up_to_a_bound() {
-        assert_eq!(some(&[1, 2]), "1 2");
-        assert_eq!(some(&[1, 2, 3, 4, 5, 6]), "1 2 3 4 5 …");
+    fn listed_pids_are_bounded() {
+        assert_eq!(format_pids(&[1, 2]), "1 2");
+        assert_eq!(format_pids(&[1, 2, 3, 4, 5, 6]), "1 2 3 4 5 …");
     }
 }

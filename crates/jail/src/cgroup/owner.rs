@@ -15,50 +15,50 @@ use rustix::io::Errno;
 use super::{files, kill, v1};
 
 /// Suffix of the name of a group into which a launcher moved itself and its parent.
-pub(super) const REFUGE: &str = ".self";
+pub(super) const MOVED_SUFFIX: &str = ".self";
 
 /// A process, identified by its pid and its start time in ticks since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(super) struct LauncherIdentity {
     pid: u32,
     start: u64,
 }
 
-impl Owner {
+impl LauncherIdentity {
     /// Returns this process as `/proc` shows it, which is where another launcher looks it up.
-    pub(super) fn me() -> Option<Owner> {
+    pub(super) fn current() -> Option<LauncherIdentity> {
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
         let pid = stat.split(' ').next()?.parse().ok()?;
-        Some(Owner { pid, start: living_since(&stat)? })
+        Some(LauncherIdentity { pid, start: parse_start_time(&stat)? })
     }
 
     /// Parses the owner from a directory's name with any suffix.
-    pub(super) fn of(name: &str) -> Option<Owner> {
+    pub(super) fn parse(name: &str) -> Option<LauncherIdentity> {
         let (pid, rest) = name.strip_prefix("belljar-")?.split_once('-')?;
         let start = rest.split_once('.').map_or(rest, |(start, _)| start);
-        Some(Owner { pid: pid.parse().ok()?, start: start.parse().ok()? })
+        Some(LauncherIdentity { pid: pid.parse().ok()?, start: start.parse().ok()? })
     }
 
     fn is_alive(self) -> bool {
-        started(self.pid) == Some(self.start)
+        process_start_time(self.pid) == Some(self.start)
     }
 }
 
 /// Returns the start time of a live process in ticks since boot, which distinguishes it from others with the
 /// same pid.
 #[must_use]
-pub fn started(pid: u32) -> Option<u64> {
-    living_since(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+pub fn process_start_time(pid: u32) -> Option<u64> {
+    parse_start_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for LauncherIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "belljar-{}-{}", self.pid, self.start)
     }
 }
 
 /// Returns field 22 of a `stat` file, unless the process is a zombie.
-fn living_since(stat: &str) -> Option<u64> {
+fn parse_start_time(stat: &str) -> Option<u64> {
     // The second field is the program's name, which may contain anything, including parentheses and spaces.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
@@ -68,13 +68,16 @@ fn living_since(stat: &str) -> Option<u64> {
 }
 
 /// Locks a directory until every copy of the fd is closed, which for a launcher means until it is dead.
-pub(super) fn claim(home: BorrowedFd<'_>) -> bool {
+pub(super) fn try_lock(home: BorrowedFd<'_>) -> bool {
     flock(home, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// Returns the directories in `base` whose owners are dead.
 pub(super) fn abandoned(base: BorrowedFd<'_>) -> Vec<String> {
-    names(base).into_iter().filter(|name| Owner::of(name).is_some_and(|owner| !owner.is_alive())).collect()
+    names(base)
+        .into_iter()
+        .filter(|name| LauncherIdentity::parse(name).is_some_and(|owner| !owner.is_alive()))
+        .collect()
 }
 
 /// Removes an abandoned directory and its groups. Returns `false` while a process in it is still dying.
@@ -82,7 +85,7 @@ pub(super) fn remove_abandoned(base: BorrowedFd<'_>, name: &str) -> bool {
     let Ok(home) = files::open_dir(base, name) else {
         return true; // another launcher, starting at the same time, removed it first
     };
-    if !claim(home.as_fd()) {
+    if !try_lock(home.as_fd()) {
         return true; // the owner is alive, in another pid namespace
     }
     for group in names(home.as_fd()).iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -92,7 +95,7 @@ pub(super) fn remove_abandoned(base: BorrowedFd<'_>, name: &str) -> bool {
         remove_folder(home.as_fd(), group);
     }
     // A child group with the server in it outlives its launcher, and is not waited for.
-    remove_folder(base, name) || name.ends_with(REFUGE)
+    remove_folder(base, name) || name.ends_with(MOVED_SUFFIX)
 }
 
 /// Removes a directory, and returns whether it no longer exists.
@@ -111,29 +114,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back_with_and_without_suffix() {
-        let owner = Owner { pid: 12, start: 345 };
+    fn owner_is_parsed_with_and_without_suffix() {
+        let owner = LauncherIdentity { pid: 12, start: 345 };
         assert_eq!(owner.to_string(), "belljar-12-345");
         for name in ["belljar-12-345", "belljar-12-345.self", "belljar-12-345.2"] {
-            assert_eq!(Owner::of(name), Some(owner), "{name}");
+            assert_eq!(LauncherIdentity::parse(name), Some(owner), "{name}");
         }
         for name in ["belljar", "belljar-12", "belljar-x-3", "belljar-12-", "other-12-345", "belljar-1-2-3"] {
-            assert_eq!(Owner::of(name), None, "{name}");
+            assert_eq!(LauncherIdentity::parse(name), None, "{name}");
         }
     }
 
     #[test]
-    fn the_start_is_found_behind_any_program_name() {
+    fn start_time_is_parsed_after_any_program_name() {
         let rest = "4008 4008 3300 0 -1 4194304 102 0 0 0 0 0 0 0 20 0 1 0 98218 3133440";
-        assert_eq!(living_since(&format!("7 (a) b) (c) S {rest}")), Some(98218));
-        assert_eq!(living_since(&format!("7 (cat) Z {rest}")), None, "a zombie owns nothing");
-        assert_eq!(living_since("7 (cat) S 1 2"), None);
+        assert_eq!(parse_start_time(&format!("7 (a) b) (c) S {rest}")), Some(98218));
+        assert_eq!(parse_start_time(&format!("7 (cat) Z {rest}")), None, "a zombie owns nothing");
+        assert_eq!(parse_start_time("7 (cat) S 1 2"), None);
     }
 
     #[test]
-    fn this_process_is_alive_and_its_pid_with_another_start_is_not() {
-        let me = Owner::me().unwrap();
+    fn liveness_compares_pid_and_start_time() {
+        let me = LauncherIdentity::current().unwrap();
         assert!(me.is_alive());
-        assert!(!Owner { start: me.start + 1, ..me }.is_alive());
+        assert!(!LauncherIdentity { start: me.start + 1, ..me }.is_alive());
     }
 }

@@ -5,15 +5,15 @@
 
 /// The cgroup version of a mount or a membership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
+pub(super) enum CgroupVersion {
     V1,
     V2,
 }
 
 /// A mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mount {
-    pub(super) version: Version,
+pub(super) struct CgroupMount {
+    pub(super) version: CgroupVersion,
     /// The group that the mount point shows: `/` unless the mount is a bind mount of a part, or of another
     /// namespace.
     pub(super) root: String,
@@ -26,7 +26,7 @@ pub(super) struct Mount {
 /// A line of `/proc/self/cgroup`: the group of this process in one hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Membership {
-    pub(super) version: Version,
+    pub(super) version: CgroupVersion,
     /// v1 only; the v2 line names none.
     pub(super) controllers: Vec<String>,
     pub(super) path: String,
@@ -38,24 +38,30 @@ impl Membership {
     }
 }
 
-pub(super) fn mounts(mountinfo: &str) -> Vec<Mount> {
+pub(super) fn mounts(mountinfo: &str) -> Vec<CgroupMount> {
     mountinfo.lines().filter_map(mount).collect()
 }
 
 /// Parses `36 35 98:0 /root /point rw,noatime shared:1 - cgroup source rw,memory`.
-fn mount(line: &str) -> Option<Mount> {
+fn mount(line: &str) -> Option<CgroupMount> {
     let (place, filesystem) = line.split_once(" - ")?;
     let place: Vec<&str> = place.split(' ').collect();
     let mut filesystem = filesystem.split(' ');
     let version = match filesystem.next()? {
-        "cgroup" => Version::V1,
-        "cgroup2" => Version::V2,
+        "cgroup" => CgroupVersion::V1,
+        "cgroup2" => CgroupVersion::V2,
         _ => return None,
     };
     let options: Vec<String> = filesystem.nth(1)?.split(',').map(str::to_owned).collect();
     let read_only =
         place.get(5)?.split(',').any(|word| word == "ro") || options.iter().any(|word| word == "ro");
-    Some(Mount { version, root: unescape(place.get(3)?), point: unescape(place.get(4)?), read_only, options })
+    Some(CgroupMount {
+        version,
+        root: unescape(place.get(3)?),
+        point: unescape(place.get(4)?),
+        read_only,
+        options,
+    })
 }
 
 /// Decodes octal escapes: the kernel writes space, tab, newline and backslash as a backslash and three octal
@@ -87,34 +93,34 @@ fn membership(line: &str) -> Option<Membership> {
     let mut fields = line.splitn(3, ':');
     let id = fields.next()?;
     let controllers = fields.next()?.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
-    let version = if id == "0" { Version::V2 } else { Version::V1 };
+    let version = if id == "0" { CgroupVersion::V2 } else { CgroupVersion::V1 };
     Some(Membership { version, controllers, path: fields.next()?.to_owned() })
 }
 
 /// Returns the mounts that show this membership's hierarchy, the best one last.
-fn mounts_of<'a>(mounts: &'a [Mount], membership: &Membership) -> Vec<&'a Mount> {
-    let shows = |mount: &&Mount| {
+fn mounts_of<'a>(mounts: &'a [CgroupMount], membership: &Membership) -> Vec<&'a CgroupMount> {
+    let shows = |mount: &&CgroupMount| {
         mount.version == membership.version
             && membership.controllers.iter().all(|name| mount.options.contains(name))
     };
-    let mut found: Vec<&Mount> = mounts.iter().filter(shows).collect();
+    let mut found: Vec<&CgroupMount> = mounts.iter().filter(shows).collect();
     // A later mount covers an earlier one at the same point; the stable sort preserves that order.
     found.sort_by_key(|mount| !mount.read_only);
     found
 }
 
 /// Returns the mount to use for a hierarchy, whatever part of it is visible there.
-pub(super) fn mount_of<'a>(mounts: &'a [Mount], membership: &Membership) -> Option<&'a Mount> {
+pub(super) fn mount_of<'a>(mounts: &'a [CgroupMount], membership: &Membership) -> Option<&'a CgroupMount> {
     mounts_of(mounts, membership).pop()
 }
 
 /// Returns the directory of the membership's own group, if some mount shows it.
-pub(super) fn own_folder(mounts: &[Mount], membership: &Membership) -> Option<String> {
+pub(super) fn own_folder(mounts: &[CgroupMount], membership: &Membership) -> Option<String> {
     mounts_of(mounts, membership).iter().rev().find_map(|mount| locate(mount, &membership.path))
 }
 
 /// Returns the directory at which `mount` shows the group `path`.
-fn locate(mount: &Mount, path: &str) -> Option<String> {
+fn locate(mount: &CgroupMount, path: &str) -> Option<String> {
     let below = path.strip_prefix(mount.root.trim_end_matches('/'))?;
     // `/../x` is a group outside this namespace, whose name cannot be resolved through this mount.
     let inside = (below.is_empty() || below.starts_with('/')) && below.split('/').all(|name| name != "..");

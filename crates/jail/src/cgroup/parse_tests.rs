@@ -6,7 +6,7 @@ use super::*;
 fn folder(mountinfo: &str, cgroup: &str, controller: &str) -> Option<String> {
     let memberships = memberships(cgroup);
     let own = memberships.iter().find(|own| match controller {
-        "" => own.version == Version::V2,
+        "" => own.version == CgroupVersion::V2,
         name => own.has(name),
     })?;
     own_folder(&mounts(mountinfo), own)
@@ -53,7 +53,7 @@ fn hybrid_keeps_controllers_on_v1() {
 }
 
 #[test]
-fn pure_v1_with_one_mount_a_controller() {
+fn pure_v1_with_one_mount_per_controller() {
     let mountinfo = "\
 32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
 33 31 0:30 / /sys/fs/cgroup/cpuacct rw,relatime - cgroup cgroup rw,cpuacct
@@ -105,7 +105,7 @@ fn a_writable_mount_is_preferred_and_spaces_are_decoded() {
 }
 
 #[test]
-fn broken_lines_are_passed_over() {
+fn malformed_lines_are_skipped() {
     assert!(mounts("nonsense\n1 2 3 - cgroup\n\n").is_empty());
     assert!(memberships("nonsense\n\n7:memory\n").is_empty());
     assert_eq!(unescape("a\\04"), "a\\04");

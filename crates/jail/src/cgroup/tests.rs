@@ -19,7 +19,7 @@ fn hierarchy() -> Option<Hierarchy> {
         assert_eq!(hierarchy.controllers(), Controller::ALL);
         return Some(hierarchy);
     }
-    for Missing { controller, reason, remedy } in missing {
+    for MissingController { controller, reason, remedy } in missing {
         eprintln!("skipped: no {controller} controller here: {reason} (remedy: {remedy})");
     }
     None
@@ -27,9 +27,9 @@ fn hierarchy() -> Option<Hierarchy> {
 
 fn run_in_group(group: &Group, work: fn() -> i32) -> i32 {
     // The few tests that fork join through v1's `tasks`; a v2 group is joined through its `cgroup.procs`.
-    let mut doors: Vec<i32> = group.join_fds().iter().map(AsRawFd::as_raw_fd).collect();
+    let mut doors: Vec<i32> = group.v1_join_fds().iter().map(AsRawFd::as_raw_fd).collect();
     let door =
-        group.clone_into().map(|dir| files::open(dir, v2::MEMBERS, rustix::fs::OFlags::WRONLY).unwrap());
+        group.v2_dir_fd().map(|dir| files::open(dir, v2::MEMBERS, rustix::fs::OFlags::WRONLY).unwrap());
     doors.extend(door.iter().map(AsRawFd::as_raw_fd));
     // SAFETY: the child makes only system calls (write, mmap, fork, _exit) and never returns from here.
     let pid = unsafe { libc::fork() };
@@ -108,10 +108,10 @@ fn remove_eventually(group: Group) -> bool {
     })
 }
 
-const LIMITS: Limits = Limits { memory_bytes: 32 * MIB, cpu_millis: 1000, pids: 8 };
+const LIMITS: GroupLimits = GroupLimits { memory_bytes: 32 * MIB, cpu_millis: 1000, pids: 8 };
 
 #[test]
-fn memory_beyond_the_limit_is_killed_counted_and_announced() {
+fn process_over_the_memory_limit_is_killed_counted_and_reported() {
     let Some(hierarchy) = hierarchy() else { return };
     let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
@@ -126,7 +126,7 @@ fn memory_beyond_the_limit_is_killed_counted_and_announced() {
         assert_eq!(announced(), 1);
         assert_eq!((group.drain_oom_event(), announced()), (Some(1), 0));
     }
-    assert!(group.oom_kills() > 0 && !group.was_killed_from_above());
+    assert!(group.oom_kills() > 0 && !group.was_killed_for_total_memory());
     let usage = group.usage();
     assert!(usage.cpu.is_some_and(|cpu| cpu > Duration::ZERO), "{usage:?}");
     assert!(usage.peak_memory_bytes.is_none_or(|peak| peak > 16 * MIB && peak <= 32 * MIB), "{usage:?}");
@@ -134,25 +134,25 @@ fn memory_beyond_the_limit_is_killed_counted_and_announced() {
 }
 
 #[test]
-fn a_kill_for_want_of_everybodys_memory_is_told_from_ones_own() {
+fn kills_for_total_memory_are_distinguished_from_own_limit() {
     let Some(hierarchy) = hierarchy() else { return };
-    hierarchy.limit_all(32 * MIB);
-    hierarchy.limit_all(64 * MIB);
-    assert_eq!(hierarchy.memory_for_all(), Some(32 * MIB), "the lower limit stays");
+    hierarchy.set_total_memory_limit(32 * MIB);
+    hierarchy.set_total_memory_limit(64 * MIB);
+    assert_eq!(hierarchy.total_memory_limit(), Some(32 * MIB), "the lower limit stays");
     // Also if the group is nearly at its own limit.
     for own in [1024 * MIB, 33 * MIB] {
         let group = hierarchy.create(1).unwrap();
-        group.set_limits(&Limits { memory_bytes: own, ..LIMITS }).unwrap();
-        assert!(!group.was_killed_from_above());
+        group.set_limits(&GroupLimits { memory_bytes: own, ..LIMITS }).unwrap();
+        assert!(!group.was_killed_for_total_memory());
         let status = run_in_group(&group, touch_200_mb);
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
-        assert!(group.oom_kills() > 0 && group.was_killed_from_above(), "{:?}", group.memory_events());
+        assert!(group.oom_kills() > 0 && group.was_killed_for_total_memory(), "{:?}", group.memory_events());
         assert!(remove_eventually(group));
     }
     let group = hierarchy.create(1).unwrap();
-    group.set_limits(&Limits { memory_bytes: 16 * MIB, ..LIMITS }).unwrap();
+    group.set_limits(&GroupLimits { memory_bytes: 16 * MIB, ..LIMITS }).unwrap();
     run_in_group(&group, touch_200_mb);
-    assert!(group.oom_kills() > 0 && !group.was_killed_from_above(), "{:?}", group.memory_events());
+    assert!(group.oom_kills() > 0 && !group.was_killed_for_total_memory(), "{:?}", group.memory_events());
     assert!(remove_eventually(group));
 }
 
@@ -169,11 +169,11 @@ fn forks_beyond_the_limit_are_refused_and_counted() {
 }
 
 #[test]
-fn groups_do_not_see_each_others_accounts_and_all_is_removed_in_the_end() {
+fn groups_have_separate_counters_and_are_removed_at_the_end() {
     let Some(hierarchy) = hierarchy() else { return };
     let places = Arc::clone(&hierarchy.places);
     // By descriptor: a concurrent test may reuse the name of a removed directory.
-    let homes: Vec<_> = places.iter().map(|place| place.home.try_clone().unwrap()).collect();
+    let homes: Vec<_> = places.iter().map(|place| place.dir.try_clone().unwrap()).collect();
     let stands = |home: &std::os::fd::OwnedFd| files::exists(home.as_fd(), v2::MEMBERS);
     drop(places);
     let (used, fresh) = (hierarchy.create(1).unwrap(), hierarchy.create(1).unwrap());
@@ -188,13 +188,13 @@ fn groups_do_not_see_each_others_accounts_and_all_is_removed_in_the_end() {
 }
 
 #[test]
-fn a_group_in_use_is_given_back() {
+fn removing_a_group_in_use_returns_it() {
     let Some(hierarchy) = hierarchy() else { return };
     let group = hierarchy.create(1).unwrap();
     let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     for place in group.places.iter() {
         let door = format!("{}/{}", group.number, v2::MEMBERS);
-        files::write(place.home.as_fd(), &door, &sleeper.id().to_string()).unwrap();
+        files::write(place.dir.as_fd(), &door, &sleeper.id().to_string()).unwrap();
     }
     assert!(!group.is_empty());
     let group = group.remove().unwrap_err();
@@ -204,11 +204,11 @@ fn a_group_in_use_is_given_back() {
 }
 
 /// Starts a process in a directory of this name in every hierarchy.
-fn sleeper_in(places: &[Place], folder: impl Fn(&Place) -> String) -> std::process::Child {
+fn sleeper_in(places: &[LauncherDir], folder: impl Fn(&LauncherDir) -> String) -> std::process::Child {
     let sleeper = std::process::Command::new("sleep").arg("3600").spawn().unwrap();
     for place in places {
         let door = format!("{}/{}", folder(place), v2::MEMBERS);
-        files::write(place.base.as_fd(), &door, &sleeper.id().to_string()).unwrap();
+        files::write(place.parent.as_fd(), &door, &sleeper.id().to_string()).unwrap();
     }
     sleeper
 }
@@ -236,18 +236,18 @@ fn processes_left_in_a_group_are_killed() {
 }
 
 /// Creates a directory that looks abandoned, and locks it. Until then a concurrent test may sweep it.
-fn held(place: &Place, name: &str) -> std::os::fd::OwnedFd {
+fn held(place: &LauncherDir, name: &str) -> std::os::fd::OwnedFd {
     let mut held = None;
     assert!(eventually(|| {
-        let _ = mkdirat(&place.base, name, Mode::from(0o755));
-        held = files::open_dir(place.base.as_fd(), name).ok().filter(|held| owner::claim(held.as_fd()));
-        held.is_some() && files::exists(place.base.as_fd(), name)
+        let _ = mkdirat(&place.parent, name, Mode::from(0o755));
+        held = files::open_dir(place.parent.as_fd(), name).ok().filter(|held| owner::try_lock(held.as_fd()));
+        held.is_some() && files::exists(place.parent.as_fd(), name)
     }));
     held.unwrap()
 }
 
 #[test]
-fn processes_left_by_a_dead_launcher_are_killed_and_its_folder_is_removed() {
+fn processes_left_by_a_dead_launcher_are_killed_and_its_directory_is_removed() {
     let Some(hierarchy) = hierarchy() else { return };
     // Below a directory in which no other launcher of this machine searches.
     let apart = format!("belljarette-{}", std::process::id());
@@ -255,14 +255,14 @@ fn processes_left_by_a_dead_launcher_are_killed_and_its_folder_is_removed() {
     for folder in
         [apart.clone(), format!("{apart}/belljar-4194997-1"), format!("{apart}/belljar-4194997-1/0")]
     {
-        places.iter().for_each(|place| mkdirat(&place.base, &folder, Mode::from(0o755)).unwrap());
+        places.iter().for_each(|place| mkdirat(&place.parent, &folder, Mode::from(0o755)).unwrap());
     }
     let sleeper = sleeper_in(places, |_| format!("{apart}/belljar-4194997-1/0"));
-    let is_swept = |place: &Place| {
-        let Ok(base) = files::open_dir(place.base.as_fd(), &apart) else { return true };
+    let is_swept = |place: &LauncherDir| {
+        let Ok(base) = files::open_dir(place.parent.as_fd(), &apart) else { return true };
         owner::remove_abandoned(base.as_fd(), "belljar-4194997-1")
             && owner::abandoned(base.as_fd()).is_empty()
-            && owner::remove_folder(place.base.as_fd(), &apart)
+            && owner::remove_folder(place.parent.as_fd(), &apart)
     };
     // The killed process takes time to die.
     let _swept = is_swept(&places[0]);
@@ -271,24 +271,24 @@ fn processes_left_by_a_dead_launcher_are_killed_and_its_folder_is_removed() {
 }
 
 #[test]
-fn an_ancestor_with_less_cpu_rules_instead_of_refusing() {
+fn lower_cpu_quota_of_an_ancestor_applies_without_error() {
     let Some(hierarchy) = hierarchy() else { return };
     let place = hierarchy.places.iter().find(|place| place.has(Controller::Cpu)).unwrap();
     let (file, text) = match place.version {
-        Version::V1 => ("cpu.cfs_quota_us", "50000"),
-        Version::V2 => ("cpu.max", "50000 100000"),
+        CgroupVersion::V1 => ("cpu.cfs_quota_us", "50000"),
+        CgroupVersion::V2 => ("cpu.max", "50000 100000"),
     };
-    files::write(place.home.as_fd(), file, text).unwrap();
+    files::write(place.dir.as_fd(), file, text).unwrap();
     let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
-    let too_little = group.set_limits(&Limits { cpu_millis: 1, ..LIMITS }).unwrap_err();
+    let too_little = group.set_limits(&GroupLimits { cpu_millis: 1, ..LIMITS }).unwrap_err();
     assert!(too_little.to_string().contains("cpu."), "{too_little}");
 }
 
 #[test]
-fn what_a_dead_launcher_left_is_swept_and_nothing_else() {
+fn only_directories_of_dead_launchers_are_swept() {
     let Some(hierarchy) = hierarchy() else { return };
-    let base = hierarchy.places[0].base.try_clone().unwrap();
+    let base = hierarchy.places[0].parent.try_clone().unwrap();
     let living = std::process::id();
     // An impossible pid, this pid with another start time, and names that only look similar.
     let dead =

@@ -7,8 +7,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::files::Slot;
-use super::{CPU_PERIOD_US, Controller, Error, Limits, SMALLEST_CPU_QUOTA_US};
+use super::files::GroupDir;
+use super::{CPU_PERIOD_US, Controller, Error, GroupLimits, MIN_CPU_QUOTA_US};
 
 /// Returns the file without which the controller cannot limit anything.
 pub(super) fn limit_file(controller: Controller) -> &'static str {
@@ -20,21 +20,25 @@ pub(super) fn limit_file(controller: Controller) -> &'static str {
 }
 
 /// Writes the settings that are the same for every run, in advance.
-pub(super) fn furnish(slot: Slot<'_>, controller: Controller) -> Result<(), Error> {
+pub(super) fn apply_defaults(slot: GroupDir<'_>, controller: Controller) -> Result<(), Error> {
     match controller {
         // Swap would only let a sandbox above its limit continue slowly, at the host's expense.
-        Controller::Memory => slot.write_if_there("memory.swappiness", "0"),
+        Controller::Memory => slot.write_if_exists("memory.swappiness", "0"),
         Controller::Cpu => slot.write("cpu.cfs_period_us", &CPU_PERIOD_US.to_string()),
         Controller::Pids => Ok(()),
     }
 }
 
-pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> Result<(), Error> {
+pub(super) fn set_limit(
+    slot: GroupDir<'_>,
+    controller: Controller,
+    limits: &GroupLimits,
+) -> Result<(), Error> {
     let file = limit_file(controller);
     match controller {
         Controller::Memory => {
             let bytes = limits.memory_bytes.to_string();
-            let with_swap = || slot.write_if_there("memory.memsw.limit_in_bytes", &bytes);
+            let with_swap = || slot.write_if_exists("memory.memsw.limit_in_bytes", &bytes);
             // The limit of memory and swap together may never be below that of memory alone, so memory is
             // written first, unless that is refused because the group has a lower combined limit, which must
             // be raised first.
@@ -48,9 +52,7 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
         Controller::Cpu => match slot.write(file, &limits.cpu_quota_us().to_string()) {
             // v1 refuses a quota above an ancestor's, where v2 applies the tighter of the two. A group
             // without a quota of its own gets exactly that: the ancestor's, which is less than requested.
-            Err(Error::Write { errno: Errno::INVAL, .. })
-                if limits.cpu_quota_us() >= SMALLEST_CPU_QUOTA_US =>
-            {
+            Err(Error::Write { errno: Errno::INVAL, .. }) if limits.cpu_quota_us() >= MIN_CPU_QUOTA_US => {
                 Ok(())
             }
             written => written,
@@ -60,13 +62,13 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
 }
 
 /// Opens the file to which a process writes `0` to join.
-pub(super) fn door(slot: Slot<'_>) -> Result<OwnedFd, Error> {
+pub(super) fn open_join_file(slot: GroupDir<'_>) -> Result<OwnedFd, Error> {
     slot.open("tasks", OFlags::WRONLY)
 }
 
 /// Creates an eventfd that becomes readable when the group runs out of memory. v1 kills only one process, so
 /// the launcher must kill the others. `None` if the kernel was built without this notification.
-pub(super) fn oom_event(slot: Slot<'_>) -> Result<Option<OwnedFd>, Error> {
+pub(super) fn oom_event(slot: GroupDir<'_>) -> Result<Option<OwnedFd>, Error> {
     const FILE: &str = "cgroup.event_control";
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| Error::Open { file: "eventfd", errno })?;
@@ -78,33 +80,33 @@ pub(super) fn oom_event(slot: Slot<'_>) -> Result<Option<OwnedFd>, Error> {
     }
 }
 
-pub(super) fn oom_kills(slot: Slot<'_>) -> Option<u64> {
+pub(super) fn oom_kills(slot: GroupDir<'_>) -> Option<u64> {
     slot.value_in("memory.oom_control", "oom_kill")
 }
 
-pub(super) fn cpu_time(slot: Slot<'_>) -> Option<Duration> {
+pub(super) fn cpu_time(slot: GroupDir<'_>) -> Option<Duration> {
     slot.number_in("cpuacct.usage").map(Duration::from_nanos)
 }
 
-pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
+pub(super) fn peak_memory(slot: GroupDir<'_>) -> Option<u64> {
     slot.number_in("memory.max_usage_in_bytes")
 }
 
 /// Resets the peak memory usage.
-pub(super) fn forget_peak(slot: Slot<'_>) -> rustix::io::Result<()> {
-    slot.set_back("memory.max_usage_in_bytes", "0")
+pub(super) fn reset_peak_memory(slot: GroupDir<'_>) -> rustix::io::Result<()> {
+    slot.reset("memory.max_usage_in_bytes", "0")
 }
 
 /// Name of the v1 controller that freezes groups; in v2 every group can be frozen.
 pub(super) const FREEZER: &str = "freezer";
 const FREEZER_STATE: &str = "freezer.state";
 
-pub(super) fn freeze(slot: Slot<'_>, frozen: bool) -> Result<(), Error> {
+pub(super) fn freeze(slot: GroupDir<'_>, frozen: bool) -> Result<(), Error> {
     slot.write(FREEZER_STATE, if frozen { "FROZEN" } else { THAWED })
 }
 
 /// Returns whether the group is frozen; while it is freezing, the file says `FREEZING`.
-pub(super) fn is_frozen(slot: Slot<'_>) -> bool {
+pub(super) fn is_frozen(slot: GroupDir<'_>) -> bool {
     slot.read(FREEZER_STATE).is_some_and(|state| state.trim() == "FROZEN")
 }
 
@@ -120,6 +122,6 @@ pub(super) fn thaw(home: BorrowedFd<'_>, group: &str) {
 pub(super) const ACCOUNTING: &str = "cpuacct";
 
 /// Returns whether the kernel supports the limit of this controller in this hierarchy.
-pub(super) fn offers(home: BorrowedFd<'_>, controller: Controller) -> bool {
+pub(super) fn supports_limit(home: BorrowedFd<'_>, controller: Controller) -> bool {
     super::files::exists(home, limit_file(controller))
 }

@@ -10,28 +10,32 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, fgetxattr, mkdirat};
 use rustix::io::Errno;
 
-use super::files::{self, Slot};
+use super::files::{self, GroupDir};
 use super::obstacle::Obstacle;
 use super::owner::remove_folder;
-use super::{CPU_PERIOD_US, Controller, Error, Limits};
+use super::{CPU_PERIOD_US, Controller, Error, GroupLimits};
 
-const SWITCHES: &str = "cgroup.subtree_control";
+const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
 pub(super) const MEMORY_LIMIT: &str = "memory.max";
 pub(super) const MEMBERS: &str = "cgroup.procs";
 
 /// Writes the settings that are the same for every run, in advance.
-pub(super) fn furnish(slot: Slot<'_>, controller: Controller) -> Result<(), Error> {
+pub(super) fn apply_defaults(slot: GroupDir<'_>, controller: Controller) -> Result<(), Error> {
     match controller {
         Controller::Memory => {
             // Absent if the kernel has no swap, which then needs no limit.
-            slot.write_if_there("memory.swap.max", "0")?;
+            slot.write_if_exists("memory.swap.max", "0")?;
             slot.write("memory.oom.group", "1")
         }
         Controller::Cpu | Controller::Pids => Ok(()),
     }
 }
 
-pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> Result<(), Error> {
+pub(super) fn set_limit(
+    slot: GroupDir<'_>,
+    controller: Controller,
+    limits: &GroupLimits,
+) -> Result<(), Error> {
     match controller {
         Controller::Memory => slot.write(MEMORY_LIMIT, &limits.memory_bytes.to_string()),
         Controller::Cpu => slot.write("cpu.max", &format!("{} {CPU_PERIOD_US}", limits.cpu_quota_us())),
@@ -40,29 +44,29 @@ pub(super) fn limit(slot: Slot<'_>, controller: Controller, limits: &Limits) -> 
 }
 
 /// Makes the kernel kill a single process, not the whole group, when memory runs out.
-pub(super) fn let_others_live(slot: Slot<'_>) -> Result<(), Error> {
+pub(super) fn disable_group_kill(slot: GroupDir<'_>) -> Result<(), Error> {
     slot.write("memory.oom.group", "0")
 }
 
-pub(super) fn freeze(slot: Slot<'_>, frozen: bool) -> Result<(), Error> {
+pub(super) fn freeze(slot: GroupDir<'_>, frozen: bool) -> Result<(), Error> {
     slot.write("cgroup.freeze", if frozen { "1" } else { "0" })
 }
 
-pub(super) fn is_frozen(slot: Slot<'_>) -> bool {
+pub(super) fn is_frozen(slot: GroupDir<'_>) -> bool {
     slot.value_in("cgroup.events", "frozen") == Some(1)
 }
 
 /// Returns the larger count, not the sum: a process killed with its whole group is in both counts.
-pub(super) fn oom_kills(slot: Slot<'_>) -> Option<u64> {
+pub(super) fn oom_kills(slot: GroupDir<'_>) -> Option<u64> {
     let events = slot.read("memory.events")?;
     files::value(&events, "oom_kill").max(files::value(&events, "oom_group_kill"))
 }
 
-pub(super) fn cpu_time(slot: Slot<'_>) -> Option<Duration> {
+pub(super) fn cpu_time(slot: GroupDir<'_>) -> Option<Duration> {
     slot.value_in("cpu.stat", "usage_usec").map(Duration::from_micros)
 }
 
-pub(super) fn peak_memory(slot: Slot<'_>) -> Option<u64> {
+pub(super) fn peak_memory(slot: GroupDir<'_>) -> Option<u64> {
     slot.number_in("memory.peak")
 }
 
@@ -74,28 +78,28 @@ pub(super) fn is_true_root(dir: BorrowedFd<'_>) -> bool {
 
 /// Returns whether a service manager has marked `dir` as delegated (`Delegate=yes`). The limits that it sets
 /// there then also apply to sandboxes.
-pub(super) fn is_given(dir: BorrowedFd<'_>) -> bool {
+pub(super) fn is_delegated(dir: BorrowedFd<'_>) -> bool {
     let mut mark = [0; 1];
     let marked = |name: &str| fgetxattr(dir, name, &mut mark[..]) == Ok(1) && mark == *b"1";
     ["trusted.delegate", "user.delegate"].into_iter().any(marked)
 }
 
 /// Returns whether the parent group of `dir` is visible, so that a controller can be enabled there.
-pub(super) fn is_below_another(dir: BorrowedFd<'_>) -> bool {
+pub(super) fn has_visible_parent(dir: BorrowedFd<'_>) -> bool {
     files::exists(dir, "../cgroup.subtree_control")
 }
 
-pub(super) fn offered(dir: BorrowedFd<'_>, controller: Controller) -> bool {
+pub(super) fn is_available(dir: BorrowedFd<'_>, controller: Controller) -> bool {
     files::words(dir, "cgroup.controllers").contains(&controller.to_string())
 }
 
 /// Enables a controller for the groups in `dir`.
 pub(super) fn enable(dir: BorrowedFd<'_>, controller: Controller) -> rustix::io::Result<()> {
     // Under systemd it is usually enabled already; writing again might require rights that we lack.
-    if files::words(dir, SWITCHES).contains(&controller.to_string()) {
+    if files::words(dir, SUBTREE_CONTROL).contains(&controller.to_string()) {
         return Ok(());
     }
-    files::write(dir, SWITCHES, &format!("+{controller}"))
+    files::write(dir, SUBTREE_CONTROL, &format!("+{controller}"))
 }
 
 /// Returns the processes in `dir`. A process outside our pid namespace is listed as 0.
@@ -105,20 +109,24 @@ pub(super) fn members(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<u32>> {
 }
 
 /// Returns the members other than this process and its parent; these must not be moved.
-pub(super) fn strangers(members: &[u32]) -> Vec<u32> {
+pub(super) fn foreign_processes(members: &[u32]) -> Vec<u32> {
     let ours = [std::process::id(), std::os::unix::process::parent_id()];
     members.iter().copied().filter(|pid| *pid == 0 || !ours.contains(pid)).collect()
 }
 
 /// Moves all processes in `base` into its new child `refuge`. Returns `false` if there were none and nothing
 /// was created.
-pub(super) fn evacuate(base: BorrowedFd<'_>, refuge: &str, folder: &str) -> Result<bool, Obstacle> {
+pub(super) fn move_processes_to_child(
+    base: BorrowedFd<'_>,
+    refuge: &str,
+    folder: &str,
+) -> Result<bool, Obstacle> {
     let failed = |file: &str, errno: Errno| Obstacle::failed(folder, file, errno);
     let members = members(base).map_err(|errno| failed(MEMBERS, errno))?;
     if members.is_empty() {
         return Ok(false);
     }
-    let strangers = strangers(&members);
+    let strangers = foreign_processes(&members);
     if !strangers.is_empty() {
         return Err(Obstacle::Occupied { folder: folder.to_owned(), pids: strangers });
     }
@@ -126,7 +134,7 @@ pub(super) fn evacuate(base: BorrowedFd<'_>, refuge: &str, folder: &str) -> Resu
     let door = format!("{refuge}/{MEMBERS}");
     for pid in members {
         if let Err(errno) = files::write(base, &door, &pid.to_string()) {
-            return_home(base, refuge);
+            undo_move(base, refuge);
             return Err(failed(&door, errno));
         }
     }
@@ -135,9 +143,9 @@ pub(super) fn evacuate(base: BorrowedFd<'_>, refuge: &str, folder: &str) -> Resu
 
 /// Undoes [`evacuate`], best effort: while another launcher has groups there, nothing can be undone, and the
 /// last launcher does it. A leftover child is recognized by its name at the next start.
-pub(super) fn return_home(base: BorrowedFd<'_>, refuge: &str) {
+pub(super) fn undo_move(base: BorrowedFd<'_>, refuge: &str) {
     for controller in Controller::ALL {
-        let _ = files::write(base, SWITCHES, &format!("-{controller}"));
+        let _ = files::write(base, SUBTREE_CONTROL, &format!("-{controller}"));
     }
     let members = files::read(base, &format!("{refuge}/{MEMBERS}")).unwrap_or_default();
     for pid in members.split_whitespace() {
@@ -151,6 +159,6 @@ pub(super) fn return_home(base: BorrowedFd<'_>, refuge: &str) {
 mod tests;
 
 /// Opens the file to which a process writes `0` to join.
-pub(super) fn door(slot: Slot<'_>) -> Result<OwnedFd, Error> {
+pub(super) fn open_join_file(slot: GroupDir<'_>) -> Result<OwnedFd, Error> {
     slot.open(MEMBERS, OFlags::WRONLY)
 }

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use super::*;
-use crate::cgroup::files::Gauges;
+use crate::cgroup::files::OpenFiles;
 
 /// A launcher directory with one group, numbered 7, that has all files of a v2 group.
 struct Fake {
     root: PathBuf,
     home: OwnedFd,
-    gauges: Gauges,
+    gauges: OpenFiles,
 }
 
 const FILES: [&str; 6] =
@@ -25,11 +25,11 @@ impl Fake {
             fs::write(root.join("7").join(file), "").unwrap();
         }
         let home = files::open_dir(rustix::fs::CWD, root.to_str().unwrap()).unwrap();
-        Fake { root, home, gauges: Gauges::default() }
+        Fake { root, home, gauges: OpenFiles::default() }
     }
 
-    fn slot(&self) -> Slot<'_> {
-        Slot { home: self.home.as_fd(), number: "7", gauges: &self.gauges }
+    fn slot(&self) -> GroupDir<'_> {
+        GroupDir { home: self.home.as_fd(), number: "7", gauges: &self.gauges }
     }
 
     fn put(&self, file: &str, text: &str) {
@@ -47,14 +47,14 @@ impl Drop for Fake {
     }
 }
 
-const LIMITS: Limits = Limits { memory_bytes: 33_554_432, cpu_millis: 1500, pids: 64 };
+const LIMITS: GroupLimits = GroupLimits { memory_bytes: 33_554_432, cpu_millis: 1500, pids: 64 };
 
 #[test]
-fn each_limit_goes_to_its_file() {
+fn each_limit_is_written_to_its_file() {
     let fake = Fake::new("limits");
     for controller in Controller::ALL {
-        furnish(fake.slot(), controller).unwrap();
-        limit(fake.slot(), controller, &LIMITS).unwrap();
+        apply_defaults(fake.slot(), controller).unwrap();
+        set_limit(fake.slot(), controller, &LIMITS).unwrap();
     }
     assert_eq!(fake.text("memory.max"), "33554432");
     assert_eq!(fake.text("memory.swap.max"), "0");
@@ -64,18 +64,18 @@ fn each_limit_goes_to_its_file() {
 }
 
 #[test]
-fn a_missing_swap_file_is_fine_and_a_missing_limit_is_named() {
+fn missing_swap_file_is_ignored_and_missing_limit_is_an_error() {
     let fake = Fake::new("absent");
     fs::remove_file(fake.root.join("7/memory.swap.max")).unwrap();
     fs::remove_file(fake.root.join("7/pids.max")).unwrap();
-    furnish(fake.slot(), Controller::Memory).unwrap();
-    let refused = limit(fake.slot(), Controller::Pids, &LIMITS).unwrap_err();
+    apply_defaults(fake.slot(), Controller::Memory).unwrap();
+    let refused = set_limit(fake.slot(), Controller::Pids, &LIMITS).unwrap_err();
     assert_eq!(refused, Error::Write { file: "pids.max", errno: Errno::NOENT });
     assert!(refused.to_string().contains("pids.max"));
 }
 
 #[test]
-fn figures_are_read_and_absent_ones_are_none() {
+fn absent_counters_are_none() {
     let fake = Fake::new("figures");
     assert_eq!((cpu_time(fake.slot()), peak_memory(fake.slot()), oom_kills(fake.slot())), (None, None, None));
     fake.put("cpu.stat", "usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n");
@@ -87,9 +87,9 @@ fn figures_are_read_and_absent_ones_are_none() {
 }
 
 #[test]
-fn a_process_outside_our_pid_namespace_is_a_stranger() {
+fn processes_outside_our_pid_namespace_are_foreign() {
     let (me, parent) = (std::process::id(), std::os::unix::process::parent_id());
-    assert!(strangers(&[me, parent.max(1)]).is_empty() || parent == 0);
-    assert_eq!(strangers(&[me, 0]), [0]);
-    assert_eq!(strangers(&[u32::MAX]), [u32::MAX]);
+    assert!(foreign_processes(&[me, parent.max(1)]).is_empty() || parent == 0);
+    assert_eq!(foreign_processes(&[me, 0]), [0]);
+    assert_eq!(foreign_processes(&[u32::MAX]), [u32::MAX]);
 }

@@ -18,7 +18,7 @@ pub(super) fn collect(rules: &ArtifactRules, from: BorrowedFd<'_>, folder: &str,
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(folder) = rustix::fs::openat(from, folder, flags, Mode::empty()) else { return };
     let mut left = rules.count;
-    for name in names(&folder, rules) {
+    for name in matching_names(&folder, rules) {
         match send(rules, &folder, &name, pipe) {
             Ok(()) => left -= 1,
             // The reader is gone.
@@ -33,20 +33,20 @@ pub(super) fn collect(rules: &ArtifactRules, from: BorrowedFd<'_>, folder: &str,
 }
 
 /// Returns the names of matching files, sorted, so that equal runs give equal lists.
-fn names(folder: &OwnedFd, rules: &ArtifactRules) -> Vec<String> {
+fn matching_names(folder: &OwnedFd, rules: &ArtifactRules) -> Vec<String> {
     let Ok(entries) = Dir::read_from(folder) else { return Vec::new() };
     let mut names: Vec<String> = entries
         .take(MAX_ENTRIES)
         .flatten()
         .filter(|entry| matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown))
         .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
-        .filter(|name| !name.starts_with('.') && may_leave(name, rules))
+        .filter(|name| !name.starts_with('.') && has_allowed_extension(name, rules))
         .collect();
     names.sort();
     names
 }
 
-fn may_leave(name: &str, rules: &ArtifactRules) -> bool {
+fn has_allowed_extension(name: &str, rules: &ArtifactRules) -> bool {
     name.rsplit_once('.')
         .is_some_and(|(_, ending)| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
 }

@@ -13,46 +13,46 @@ use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 use serde::{Deserialize, Serialize};
 
-use super::inspect::{self, Expected};
-use super::plot::{self, NewPlot};
-use super::{init, rights};
+use super::inspect::{self, ExpectedChild};
+use super::namespace_set::{self, NamespaceSetPlan};
+use super::{init, privileges};
 use crate::bare::errno;
 use crate::bare::jail::{self, JailParts};
-use crate::bare::message::{BirthStep, Guard};
-use crate::bare::pid1::{Opened, Pid1};
-use crate::bare::seccomp::Program;
-use crate::seccomp::Filter;
+use crate::bare::message::{LandlockAccess, SetupStep};
+use crate::bare::pid1::{JailFds, Pid1};
+use crate::bare::seccomp::FilterProgram;
+use crate::seccomp::SeccompFilter;
 use crate::spec::INNER_UID;
 use crate::step::{Step, StepFailed};
 use crate::{sys, wire};
 
 /// Input of a builder, the same for all its jails.
-pub(crate) struct Builder<'a> {
+pub(crate) struct BuilderSetup<'a> {
     /// Socket to the launcher.
-    pub(crate) line: OwnedFd,
+    pub(crate) launcher_socket: OwnedFd,
     /// `/proc` of the host.
     pub(crate) proc: &'a OwnedFd,
     /// Path of the root tree.
-    pub(crate) root: &'a str,
+    pub(crate) root_path: &'a str,
     /// User id of the zygote, which owns the user namespaces of its namespace sets.
     pub(crate) owner: u32,
-    pub(crate) guard: Guard,
+    pub(crate) landlock: LandlockAccess,
     /// Filter of PID 1.
-    pub(crate) filter: &'a Filter,
+    pub(crate) filter: &'a SeccompFilter,
     /// Paths that stay visible below directories that are fresh in every jail.
-    pub(crate) kept: &'a [u8],
+    pub(crate) visible_paths: &'a [u8],
 }
 
 /// A message from launcher to builder.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum BuilderOrder {
+pub(crate) enum BuilderRequest {
     /// Builds a jail. Attached descriptors: the liveness pipe of PID 1; the user, network and mount namespace
     /// of a namespace set, unless a new one is to be created; and cgroup join fds, to which a process writes
     /// `0`.
     Build(JailPlan),
     /// Inspects a child that reports that it is confined. Attached descriptors: the jail's `/proc`, its
     /// namespaces, the child, and files of cgroups that a process of another user cannot join itself.
-    Inspect(Box<Expected>),
+    Inspect(Box<ExpectedChild>),
 }
 
 /// A jail to build.
@@ -61,7 +61,7 @@ pub(crate) struct JailPlan {
     /// Number of the child that it is for.
     pub(crate) number: u64,
     /// Ids of a new namespace set to create for it; `None` if an existing set is attached.
-    pub(crate) new_plot: Option<NewPlot>,
+    pub(crate) new_namespaces: Option<NamespaceSetPlan>,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,
     pub(crate) disk_options: String,
@@ -72,7 +72,7 @@ pub(crate) struct JailPlan {
 
 /// A message from builder to launcher.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum BuilderNotice {
+pub(crate) enum BuilderEvent {
     /// A jail was built. Attached descriptors: PID 1; the mount, ipc, uts, cgroup and pid namespaces; the
     /// workspace; the jail's `/proc`; the Landlock ruleset, if any; and for a new namespace set its user,
     /// network and mount namespace and its socket statistics file.
@@ -84,27 +84,27 @@ pub(crate) enum BuilderNotice {
 }
 
 /// Runs as a builder until the launcher closes the socket; never returns.
-pub(crate) fn enter_builder(builder: &Builder<'_>) -> ! {
-    if settle(builder).is_ok() {
+pub(crate) fn run_builder(builder: &BuilderSetup<'_>) -> ! {
+    if confine_builder(builder).is_ok() {
         serve(builder);
     }
     sys::exit_now(0)
 }
 
-fn settle(builder: &Builder<'_>) -> Result<(), Errno> {
+fn confine_builder(builder: &BuilderSetup<'_>) -> Result<(), Errno> {
     sys::die_with_parent()?;
-    sys::occupy_standard_numbers()?;
-    init::close_all_but(4, [&builder.line, builder.proc].into_iter())?;
+    sys::reserve_standard_fds()?;
+    init::close_all_but(4, [&builder.launcher_socket, builder.proc].into_iter())?;
     // The kernel reaps its children, including orphans of the zygote's namespace.
-    sys::ignore_children();
+    sys::auto_reap_children();
     // PID 1 of each jail shares this memory, which no other process in the jail may access.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
-fn serve(builder: &Builder<'_>) {
+fn serve(builder: &BuilderSetup<'_>) {
     let mut buffer = Vec::new();
     loop {
-        match wire::receive::<BuilderOrder>(builder.line.as_fd(), &mut buffer) {
+        match wire::receive::<BuilderRequest>(builder.launcher_socket.as_fd(), &mut buffer) {
             Ok(Some((order, fds))) => handle(builder, order, fds),
             Err(Errno::INTR) => {}
             Ok(None) | Err(_) => return,
@@ -112,32 +112,32 @@ fn serve(builder: &Builder<'_>) {
     }
 }
 
-fn handle(builder: &Builder<'_>, order: BuilderOrder, fds: Vec<OwnedFd>) {
+fn handle(builder: &BuilderSetup<'_>, order: BuilderRequest, fds: Vec<OwnedFd>) {
     let (notice, fds) = match order {
-        BuilderOrder::Build(plan) => match build(builder, &plan, fds) {
-            Ok((has_rules, fds)) => (BuilderNotice::Built { number: plan.number, has_rules }, fds),
-            Err(failure) => (BuilderNotice::NotBuilt { number: plan.number, failure }, Vec::new()),
+        BuilderRequest::Build(plan) => match build(builder, &plan, fds) {
+            Ok((has_rules, fds)) => (BuilderEvent::Built { number: plan.number, has_rules }, fds),
+            Err(failure) => (BuilderEvent::NotBuilt { number: plan.number, failure }, Vec::new()),
         },
-        BuilderOrder::Inspect(expected) => {
+        BuilderRequest::Inspect(expected) => {
             let mismatch = inspect::inspect(builder.proc, &expected, &fds).err();
-            (BuilderNotice::Inspected { number: expected.number, mismatch }, Vec::new())
+            (BuilderEvent::Inspected { number: expected.number, mismatch }, Vec::new())
         }
     };
     let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     // If the launcher is gone, the next receive notices.
-    let _sent = wire::send_patiently(builder.line.as_fd(), &notice, &fds);
+    let _sent = wire::send_blocking(builder.launcher_socket.as_fd(), &notice, &fds);
 }
 
 fn build(
-    builder: &Builder<'_>,
+    builder: &BuilderSetup<'_>,
     plan: &JailPlan,
     fds: Vec<OwnedFd>,
 ) -> Result<(bool, Vec<OwnedFd>), StepFailed> {
     let lost = || StepFailed::new(Step::Order, "", Errno::BADMSG);
     let mut fds = fds.into_iter();
     let leash = fds.next().ok_or_else(lost)?;
-    let (plot, is_new): (Vec<OwnedFd>, bool) = match &plan.new_plot {
-        Some(new) => (plot::make(builder, new)?, true),
+    let (plot, is_new): (Vec<OwnedFd>, bool) = match &plan.new_namespaces {
+        Some(new) => (namespace_set::create(builder, new)?, true),
         None => (fds.by_ref().take(3).collect(), false),
     };
     let [user, network, mounts, ..] = plot.as_slice() else { return Err(lost()) };
@@ -147,42 +147,49 @@ fn build(
         user: user.as_raw_fd(),
         network: network.as_raw_fd(),
         mounts: mounts.as_raw_fd(),
-        groups: &groups,
+        cgroup_join_fds: &groups,
         proc: builder.proc.as_raw_fd(),
         pid1: Pid1 {
             uid: INNER_UID,
-            init_uid: rights::init_uid(plan.own_init_uid),
+            init_uid: privileges::init_uid(plan.own_init_uid),
             disk_options: &disk_options,
-            guard: &builder.guard,
-            filter: Program {
+            landlock: &builder.landlock,
+            filter: FilterProgram {
                 len: builder.filter.len() as u16,
                 instructions: builder.filter.bytes().as_ptr() as usize,
             },
-            kept: builder.kept,
-            leash: leash.as_raw_fd(),
-            without: plan.without,
-            fail: plan.fail,
-            opened: Opened::NONE,
+            visible_paths: builder.visible_paths,
+            liveness_pipe: leash.as_raw_fd(),
+            layers_left_out: plan.without,
+            failing_step: plan.fail,
+            opened: JailFds::NONE,
             failed: None,
             stage: AtomicU32::new(0),
         },
-        init: -1,
+        pid1_pidfd: -1,
         cgroup_namespace: -1,
         failed: None,
     };
     let built = jail::build(&mut parts);
-    let jail = own(&parts);
-    let Opened { rules, .. } = parts.pid1.opened;
-    built.map_err(|(step, why)| failure_of(step, errno(why)))?;
+    let jail = take_fds(&parts);
+    let JailFds { landlock_ruleset: rules, .. } = parts.pid1.opened;
+    built.map_err(|(step, why)| setup_failure(step, errno(why)))?;
     Ok((rules >= 0, jail.into_iter().chain(plot.into_iter().filter(|_| is_new)).collect()))
 }
 
 /// Takes ownership of the descriptors opened for a jail, so that they are closed in any case.
-fn own(parts: &JailParts<'_>) -> Vec<OwnedFd> {
-    let Opened { pid_namespace, mount_namespace, ipc_namespace, uts_namespace, disk, proc, rules } =
-        parts.pid1.opened;
+fn take_fds(parts: &JailParts<'_>) -> Vec<OwnedFd> {
+    let JailFds {
+        pid_namespace,
+        mount_namespace,
+        ipc_namespace,
+        uts_namespace,
+        disk,
+        procfs: proc,
+        landlock_ruleset: rules,
+    } = parts.pid1.opened;
     let opened = [
-        parts.init,
+        parts.pid1_pidfd,
         mount_namespace,
         ipc_namespace,
         uts_namespace,
@@ -198,32 +205,32 @@ fn own(parts: &JailParts<'_>) -> Vec<OwnedFd> {
 }
 
 /// Converts a failed step of a warm jail to the common error.
-pub(crate) fn failure_of(step: BirthStep, errno: Errno) -> StepFailed {
-    StepFailed::new(step_of(step), "", errno)
+pub(crate) fn setup_failure(step: SetupStep, errno: Errno) -> StepFailed {
+    StepFailed::new(common_step(step), "", errno)
 }
 
 /// Converts a step of a zygote's child or its PID 1 to the common type.
-pub(crate) fn step_of(step: BirthStep) -> Step {
+pub(crate) fn common_step(step: SetupStep) -> Step {
     match step {
-        BirthStep::Namespaces => Step::Namespaces,
-        BirthStep::JoinCgroup => Step::JoinCgroup,
-        BirthStep::CgroupNamespace => Step::CgroupNamespace,
-        BirthStep::Rlimits => Step::Rlimits,
-        BirthStep::Ids => Step::Ids,
-        BirthStep::Capabilities => Step::Capabilities,
-        BirthStep::NoNewPrivs => Step::NoNewPrivs,
-        BirthStep::Landlock => Step::Landlock,
-        BirthStep::Seccomp => Step::Seccomp,
-        BirthStep::Order => Step::Order,
-        BirthStep::Files => Step::Files,
-        BirthStep::Workdir => Step::Workdir,
-        BirthStep::Stdio => Step::Stdio,
-        BirthStep::Hostname => Step::Hostname,
-        BirthStep::Disk => Step::Disk,
-        BirthStep::Proc => Step::Proc,
-        BirthStep::Masks => Step::Masks,
-        BirthStep::Terminals => Step::Terminals,
-        BirthStep::Init => Step::Init,
-        BirthStep::Fork => Step::Fork,
+        SetupStep::Namespaces => Step::Namespaces,
+        SetupStep::JoinCgroup => Step::JoinCgroup,
+        SetupStep::CgroupNamespace => Step::CgroupNamespace,
+        SetupStep::Rlimits => Step::Rlimits,
+        SetupStep::Ids => Step::Ids,
+        SetupStep::Capabilities => Step::Capabilities,
+        SetupStep::NoNewPrivs => Step::NoNewPrivs,
+        SetupStep::Landlock => Step::Landlock,
+        SetupStep::Seccomp => Step::Seccomp,
+        SetupStep::Order => Step::Order,
+        SetupStep::Files => Step::Files,
+        SetupStep::Workdir => Step::Workdir,
+        SetupStep::Stdio => Step::Stdio,
+        SetupStep::Hostname => Step::Hostname,
+        SetupStep::Disk => Step::Disk,
+        SetupStep::Proc => Step::Proc,
+        SetupStep::Masks => Step::Masks,
+        SetupStep::Terminals => Step::Terminals,
+        SetupStep::Init => Step::Init,
+        SetupStep::Fork => Step::Fork,
     }
 }

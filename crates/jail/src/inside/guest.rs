@@ -7,29 +7,29 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::io::{Errno, FdFlags};
 
-use super::{Shell, await_order, init, mounts, place_at, program};
+use super::{JailSetup, await_task, dup_to, init, mounts, program};
 use crate::fault;
-use crate::session::{GUEST, LINE};
+use crate::guest_support::{GUEST_NAME, GUEST_SOCKET_FD};
 use crate::spec::Jail;
 use crate::step::{Step, StepFailed, step};
-use crate::sys::{self, Words};
+use crate::sys::{self, CStringArray};
 
 /// Returns 0 if the launcher has no use for this jail, and otherwise only the reason why there is no guest.
-pub(super) fn live(shell: &Shell<'_>, binary: &OwnedFd) -> Result<i32, StepFailed> {
-    let Some((jail, fds)) = await_order(&shell.orders)? else { return Ok(0) };
+pub(super) fn become_guest(shell: &JailSetup<'_>, binary: &OwnedFd) -> Result<i32, StepFailed> {
+    let Some((jail, fds)) = await_task(&shell.init_socket)? else { return Ok(0) };
     let mut fds = fds.into_iter();
     let line = step(Step::Order, "", || fds.next().ok_or(Errno::BADF))?;
     let score = fds.next();
-    mounts::size_disk(&jail)?;
+    mounts::resize_disk(&jail)?;
     step(Step::Stdio, "", || stdio(&line, score.as_ref()))?;
     confine(shell, &jail)?;
     Err(execute(binary, score.as_ref()))
 }
 
 /// Confines the guest. It runs as the sandbox user, so the kernel counts it among that user's processes.
-fn confine(shell: &Shell<'_>, jail: &Jail) -> Result<(), StepFailed> {
-    let ours = super::processes_of_ours(false, shell.group_counts_processes);
-    program::give_up(shell, jail, ours, || {
+fn confine(shell: &JailSetup<'_>, jail: &Jail) -> Result<(), StepFailed> {
+    let ours = super::own_process_count(false, shell.cgroup_limits_processes);
+    program::drop_privileges(shell, jail, ours, || {
         step(Step::Init, "", || {
             // The change of ids clears the death signal.
             init::die_with_launcher()?;
@@ -37,17 +37,17 @@ fn confine(shell: &Shell<'_>, jail: &Jail) -> Result<(), StepFailed> {
         })
     })?;
     // Last, because the filter would forbid the steps above.
-    step(Step::Seccomp, "", || program::be_heard(shell, &shell.orders))
+    step(Step::Seccomp, "", || program::install_notifying_filter(shell, &shell.init_socket))
 }
 
 /// Starts a session, with `/dev/null` at 0 to 2 and the guest's socket at 3. Only the OOM score file is
 /// inherited besides.
 fn stdio(line: &OwnedFd, score: Option<&OwnedFd>) -> Result<(), Errno> {
     rustix::process::setsid()?;
-    sys::default_pipe_signal();
+    sys::reset_sigpipe();
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    place_at(line, LINE)?;
-    program::close_on_exec_from(LINE as u32 + 1)?;
+    dup_to(line, GUEST_SOCKET_FD)?;
+    program::close_on_exec_from(GUEST_SOCKET_FD as u32 + 1)?;
     score.map_or(Ok(()), |score| rustix::io::fcntl_setfd(score, FdFlags::empty()))
 }
 
@@ -55,8 +55,8 @@ fn execute(binary: &OwnedFd, score: Option<&OwnedFd>) -> StepFailed {
     let executed = || -> Result<Errno, Errno> {
         fault::inject(Step::Exec)?;
         let score = score.map(|score| score.as_raw_fd().to_string());
-        let arguments: Vec<String> = [GUEST.to_owned()].into_iter().chain(score).collect();
-        let (arguments, env) = (Words::of(&arguments)?, Words::of(&[])?);
+        let arguments: Vec<String> = [GUEST_NAME.to_owned()].into_iter().chain(score).collect();
+        let (arguments, env) = (CStringArray::new(&arguments)?, CStringArray::new(&[])?);
         // The binary has no path, because a process in the jail could open it by one.
         let program = CString::new(format!("/proc/self/fd/{}", binary.as_raw_fd()));
         let program = program.map_err(|_| Errno::INVAL)?;

@@ -10,72 +10,76 @@ use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
 use super::{
-    Shell, Told, artifacts, await_byte, await_order, guest, mounts, program, rights, tell, write_once,
+    JailSetup, SetupReport, artifacts, await_byte, await_task, guest, mounts, privileges, program,
+    send_report, write_once,
 };
 use crate::fault;
-use crate::spec::{INNER_UID, Jail, Layer, WORKSPACE};
+use crate::spec::{INNER_UID, Jail, JailLayer, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
-use crate::sys::{self, Cloned};
+use crate::sys::{self, CloneResult};
 
 /// A command's process that waits for its turn, and the pipe that releases it.
-struct Started {
+struct WaitingCommand {
     pid: i32,
     go: OwnedFd,
 }
 
-impl Started {
+impl WaitingCommand {
     fn release(&self) -> Result<(), Errno> {
         rustix::io::write(&self.go, b"1").map(drop)
     }
 }
 
 /// Runs as PID 1, and returns its exit status.
-pub(super) fn live(shell: &Shell<'_>) -> Result<i32, StepFailed> {
-    let uid = rights::init_uid(shell.own_init_uid);
+pub(super) fn set_up_and_supervise(shell: &JailSetup<'_>) -> Result<i32, StepFailed> {
+    let uid = privileges::init_uid(shell.own_init_uid);
     let inbox = set_up(shell, uid)?;
-    if let Some(binary) = shell.guest {
+    if let Some(binary) = shell.guest_binary {
         drop(inbox);
-        return guest::live(shell, binary);
+        return guest::become_guest(shell, binary);
     }
-    let started =
-        (0..shell.seats.len()).map(|seat| start(shell, &inbox, seat)).collect::<Result<Vec<_>, _>>()?;
+    let started = (0..shell.command_sockets.len())
+        .map(|seat| fork_command(shell, &inbox, seat))
+        .collect::<Result<Vec<_>, _>>()?;
     drop(inbox);
     // The task may have arrived already, but no command may continue before PID 1 has dropped its privileges.
     step(Step::Init, "", || {
-        confine_self(shell, started.iter().map(|command| &command.go), uid)?;
-        started.first().map_or(Ok(()), Started::release)
+        confine_pid1(shell, started.iter().map(|command| &command.go), uid)?;
+        started.first().map_or(Ok(()), WaitingCommand::release)
     })?;
-    let Some((jail, fds)) = await_order(&shell.orders)? else { return Ok(0) };
+    let Some((jail, fds)) = await_task(&shell.init_socket)? else { return Ok(0) };
     Ok(supervise(shell, &jail, fds.first(), &started))
 }
 
 /// Performs all setup that does not depend on what will run, and returns the inbox.
-fn set_up(shell: &Shell<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
+fn set_up(shell: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     step(Step::IdMap, "", || {
         sys::die_with_parent()?;
         close_all_but_own(shell)?;
-        await_byte(&shell.go)?;
+        await_byte(&shell.id_map_ready)?;
         // Only after the id map is written: a process that is not dumpable belongs to root in /proc,
         // including the map of an unprivileged user's jail.
         die_with_launcher()
     })?;
-    step(Step::JoinCgroup, "", || shell.groups.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
+    step(Step::JoinCgroup, "", || shell.cgroup_join_fds.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
     step(Step::CgroupNamespace, "", || {
-        if fault::without(Layer::CgroupNs) { Ok(()) } else { sys::unshare(libc::CLONE_NEWCGROUP) }
+        if fault::is_left_out(JailLayer::CgroupNs) { Ok(()) } else { sys::unshare(libc::CLONE_NEWCGROUP) }
     })?;
     if shell.new_network {
         step(Step::Network, "", sys::loopback_up)?;
-        shell.gate.map_or(Ok(()), |line| step(Step::Network, "with a gate", || crate::gate::open(line)))?;
+        shell.proxy_socket.map_or(Ok(()), |line| {
+            step(Step::Network, "with a gate", || crate::proxy_sockets::create_and_send(line))
+        })?;
     }
     step(Step::Hostname, "", || {
-        if fault::without(Layer::UtsNs) { Ok(()) } else { rustix::system::sethostname(b"sandbox") }
+        if fault::is_left_out(JailLayer::UtsNs) { Ok(()) } else { rustix::system::sethostname(b"sandbox") }
     })?;
     step(Step::Ids, "", || {
-        rights::become_user(uid, uid)?;
+        privileges::become_user(uid, uid)?;
         die_with_launcher()
     })?;
-    step(Step::Capabilities, "", rights::bound_capabilities)?;
-    mounts::build(&shell.ground)
+    step(Step::Capabilities, "", privileges::clear_bounding_set)?;
+    mounts::build_jail_root(&shell.mounts)
 }
 
 /// Makes this process die with the launcher, and hides its memory and /proc files from others.
@@ -85,49 +89,53 @@ pub(super) fn die_with_launcher() -> Result<(), Errno> {
 }
 
 /// Starts a command's process. It waits for its task, and then for its turn.
-fn start(shell: &Shell<'_>, inbox: &OwnedFd, seat: usize) -> Result<Started, StepFailed> {
+fn fork_command(shell: &JailSetup<'_>, inbox: &OwnedFd, seat: usize) -> Result<WaitingCommand, StepFailed> {
     step(Step::Fork, "", || {
         let (turn, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         match sys::clone(0, None)? {
-            Cloned::Child => {
+            CloneResult::Child => {
                 // With its own copy open, it would wait forever if PID 1 died.
                 drop(go);
-                program::live(shell, inbox, seat, &turn)
+                program::run_command_process(shell, inbox, seat, &turn)
             }
-            Cloned::Parent { pid, .. } => Ok(Started { pid, go }),
+            CloneResult::Parent { pid, .. } => Ok(WaitingCommand { pid, go }),
         }
     })
 }
 
 /// Drops the privileges of PID 1, except the saved id with which it collects artifacts as the sandbox user.
-fn confine_self<'a>(
-    shell: &'a Shell<'_>,
+fn confine_pid1<'a>(
+    shell: &'a JailSetup<'_>,
     kept: impl Iterator<Item = &'a OwnedFd>,
     uid: u32,
 ) -> Result<(), Errno> {
-    close_all_but(0, [&shell.report, &shell.orders].into_iter().chain(kept))?;
-    rights::become_user(uid, INNER_UID)?;
-    rights::drop_capabilities()?;
+    close_all_but(0, [&shell.report, &shell.init_socket].into_iter().chain(kept))?;
+    privileges::become_user(uid, INNER_UID)?;
+    privileges::drop_capabilities()?;
     die_with_launcher()?;
     if launcher_is_gone(&shell.report) {
         return Err(Errno::SRCH);
     }
-    rights::forbid_new_privileges()?;
-    if fault::without(Layer::Seccomp) {
+    privileges::set_no_new_privs()?;
+    if fault::is_left_out(JailLayer::Seccomp) {
         return Ok(());
     }
-    program::install(shell.filter)
+    program::install_filter(shell.init_filter)
 }
 
 /// Closes the copies of the launcher's descriptors, except those meant for this jail.
-fn close_all_but_own(shell: &Shell<'_>) -> Result<(), Errno> {
-    let own = [&shell.go, &shell.orders, &shell.report].into_iter();
-    let binds = shell.ground.binds.iter().map(|(mount, _)| mount);
+fn close_all_but_own(shell: &JailSetup<'_>) -> Result<(), Errno> {
+    let own = [&shell.id_map_ready, &shell.init_socket, &shell.report].into_iter();
+    let binds = shell.mounts.binds.iter().map(|(mount, _)| mount);
     // The program's descriptor numbers stay occupied, so that no other descriptor is opened at them.
-    sys::occupy_standard_numbers()?;
+    sys::reserve_standard_fds()?;
     close_all_but(
         4,
-        own.chain(&shell.seats).chain(shell.groups).chain(binds).chain(shell.guest).chain(shell.gate),
+        own.chain(&shell.command_sockets)
+            .chain(shell.cgroup_join_fds)
+            .chain(binds)
+            .chain(shell.guest_binary)
+            .chain(shell.proxy_socket),
     )
 }
 
@@ -153,15 +161,20 @@ pub(super) fn launcher_is_gone(report: &OwnedFd) -> bool {
 }
 
 /// Reaps until the program has ended, and reports how.
-fn supervise(shell: &Shell<'_>, jail: &Jail, artifacts: Option<&OwnedFd>, commands: &[Started]) -> i32 {
+fn supervise(
+    shell: &JailSetup<'_>,
+    jail: &Jail,
+    artifacts: Option<&OwnedFd>,
+    commands: &[WaitingCommand],
+) -> i32 {
     let mut current = 0;
     let mut cpu = Duration::ZERO;
     loop {
-        let reaped = match sys::wait(-1) {
+        let reaped = match sys::wait_child(-1) {
             Ok(reaped) => reaped,
             Err(Errno::INTR) => continue,
             Err(errno) => {
-                tell(&shell.report, &Told::Failed(StepFailed::new(Step::Init, "", errno)));
+                send_report(&shell.report, &SetupReport::Failed(StepFailed::new(Step::Init, "", errno)));
                 return 1;
             }
         };
@@ -176,9 +189,9 @@ fn supervise(shell: &Shell<'_>, jail: &Jail, artifacts: Option<&OwnedFd>, comman
             continue;
         }
         let disk_full = disk_is_full();
-        collect(jail, artifacts);
+        collect_artifacts(jail, artifacts);
         let (status, peak_memory_bytes) = (reaped.status, reaped.peak_memory_bytes);
-        tell(&shell.report, &Told::Ended { status, cpu, peak_memory_bytes, disk_full });
+        send_report(&shell.report, &SetupReport::Ended { status, cpu, peak_memory_bytes, disk_full });
         return 0;
     }
 }
@@ -189,19 +202,19 @@ fn disk_is_full() -> bool {
 }
 
 /// Collects the artifacts as the sandbox user, after the program has ended.
-fn collect(jail: &Jail, artifacts: Option<&OwnedFd>) {
+fn collect_artifacts(jail: &Jail, artifacts: Option<&OwnedFd>) {
     let (Some(pipe), Some(rules)) = (artifacts, &jail.artifacts) else { return };
-    if has_artifacts() && rights::become_user(INNER_UID, INNER_UID).is_ok() {
-        end_survivors();
+    if has_artifacts() && privileges::become_user(INNER_UID, INNER_UID).is_ok() {
+        kill_survivors();
         artifacts::collect(rules, CWD, &format!("{WORKSPACE}/artifacts"), pipe);
     }
 }
 
 /// Kills remaining processes, which could replace files during the collection. All are descendants of PID 1,
 /// so once there is nothing left to wait for, no process is left.
-fn end_survivors() {
+fn kill_survivors() {
     sys::kill_all_others();
-    while !matches!(sys::wait(-1), Err(Errno::CHILD)) {}
+    while !matches!(sys::wait_child(-1), Err(Errno::CHILD)) {}
 }
 
 fn has_artifacts() -> bool {

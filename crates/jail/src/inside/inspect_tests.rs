@@ -3,20 +3,20 @@
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
-use crate::sys::Cloned;
+use crate::sys::CloneResult;
 use crate::wire;
 
-fn expected() -> Expected {
-    Expected {
+fn expected() -> ExpectedChild {
+    ExpectedChild {
         number: 1,
         uid: 100,
         gid: 200,
-        no_groups: true,
+        has_no_groups: true,
         rlimits: Vec::new(),
-        groups: Vec::new(),
-        no_new_privs: true,
-        no_capabilities: true,
-        filters: 2,
+        cgroup_suffixes: Vec::new(),
+        has_no_new_privs: true,
+        has_no_capabilities: true,
+        filters_len: 2,
     }
 }
 
@@ -30,7 +30,7 @@ fn a_confined_child_passes() {
 }
 
 #[test]
-fn every_difference_in_status_is_found() {
+fn every_status_mismatch_is_detected() {
     for (what, instead) in [
         ("Uid:\t100\t100\t100\t100", "Uid:\t100\t100\t0\t100"),
         ("Gid:\t200\t200\t200\t200", "Gid:\t200\t200\t200\t0"),
@@ -51,7 +51,7 @@ fn every_difference_in_status_is_found() {
 }
 
 #[test]
-fn a_limit_above_the_expected_one_is_found() {
+fn limit_above_the_expected_one_is_detected() {
     let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
         Max file size             1048576              1048576              bytes     \n\
         Max open files            unlimited            unlimited            files     \n";
@@ -66,26 +66,26 @@ fn a_limit_above_the_expected_one_is_found() {
 }
 
 #[test]
-fn a_child_outside_its_control_group_is_found() {
+fn child_outside_its_cgroup_is_detected() {
     let cgroup = "4:pids:/belljar-7-9/51\n3:memory:/belljar-7-9/51\n0::/\n";
     let path = || "/belljar-7-9/51".to_owned();
-    assert_eq!(check_groups(cgroup, &[path(), path()]), Ok(()));
-    assert!(check_groups(cgroup, &[path(), path(), path()]).is_err());
-    assert!(check_groups(cgroup, &["/belljar-7-9/5".to_owned()]).is_err());
+    assert_eq!(check_cgroups(cgroup, &[path(), path()]), Ok(()));
+    assert!(check_cgroups(cgroup, &[path(), path(), path()]).is_err());
+    assert!(check_cgroups(cgroup, &["/belljar-7-9/5".to_owned()]).is_err());
 }
 
 /// Starts two processes in a new pid namespace; both run until the first is killed.
-fn two_inside(keep: &OwnedFd) -> Option<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = sys::line().ok()?;
+fn two_in_new_namespace(keep: &OwnedFd) -> Option<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = sys::packet_socketpair().ok()?;
     let wait = || -> ! {
         let _end = rustix::io::read(keep, &mut [0; 1]);
         sys::exit_now(0)
     };
     let maker = match sys::clone(0, None).ok()? {
-        Cloned::Child => {
+        CloneResult::Child => {
             let start = || match sys::clone(0, None) {
-                Ok(Cloned::Child) => wait(),
-                Ok(Cloned::Parent { pidfd, .. }) => pidfd,
+                Ok(CloneResult::Child) => wait(),
+                Ok(CloneResult::Parent { pidfd, .. }) => pidfd,
                 Err(_) => None,
             };
             if let (Ok(()), Some(first), Some(second)) = (sys::unshare(libc::CLONE_NEWPID), start(), start())
@@ -94,25 +94,25 @@ fn two_inside(keep: &OwnedFd) -> Option<(OwnedFd, OwnedFd)> {
             }
             sys::exit_now(0)
         }
-        Cloned::Parent { pid, .. } => pid,
+        CloneResult::Parent { pid, .. } => pid,
     };
     drop(theirs);
     let received = wire::receive_bytes(ours.as_fd(), &mut [0]);
-    sys::wait(maker).ok()?;
+    sys::wait_child(maker).ok()?;
     let mut fds = received.ok()?.1.into_iter();
     fds.next().zip(fds.next())
 }
 
 #[test]
-fn only_process_2_of_the_jail_is_its_child() {
+fn only_process_2_of_the_jail_is_accepted_as_child() {
     let (keep, _close) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-    let Some((first, second)) = two_inside(&keep) else {
+    let Some((first, second)) = two_in_new_namespace(&keep) else {
         println!("skipped: this user cannot make a pid namespace");
         return;
     };
     let proc = open("/proc");
-    let namespace = open(&format!("/proc/{}/ns/pid", sys::pid_of(&proc, &first).unwrap()));
+    let namespace = open(&format!("/proc/{}/ns/pid", sys::pid_in_procfs(&proc, &first).unwrap()));
     assert_eq!(check_child(&proc, &second, &namespace), Ok(()));
     assert!(check_child(&proc, &first, &namespace).is_err(), "PID 1 is not the child");
     assert!(check_child(&proc, &second, &open("/proc/self/ns/pid")).is_err(), "another namespace");

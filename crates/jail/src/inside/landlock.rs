@@ -9,14 +9,14 @@ use landlock::{
 };
 use rustix::io::Errno;
 
-use crate::bare::message::Guard;
+use crate::bare::message::LandlockAccess;
 use crate::spec::{HOME, Jail, WORKSPACE};
 
 /// The newest Landlock version requested; an older kernel enforces the part that it knows.
-const WANTED: ABI = ABI::V6;
+const REQUESTED_ABI: ABI = ABI::V6;
 
 /// Returns whether Landlock is enabled in this kernel.
-pub(crate) fn supported() -> bool {
+pub(crate) fn is_supported() -> bool {
     Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(ABI::V1))
@@ -33,13 +33,13 @@ pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
 
 /// Applies rules to a process without a jail, in a root built by a container runtime: writable are the mounts
 /// that are mounted writable.
-pub(crate) fn apply_here(mounts: &str) -> Result<(), Errno> {
-    let writable = writable(mounts);
+pub(crate) fn apply_for_mounts(mounts: &str) -> Result<(), Errno> {
+    let writable = writable_mounts(mounts);
     restrict(&writable.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Returns the writable mount points in `/proc/self/mountinfo`, except system file systems.
-fn writable(mounts: &str) -> Vec<String> {
+fn writable_mounts(mounts: &str) -> Vec<String> {
     let place = |line: &str| {
         let mut words = line.split(' ').skip(4);
         let (path, options) = (words.next()?, words.next()?);
@@ -51,7 +51,7 @@ fn writable(mounts: &str) -> Vec<String> {
 }
 
 fn restrict(writable: &[&str]) -> Result<(), Errno> {
-    restrict_to(build(writable)?)
+    restrict_to(build_jail_rules(writable)?)
 }
 
 fn restrict_to(rules: RulesetCreated) -> Result<(), Errno> {
@@ -67,15 +67,15 @@ fn restrict_to(rules: RulesetCreated) -> Result<(), Errno> {
 /// These rules forbid creating and controlling devices, signals to processes outside, their abstract sockets,
 /// and every change of mounts.
 pub(super) fn apply_to_zygote() -> Result<(), Errno> {
-    let (everything, read, write, devices) = rights(WANTED);
+    let (everything, read, write, devices) = access_rights(REQUESTED_ABI);
     restrict_to(build_rules(everything, &[("/", read | write), ("/dev", devices)])?)
 }
 
 /// Returns the access rights that this kernel supports, for processes that create the ruleset themselves.
-pub(crate) fn guard() -> Guard {
-    let known = known();
-    let (everything, read, write, devices) = rights(known);
-    Guard {
+pub(crate) fn supported_access() -> LandlockAccess {
+    let known = supported_abi();
+    let (everything, read, write, devices) = access_rights(known);
+    LandlockAccess {
         handled: everything.bits(),
         scoped: Scope::from_all(known).bits(),
         read: read.bits(),
@@ -85,7 +85,7 @@ pub(crate) fn guard() -> Guard {
 }
 
 /// Returns the newest Landlock version that this kernel supports.
-fn known() -> ABI {
+fn supported_abi() -> ABI {
     let mut known = ABI::Unsupported;
     for abi in [ABI::V1, ABI::V2, ABI::V3, ABI::V4, ABI::V5, ABI::V6] {
         let ruleset = Ruleset::default()
@@ -107,8 +107,8 @@ fn known() -> ABI {
 }
 
 /// Builds the rules of a jail with additional writable paths.
-fn build(writable: &[&str]) -> Result<RulesetCreated, Errno> {
-    let (everything, read, write, devices) = rights(WANTED);
+fn build_jail_rules(writable: &[&str]) -> Result<RulesetCreated, Errno> {
+    let (everything, read, write, devices) = access_rights(REQUESTED_ABI);
     let mut rules: Vec<(&str, BitFlags<AccessFs>)> = vec![
         ("/", read),
         ("/dev", devices),
@@ -121,11 +121,11 @@ fn build(writable: &[&str]) -> Result<RulesetCreated, Errno> {
     build_rules(everything, &rules)
 }
 
-fn build_rules(everything: Rights, rules: &[(&str, Rights)]) -> Result<RulesetCreated, Errno> {
+fn build_rules(everything: AccessRights, rules: &[(&str, AccessRights)]) -> Result<RulesetCreated, Errno> {
     let mut ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(everything)
-        .and_then(|ruleset| ruleset.scope(Scope::from_all(WANTED)))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(REQUESTED_ABI)))
         .and_then(Ruleset::create)
         .map_err(|_| Errno::NOSYS)?;
     for (path, access) in rules {
@@ -135,11 +135,11 @@ fn build_rules(everything: Rights, rules: &[(&str, Rights)]) -> Result<RulesetCr
     Ok(ruleset)
 }
 
-type Rights = BitFlags<AccessFs>;
+type AccessRights = BitFlags<AccessFs>;
 
 /// Returns the handled access rights, and those for reading anywhere, writing in fresh directories, and
 /// devices.
-fn rights(abi: ABI) -> (Rights, Rights, Rights, Rights) {
+fn access_rights(abi: ABI) -> (AccessRights, AccessRights, AccessRights, AccessRights) {
     let everything = AccessFs::from_all(abi);
     // Device nodes cannot be created anywhere.
     let write = AccessFs::from_write(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mounted_to_be_written_is_found() {
+    fn writable_mounts_are_found() {
         let mounts = "1 0 0:1 / / ro,relatime - overlay overlay rw\n\
             2 1 0:2 / /proc rw,nosuid - proc proc rw\n\
             3 1 0:3 / /dev rw,nosuid - tmpfs tmpfs rw\n\
@@ -160,6 +160,6 @@ mod tests {
             5 1 0:5 / /devices rw,nosuid - tmpfs tmpfs rw\n\
             6 1 0:6 / /a\\040b rw - ext4 /dev/x rw\n\
             7 1 0:7 / /etc/hosts ro,relatime - ext4 /dev/x rw\n";
-        assert_eq!(writable(mounts), ["/devices", "/a b"]);
+        assert_eq!(writable_mounts(mounts), ["/devices", "/a b"]);
     }
 }

@@ -9,18 +9,18 @@
 //! The steps before the task depend only on the root tree, so they are done in advance. The task may arrive
 //! early, so the program's process has its turn only after PID 1 has dropped its privileges.
 
+mod artifact_collector;
 mod artifacts;
 mod builder;
-mod collector;
 mod guest;
 mod init;
 mod inspect;
 mod landlock;
 mod mounts;
-mod nest;
-mod plot;
+mod namespace_set;
+mod privileges;
 mod program;
-mod rights;
+mod zygote_setup;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -30,31 +30,31 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::bare::rights::ResourceLimit;
-use crate::seccomp::Filter;
-use crate::spec::{Jail, Layer, Limits, RootTree, WORKSPACE};
+use crate::seccomp::SeccompFilter;
+use crate::spec::{Jail, JailLayer, JailLimits, RootTree, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 use crate::wire;
 
+pub(crate) use artifact_collector::{ArtifactCollector, run_collector};
 pub(crate) use builder::{
-    Builder, BuilderNotice, BuilderOrder, JailPlan, enter_builder, failure_of, step_of,
+    BuilderEvent, BuilderRequest, BuilderSetup, JailPlan, common_step, run_builder, setup_failure,
 };
-pub(crate) use collector::{Collector, enter_collector};
-pub(crate) use inspect::Expected;
+pub(crate) use inspect::ExpectedChild;
 #[cfg(test)]
 pub(crate) use inspect::inspect;
 pub(crate) use landlock::{
-    apply_here as landlock_here, guard as landlock_guard, supported as landlock_supported,
+    apply_for_mounts as landlock_here, is_supported as landlock_supported, supported_access as landlock_guard,
 };
-pub(crate) use mounts::{disk_options, disk_size, lies_in_place};
-pub(crate) use nest::{Nest, enter_nest};
-pub(crate) use plot::NewPlot;
+pub(crate) use mounts::{disk_options, is_below_fresh_dir, tmpfs_options};
+pub(crate) use namespace_set::NamespaceSetPlan;
+pub(crate) use zygote_setup::{ZygoteSetup, run_zygote};
 
 /// Input for building a jail's mounts.
-pub(crate) struct Ground<'a> {
+pub(crate) struct MountPlan<'a> {
     pub(crate) tree: &'a RootTree,
     /// Path of the root tree.
-    pub(crate) root: &'a str,
+    pub(crate) root_path: &'a str,
     /// Detached mounts and their destinations.
     pub(crate) binds: &'a [(OwnedFd, String)],
     /// User and group that own the disk.
@@ -63,47 +63,47 @@ pub(crate) struct Ground<'a> {
     pub(crate) disk_bytes: Option<u64>,
 }
 
-impl Ground<'_> {
+impl MountPlan<'_> {
     /// Returns whether a host directory is the workspace.
-    fn has_playground(&self) -> bool {
+    fn has_host_workspace(&self) -> bool {
         self.binds.iter().any(|(_, destination)| destination == WORKSPACE)
     }
 }
 
 /// Input of a PID 1, before it is known what will run. The clone copies it; nothing else in the jail owns it.
-pub(crate) struct Shell<'a> {
-    pub(crate) ground: Ground<'a>,
+pub(crate) struct JailSetup<'a> {
+    pub(crate) mounts: MountPlan<'a>,
     /// Cgroup join fds, to which PID 1 writes.
-    pub(crate) groups: &'a [OwnedFd],
+    pub(crate) cgroup_join_fds: &'a [OwnedFd],
     /// Pipe that becomes readable once the id map is written.
-    pub(crate) go: OwnedFd,
+    pub(crate) id_map_ready: OwnedFd,
     /// Socket on which PID 1 receives its task.
-    pub(crate) orders: OwnedFd,
+    pub(crate) init_socket: OwnedFd,
     /// One socket for each command's process, on which it receives its task.
-    pub(crate) seats: Vec<OwnedFd>,
+    pub(crate) command_sockets: Vec<OwnedFd>,
     /// Pipe to which failures and the end are reported.
     pub(crate) report: OwnedFd,
-    pub(crate) filter: &'a Filter,
+    pub(crate) init_filter: &'a SeccompFilter,
     /// Filter of commands, whose notifications the launcher receives.
-    pub(crate) heard: &'a Filter,
+    pub(crate) program_filter: &'a SeccompFilter,
     /// The guest's binary, if PID 1 becomes the guest of a sandbox.
-    pub(crate) guest: Option<&'a OwnedFd>,
+    pub(crate) guest_binary: Option<&'a OwnedFd>,
     /// Socket to which the proxy sockets of its network are sent.
-    pub(crate) gate: Option<&'a OwnedFd>,
-    pub(crate) landlock: bool,
+    pub(crate) proxy_socket: Option<&'a OwnedFd>,
+    pub(crate) has_landlock: bool,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,
     /// Whether the clone created a network namespace, in which loopback is still down.
     pub(crate) new_network: bool,
     /// Whether a cgroup limits the number of processes.
-    pub(crate) group_counts_processes: bool,
+    pub(crate) cgroup_limits_processes: bool,
     /// Whether no cgroup limits memory, so that each process is limited individually.
-    pub(crate) hold_each_process: bool,
+    pub(crate) limit_memory_per_process: bool,
 }
 
 /// A report of PID 1 or a command's process to the launcher; small enough for a single pipe write.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum SetupReport {
     /// A setup step failed.
     Failed(StepFailed),
     /// The program ended.
@@ -121,11 +121,11 @@ pub(crate) enum Told {
 }
 
 /// Runs as PID 1 of a new jail; never returns.
-pub(crate) fn enter(shell: &Shell<'_>) -> ! {
-    let status = match init::live(shell) {
+pub(crate) fn run_pid1(shell: &JailSetup<'_>) -> ! {
+    let status = match init::set_up_and_supervise(shell) {
         Ok(status) => status,
         Err(failed) => {
-            tell(&shell.report, &Told::Failed(failed));
+            send_report(&shell.report, &SetupReport::Failed(failed));
             1
         }
     };
@@ -134,15 +134,15 @@ pub(crate) fn enter(shell: &Shell<'_>) -> ! {
 
 /// Returns the reported failure, if any. The reporting process is gone, so the report is waited for only
 /// briefly.
-pub(crate) fn read_failure(told: BorrowedFd<'_>) -> Option<StepFailed> {
+pub(crate) fn read_reported_failure(told: BorrowedFd<'_>) -> Option<StepFailed> {
     let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let mut polled = [PollFd::from_borrowed_fd(told, PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&patience)).ok().filter(|ready| *ready > 0)?;
     let mut buffer = [0; rustix::pipe::PIPE_BUF];
     let read = rustix::io::read(told, &mut buffer).ok()?;
     match postcard::from_bytes(&buffer[..read]).ok()? {
-        Told::Failed(failed) => Some(failed),
-        Told::Ended { .. } | Told::Ready => None,
+        SetupReport::Failed(failed) => Some(failed),
+        SetupReport::Ended { .. } | SetupReport::Ready => None,
     }
 }
 
@@ -152,13 +152,13 @@ fn await_ready(told: BorrowedFd<'_>) -> Result<(), StepFailed> {
     let lost = |errno| StepFailed::new(Step::Init, "(it was killed)", errno);
     let read = rustix::io::retry_on_intr(|| rustix::io::read(told, &mut buffer)).map_err(lost)?;
     match postcard::from_bytes(&buffer[..read]) {
-        Ok(Told::Ready) => Ok(()),
-        Ok(Told::Failed(failed)) => Err(failed),
-        Ok(Told::Ended { .. }) | Err(_) => Err(lost(Errno::CHILD)),
+        Ok(SetupReport::Ready) => Ok(()),
+        Ok(SetupReport::Failed(failed)) => Err(failed),
+        Ok(SetupReport::Ended { .. }) | Err(_) => Err(lost(Errno::CHILD)),
     }
 }
 
-fn tell(report: &OwnedFd, told: &Told) {
+fn send_report(report: &OwnedFd, told: &SetupReport) {
     let Ok(mut bytes) = postcard::to_allocvec(told) else { return };
     bytes.truncate(rustix::pipe::PIPE_BUF);
     // If the launcher is gone, there is no reader, and this process is about to be killed.
@@ -166,27 +166,27 @@ fn tell(report: &OwnedFd, told: &Told) {
 }
 
 /// Returns the layers in force after such a jail was entered without a failed step.
-pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Layer> {
-    use crate::spec::Network;
+pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<JailLayer> {
+    use crate::spec::JailNetwork;
     let mut layers = vec![
-        Layer::UserNs,
-        Layer::PidNs,
-        Layer::MountNs,
-        Layer::IpcNs,
-        Layer::UtsNs,
-        Layer::CgroupNs,
-        Layer::ReadOnlyRoot,
-        Layer::NoCapabilities,
-        Layer::NoNewPrivs,
-        Layer::Rlimits,
-        Layer::Seccomp,
+        JailLayer::UserNs,
+        JailLayer::PidNs,
+        JailLayer::MountNs,
+        JailLayer::IpcNs,
+        JailLayer::UtsNs,
+        JailLayer::CgroupNs,
+        JailLayer::ReadOnlyRoot,
+        JailLayer::NoCapabilities,
+        JailLayer::NoNewPrivs,
+        JailLayer::Rlimits,
+        JailLayer::Seccomp,
     ];
-    let writable_host = jail.playground.is_some() || jail.binds.iter().any(|bind| bind.writable);
+    let writable_host = jail.host_workspace.is_some() || jail.binds.iter().any(|bind| bind.writable);
     let conditional = [
-        (jail.network != Network::Host, Layer::NetNs),
-        (!writable_host, Layer::DiskQuota),
-        (separate_uid, Layer::SeparateUid),
-        (landlock, Layer::Landlock),
+        (jail.network != JailNetwork::Host, JailLayer::NetNs),
+        (!writable_host, JailLayer::DiskQuota),
+        (separate_uid, JailLayer::SeparateUid),
+        (landlock, JailLayer::Landlock),
     ];
     layers.extend(conditional.into_iter().filter(|(holds, _)| *holds).map(|(_, layer)| layer));
     layers
@@ -194,7 +194,7 @@ pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Lay
 
 /// Returns the resource limits of each process of the program.
 pub(crate) fn resource_limits(
-    limits: &Limits,
+    limits: &JailLimits,
     processes_of_ours: u64,
     hold_each_process: bool,
 ) -> Vec<ResourceLimit> {
@@ -245,7 +245,7 @@ pub(crate) fn zygote_limits() -> Vec<ResourceLimit> {
 /// Returns how many of our processes the kernel counts as the program's: PID 1 if it has the same user id. If
 /// a cgroup also counts, the rlimit is two higher, so that the cgroup, which counts its refusals, refuses
 /// first.
-pub(crate) fn processes_of_ours(own_init_uid: bool, group_counts_processes: bool) -> u64 {
+pub(crate) fn own_process_count(own_init_uid: bool, group_counts_processes: bool) -> u64 {
     u64::from(!own_init_uid) + if group_counts_processes { 2 } else { 0 }
 }
 
@@ -268,12 +268,12 @@ fn await_byte(fd: &OwnedFd) -> Result<(), Errno> {
 }
 
 /// Waits for a task; `None` if the launcher has no use for this jail.
-fn await_order(orders: &OwnedFd) -> Result<Option<(Jail, Vec<OwnedFd>)>, StepFailed> {
+fn await_task(orders: &OwnedFd) -> Result<Option<(Jail, Vec<OwnedFd>)>, StepFailed> {
     step(Step::Order, "", || wire::receive_one::<Jail>(orders.as_fd()))
 }
 
 /// Duplicates a descriptor to a fixed number, where it survives `execve`.
-fn place_at(fd: &OwnedFd, number: i32) -> Result<(), Errno> {
+fn dup_to(fd: &OwnedFd, number: i32) -> Result<(), Errno> {
     // SAFETY: takes two numbers; `number` is 0 to 3, which this process's own descriptors were moved away
     // from.
     match unsafe { libc::dup2(fd.as_raw_fd(), number) } {

@@ -8,15 +8,15 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, UnmountFlags};
 
-use super::Ground;
+use super::MountPlan;
 use crate::bare::{self, errno};
-use crate::spec::{HOME, INBOX, Jail, Layer, RootEntry, WORKSPACE};
+use crate::spec::{HOME, INBOX, Jail, JailLayer, RootEntry, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::{fault, sys};
 
-const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+const NOSUID_NODEV: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 /// Directories that are fresh in every jail.
-const PLACES: &[&str] = &[WORKSPACE, HOME, "/tmp", "/dev/shm"];
+const FRESH_DIRS: &[&str] = &[WORKSPACE, HOME, "/tmp", "/dev/shm"];
 
 /// The usual ratio of disk file systems. More inodes would let kernel memory, and the time that Landlock
 /// needs to walk up from a deep directory, grow out of proportion to the disk.
@@ -24,13 +24,13 @@ const BYTES_PER_INODE: u64 = 16 << 10;
 
 /// Mounts everything and makes it the root. Returns the inbox, which is writable only through this
 /// descriptor.
-pub(super) fn build(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
-    let inbox = floor(ground)?;
-    step(Step::Proc, "", || bare::mounts::proc().map_err(errno))?;
-    step(Step::Masks, "/proc", || bare::mounts::masks().map_err(errno))?;
-    step(Step::Terminals, "", || bare::mounts::terminals().map_err(errno))?;
+pub(super) fn build_jail_root(ground: &MountPlan<'_>) -> Result<OwnedFd, StepFailed> {
+    let inbox = mount_base(ground)?;
+    step(Step::Proc, "", || bare::mounts::mount_proc().map_err(errno))?;
+    step(Step::Masks, "/proc", || bare::mounts::mask_proc().map_err(errno))?;
+    step(Step::Terminals, "", || bare::mounts::mount_devpts().map_err(errno))?;
     for (mount, destination) in ground.binds {
-        step(Step::Binds, destination, || attach(ground, mount, destination))?;
+        step(Step::Binds, destination, || attach_mount(ground, mount, destination))?;
     }
     step(Step::Pivot, "", pivot)?;
     Ok(inbox)
@@ -38,46 +38,47 @@ pub(super) fn build(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
 
 /// Builds the root of a warm interpreter, which runs no tenant code: without `/proc`, which would show the
 /// launcher's namespace, and with the directories that requests supply hidden.
-pub(super) fn build_nest(ground: &Ground<'_>, hidden: &[String]) -> Result<OwnedFd, StepFailed> {
-    let inbox = floor(ground)?;
+pub(super) fn build_zygote_root(ground: &MountPlan<'_>, hidden: &[String]) -> Result<OwnedFd, StepFailed> {
+    let inbox = mount_base(ground)?;
     for path in hidden {
-        step(Step::Masks, path, || rustix::mount::mount_bind(EMPTY, format!(".{path}")))?;
+        step(Step::Masks, path, || rustix::mount::mount_bind(EMPTY_DIR, format!(".{path}")))?;
     }
     step(Step::Pivot, "", pivot)?;
     Ok(inbox)
 }
 
 /// Mounts the tree and the disk, and returns the inbox.
-fn floor(ground: &Ground<'_>) -> Result<OwnedFd, StepFailed> {
-    step(Step::Root, "", || take_root(ground.root))?;
+fn mount_base(ground: &MountPlan<'_>) -> Result<OwnedFd, StepFailed> {
+    step(Step::Root, "", || enter_root(ground.root_path))?;
     for entry in ground.tree {
         if let RootEntry::Image { path, .. } = entry {
-            step(Step::Root, path, || take_image(path))?;
+            step(Step::Root, path, || overlay_image(path))?;
         }
     }
-    step(Step::Disk, "", || disk(ground))
+    step(Step::Disk, "", || mount_disk(ground))
 }
 
 /// Enters a root tree. The mounts of a copy from outside are locked; a tree bound over itself can be pivoted
 /// into.
-pub(super) fn take_root(root: &str) -> Result<(), Errno> {
+pub(super) fn enter_root(root: &str) -> Result<(), Errno> {
     rustix::mount::mount_bind_recursive(root, root)?;
     rustix::process::chdir(root)
 }
 
 /// An empty directory in every tree.
-const EMPTY: &str = "./sys";
+const EMPTY_DIR: &str = "./sys";
 
 /// Mounts a private overlay over a directory of an image: the content shows through, with inodes that no
 /// other jail has. If the kernel does not let a jail do that, the directory stays as it is, read-only.
-fn take_image(path: &str) -> Result<(), Errno> {
+fn overlay_image(path: &str) -> Result<(), Errno> {
     let target = format!(".{path}");
     // The kernel would interpret these characters in the mount options.
     if path.contains([':', ',', '\\']) {
         return Ok(());
     }
-    let options = CString::new(format!("userxattr,lowerdir={target}:{EMPTY}")).map_err(|_| Errno::INVAL)?;
-    let flags = PLAIN | MountFlags::RDONLY;
+    let options =
+        CString::new(format!("userxattr,lowerdir={target}:{EMPTY_DIR}")).map_err(|_| Errno::INVAL)?;
+    let flags = NOSUID_NODEV | MountFlags::RDONLY;
     match rustix::mount::mount("overlay", target.as_str(), "overlay", flags, Some(options.as_c_str())) {
         Err(Errno::NODEV | Errno::PERM | Errno::INVAL) => Ok(()),
         laid => laid,
@@ -85,42 +86,44 @@ fn take_image(path: &str) -> Result<(), Errno> {
 }
 
 /// Mounts the disk, which holds everything writable. It stays tiny until it is known what will run.
-fn disk(ground: &Ground<'_>) -> Result<OwnedFd, Errno> {
-    let covered = about_to_be_covered(ground)?;
+fn mount_disk(ground: &MountPlan<'_>) -> Result<OwnedFd, Errno> {
+    let covered = detach_covered_binds(ground)?;
     let options = match ground.disk_bytes {
         Some(bytes) => disk_options(bytes),
         None => "size=64k,nr_inodes=64,mode=0755".to_owned(),
     };
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    bare::mounts::disk(&options).map_err(errno)?;
-    let inbox = inbox()?;
-    bare::mounts::places(ground.owner, !ground.has_playground()).map_err(errno)?;
-    covered.iter().try_for_each(|(mount, path)| attach(ground, mount, path))?;
+    bare::mounts::mount_disk(&options).map_err(errno)?;
+    let inbox = create_inbox()?;
+    bare::mounts::bind_disk_dirs(ground.owner, !ground.has_host_workspace()).map_err(errno)?;
+    covered.iter().try_for_each(|(mount, path)| attach_mount(ground, mount, path))?;
     Ok(inbox)
 }
 
 /// Resizes the disk to the jail's limit, through any of its mount points.
-pub(super) fn size_disk(jail: &Jail) -> Result<(), StepFailed> {
-    step(Step::Disk, "", || rustix::mount::mount_remount("/tmp", PLAIN, disk_size(jail.limits.disk_bytes)))
+pub(super) fn resize_disk(jail: &Jail) -> Result<(), StepFailed> {
+    step(Step::Disk, "", || {
+        rustix::mount::mount_remount("/tmp", NOSUID_NODEV, tmpfs_options(jail.limits.disk_bytes))
+    })
 }
 
-pub(crate) fn disk_size(bytes: u64) -> String {
-    let bytes = if fault::without(Layer::DiskQuota) { 1 << 30 } else { bytes };
+pub(crate) fn tmpfs_options(bytes: u64) -> String {
+    let bytes = if fault::is_left_out(JailLayer::DiskQuota) { 1 << 30 } else { bytes };
     let inodes = (bytes / BYTES_PER_INODE).max(1_024);
     format!("size={bytes},nr_inodes={inodes}")
 }
 
 /// Returns the mount options of a disk of this size.
 pub(crate) fn disk_options(bytes: u64) -> String {
-    format!("{},mode=0755", disk_size(bytes))
+    format!("{},mode=0755", tmpfs_options(bytes))
 }
 
 /// Creates the inbox, which the program can read and not write.
-fn inbox() -> Result<OwnedFd, Errno> {
+fn create_inbox() -> Result<OwnedFd, Errno> {
     let folder = format!(".{HOME}/in");
     rustix::fs::mkdir(&folder, Mode::from_raw_mode(0o755))?;
     let opened = rustix::fs::open(&folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let mount = crate::template::detached(&opened)?;
+    let mount = crate::root_trees::detached(&opened)?;
     sys::mount_setattr(mount.as_fd(), false, libc::MOUNT_ATTR_RDONLY, None)?;
     let target = format!(".{INBOX}");
     rustix::mount::move_mount(&mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
@@ -129,38 +132,38 @@ fn inbox() -> Result<OwnedFd, Errno> {
 
 /// Detaches interpreters that are mounted below a fresh directory (a virtual environment in `/tmp`), to
 /// attach them again later.
-fn about_to_be_covered<'a>(ground: &Ground<'a>) -> Result<Vec<(OwnedFd, &'a str)>, Errno> {
+fn detach_covered_binds<'a>(ground: &MountPlan<'a>) -> Result<Vec<(OwnedFd, &'a str)>, Errno> {
     let bound = ground.tree.iter().filter_map(|entry| match entry {
-        RootEntry::Bind { path, .. } if is_fresh(ground, path) => Some(path.as_str()),
+        RootEntry::Bind { path, .. } if is_in_fresh_dir(ground, path) => Some(path.as_str()),
         _ => None,
     });
     bound
         .map(|path| {
             let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let opened = rustix::fs::open(format!(".{path}"), flags, Mode::empty())?;
-            Ok((crate::template::detached(&opened)?, path))
+            Ok((crate::root_trees::detached(&opened)?, path))
         })
         .collect()
 }
 
 /// Returns whether a path lies below a directory that is fresh in this jail.
-fn is_fresh(ground: &Ground<'_>, path: &str) -> bool {
-    lies_in_place(path) && !(lies_below(path, WORKSPACE) && ground.has_playground())
+fn is_in_fresh_dir(ground: &MountPlan<'_>, path: &str) -> bool {
+    is_below_fresh_dir(path) && !(is_below(path, WORKSPACE) && ground.has_host_workspace())
 }
 
 /// Returns whether a path lies below a directory that is fresh in every jail.
-pub(crate) fn lies_in_place(path: &str) -> bool {
-    PLACES.iter().any(|place| lies_below(path, place))
+pub(crate) fn is_below_fresh_dir(path: &str) -> bool {
+    FRESH_DIRS.iter().any(|place| is_below(path, place))
 }
 
-fn lies_below(path: &str, place: &str) -> bool {
+fn is_below(path: &str, place: &str) -> bool {
     path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Attaches a mount at its destination. Mount points below a fresh directory are created; others must exist.
-fn attach(ground: &Ground<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
+fn attach_mount(ground: &MountPlan<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
     let target = format!(".{destination}");
-    if is_fresh(ground, destination) {
+    if is_in_fresh_dir(ground, destination) {
         make_mount_point(mount, &target)?;
     }
     rustix::mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)

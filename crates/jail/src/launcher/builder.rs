@@ -11,20 +11,20 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::home::Home;
-use super::start;
-use crate::bare::message::{Guard, MAX_KEPT, MAX_KEPT_BYTES};
-use crate::inside::{self, Builder, BuilderNotice, BuilderOrder};
-use crate::seccomp::Filter;
+use super::cold_start;
+use super::setup::LauncherContext;
+use crate::bare::message::{LandlockAccess, MAX_VISIBLE_PATH_BYTES, MAX_VISIBLE_PATHS};
+use crate::inside::{self, BuilderEvent, BuilderRequest, BuilderSetup};
+use crate::root_trees::BuiltRoot;
+use crate::seccomp::SeccompFilter;
 use crate::spec::RootEntry;
 use crate::step::{Step, StepFailed, step};
-use crate::sys::{self, Cloned};
-use crate::template::Root;
+use crate::sys::{self, CloneResult};
 use crate::wire;
 
 /// A running builder process.
 pub(super) struct JailBuilder {
-    line: OwnedFd,
+    socket: OwnedFd,
     pid: i32,
     pidfd: OwnedFd,
     /// The pid namespace whose PID 1 it is.
@@ -33,15 +33,27 @@ pub(super) struct JailBuilder {
 
 impl JailBuilder {
     /// Starts a builder for jails whose user namespaces belong to `owner`.
-    pub(super) fn start(home: &Home, filter: &Filter, root: &Root, owner: u32) -> Result<Self, StepFailed> {
-        let kept = kept_paths(root)?;
-        let guard = if home.landlock { inside::landlock_guard() } else { Guard::default() };
-        let (line, theirs) = step(Step::Namespaces, "", sys::line)?;
-        let builder =
-            Builder { line: theirs, proc: &home.proc, root: &root.path, owner, guard, filter, kept: &kept };
+    pub(super) fn start(
+        home: &LauncherContext,
+        filter: &SeccompFilter,
+        root: &BuiltRoot,
+        owner: u32,
+    ) -> Result<Self, StepFailed> {
+        let kept = encode_visible_paths(root)?;
+        let guard = if home.has_landlock { inside::landlock_guard() } else { LandlockAccess::default() };
+        let (line, theirs) = step(Step::Namespaces, "", sys::packet_socketpair)?;
+        let builder = BuilderSetup {
+            launcher_socket: theirs,
+            proc: &home.proc,
+            root_path: &root.path,
+            owner,
+            landlock: guard,
+            filter,
+            visible_paths: &kept,
+        };
         let (pid, pidfd) = match step(Step::Namespaces, "", || sys::clone(libc::CLONE_NEWPID, None))? {
-            Cloned::Child => inside::enter_builder(&builder),
-            Cloned::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
+            CloneResult::Child => inside::run_builder(&builder),
+            CloneResult::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
         };
         let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
         let open = || {
@@ -49,13 +61,13 @@ impl JailBuilder {
             rustix::fs::openat(&home.proc, format!("{pid}/ns/pid"), flags, Mode::empty())
         };
         let namespace = step(Step::Namespaces, "pid", open)?;
-        Ok(Self { line, pid, pidfd, namespace })
+        Ok(Self { socket: line, pid, pidfd, namespace })
     }
 
     /// Creates a builder whose process has already exited.
     #[cfg(test)]
     pub(super) fn stand_in(line: OwnedFd, ended: OwnedFd, namespace: OwnedFd) -> Self {
-        Self { line, pid: 0, pidfd: ended, namespace }
+        Self { socket: line, pid: 0, pidfd: ended, namespace }
     }
 
     /// Kills the builder, its zygote, and everything that came of that zygote.
@@ -65,16 +77,16 @@ impl JailBuilder {
     }
 
     /// Returns whether it has exited, and so every other process in its pid namespace.
-    pub(super) fn is_gone(&self) -> bool {
-        start::is_readable(self.pidfd.as_fd())
+    pub(super) fn has_exited(&self) -> bool {
+        cold_start::is_readable(self.pidfd.as_fd())
     }
 
     /// Reaps the builder if it has exited, and returns whether it has. It exits only after every other
     /// process in its pid namespace has been reaped.
     pub(super) fn reap(&self) -> bool {
-        let gone = self.is_gone();
+        let gone = self.has_exited();
         if gone {
-            let _reaped = sys::wait_for(self.pidfd.as_fd());
+            let _reaped = sys::wait_pidfd(self.pidfd.as_fd());
         }
         gone
     }
@@ -89,17 +101,17 @@ impl JailBuilder {
     }
 
     pub(super) fn watched(&self) -> BorrowedFd<'_> {
-        self.line.as_fd()
+        self.socket.as_fd()
     }
 
     /// Sends a request.
-    pub(super) fn ask(&self, order: &BuilderOrder, fds: &[BorrowedFd<'_>]) -> Result<(), StepFailed> {
-        step(Step::Order, "", || wire::send(self.line.as_fd(), order, fds))
+    pub(super) fn send(&self, order: &BuilderRequest, fds: &[BorrowedFd<'_>]) -> Result<(), StepFailed> {
+        step(Step::Order, "", || wire::send(self.socket.as_fd(), order, fds))
     }
 
     /// Receives an answer without blocking. Fails with `ESRCH` if the builder has exited.
-    pub(super) fn answer(&self) -> Result<Option<(BuilderNotice, Vec<OwnedFd>)>, Errno> {
-        match wire::receive_now::<BuilderNotice>(self.line.as_fd()) {
+    pub(super) fn receive(&self) -> Result<Option<(BuilderEvent, Vec<OwnedFd>)>, Errno> {
+        match wire::try_receive::<BuilderEvent>(self.socket.as_fd()) {
             Ok(Some(answer)) => Ok(Some(answer)),
             Ok(None) => Err(Errno::SRCH),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
@@ -109,11 +121,11 @@ impl JailBuilder {
 }
 
 /// Encodes the paths that stay visible below folders that every jail replaces: `d` or `f`, the path, NUL.
-fn kept_paths(root: &Root) -> Result<Vec<u8>, StepFailed> {
+fn encode_visible_paths(root: &BuiltRoot) -> Result<Vec<u8>, StepFailed> {
     let mut packed = Vec::new();
     let mut count = 0;
     let kept = root.tree.iter().filter_map(|entry| match entry {
-        RootEntry::Bind { path, .. } if inside::lies_in_place(path) => Some(path),
+        RootEntry::Bind { path, .. } if inside::is_below_fresh_dir(path) => Some(path),
         _ => None,
     });
     for path in kept {
@@ -123,7 +135,7 @@ fn kept_paths(root: &Root) -> Result<Vec<u8>, StepFailed> {
         packed.push(0);
         count += 1;
     }
-    if count > MAX_KEPT || packed.len() > MAX_KEPT_BYTES {
+    if count > MAX_VISIBLE_PATHS || packed.len() > MAX_VISIBLE_PATH_BYTES {
         let what = "more folders below /tmp, home or workspace than a warm interpreter supports";
         return Err(StepFailed::new(Step::Binds, what, Errno::TOOBIG));
     }

@@ -15,15 +15,15 @@ use super::run::Run;
 use super::runs::Runs;
 
 /// How often jails are sampled while memory is short, and how often the launcher checks whether it is.
-const SHORT: Duration = Duration::from_millis(20);
-const AMPLE: Duration = Duration::from_millis(250);
+const INTERVAL_WHEN_SHORT: Duration = Duration::from_millis(20);
+const INTERVAL_WHEN_AMPLE: Duration = Duration::from_millis(250);
 /// Maximum jails sampled in one turn of the event loop, and processes whose scores are set before it stops.
-const MOST_JAILS: usize = 32;
-const MOST_PROCESSES: usize = 256;
+const MAX_SAMPLED_PER_TURN: usize = 32;
+const MAX_SCORED_PER_TURN: usize = 256;
 
 /// The part of one jail in its tenant's memory share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(super) struct MemoryClaim {
     tenant: String,
     /// Its memory limit.
     limit_bytes: u64,
@@ -37,7 +37,7 @@ pub(super) struct Claim {
 
 /// The jails of one tenant.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Account {
+struct TenantMemory {
     jails: usize,
     /// The sum of the limits that fit into the share.
     fitting_bytes: u64,
@@ -47,20 +47,20 @@ struct Account {
 /// The memory shares of all tenants.
 #[derive(Debug)]
 pub(super) struct MemoryShares {
-    tenants: BTreeMap<String, Account>,
+    tenants: BTreeMap<String, TenantMemory>,
     /// The index of the run at which the next sample begins.
-    next: usize,
-    looked: Instant,
-    short: bool,
+    next_index: usize,
+    last_check: Instant,
+    is_short: bool,
 }
 
 impl MemoryShares {
     pub(super) fn new(now: Instant) -> Self {
-        Self { tenants: BTreeMap::new(), next: 0, looked: now, short: false }
+        Self { tenants: BTreeMap::new(), next_index: 0, last_check: now, is_short: false }
     }
 
     /// Adds a jail; `total_bytes` is the memory for all jails.
-    fn claim(&mut self, total_bytes: u64, tenant: &str, limit_bytes: u64) -> Claim {
+    fn claim(&mut self, total_bytes: u64, tenant: &str, limit_bytes: u64) -> MemoryClaim {
         let others = self.tenants.keys().filter(|other| *other != tenant).count() as u64;
         let share = total_bytes / (others + 1).max(2);
         let account = self.tenants.entry(tenant.to_owned()).or_default();
@@ -70,11 +70,11 @@ impl MemoryShares {
             account.fitting_bytes += limit_bytes;
         }
         let standing = if fits { Standing::WithinShare } else { Standing::AboveShare };
-        Claim { tenant: tenant.to_owned(), limit_bytes, used_bytes: 0, fits, standing }
+        MemoryClaim { tenant: tenant.to_owned(), limit_bytes, used_bytes: 0, fits, standing }
     }
 
     /// Removes a jail.
-    fn release(&mut self, claim: &Claim) {
+    fn release(&mut self, claim: &MemoryClaim) {
         let Some(account) = self.tenants.get_mut(&claim.tenant) else { return };
         account.jails -= 1;
         account.used_bytes -= claim.used_bytes;
@@ -87,7 +87,7 @@ impl MemoryShares {
     }
 
     /// Records the current usage of a jail.
-    fn note(&mut self, claim: &mut Claim, used_bytes: u64) {
+    fn record_usage(&mut self, claim: &mut MemoryClaim, used_bytes: u64) {
         if let Some(account) = self.tenants.get_mut(&claim.tenant) {
             account.used_bytes = account.used_bytes - claim.used_bytes + used_bytes;
             claim.used_bytes = used_bytes;
@@ -95,80 +95,81 @@ impl MemoryShares {
     }
 
     /// Returns whether the tenant of a jail uses more than its share.
-    fn standing(&self, total_bytes: u64, claim: &Claim) -> Standing {
+    fn standing(&self, total_bytes: u64, claim: &MemoryClaim) -> Standing {
         let share = total_bytes / (self.tenants.len() as u64).max(2);
         let used = self.tenants.get(&claim.tenant).map_or(0, |account| account.used_bytes);
         if used > share { Standing::AboveShare } else { Standing::WithinShare }
     }
 
     /// Returns when to sample next; `None` for a single tenant, which takes nothing from others.
-    fn due(&self) -> Option<Instant> {
-        let pause = if self.short { SHORT } else { AMPLE };
-        (self.tenants.len() > 1).then_some(self.looked + pause)
+    fn next_check(&self) -> Option<Instant> {
+        let pause = if self.is_short { INTERVAL_WHEN_SHORT } else { INTERVAL_WHEN_AMPLE };
+        (self.tenants.len() > 1).then_some(self.last_check + pause)
     }
 }
 
 impl Runs {
     /// Adds a started run, and sets its OOM scores if it is above its tenant's share.
-    pub(super) fn enroll(&mut self, number: u64, mut run: Run) {
-        if let Some(total) = self.home.groups.memory_for_all() {
-            let claim = self.shares.claim(total, run.tenant(), run.memory_bytes());
+    pub(super) fn add_run(&mut self, number: u64, mut run: Run) {
+        if let Some(total) = self.home.groups.total_memory_limit() {
+            let claim = self.memory_shares.claim(total, run.tenant(), run.memory_limit_bytes());
             if claim.standing == Standing::AboveShare {
                 run.set_oom_scores(&self.home, claim.standing);
             }
-            run.claim = Some(claim);
+            run.memory_claim = Some(claim);
         }
         self.running.push((number, run));
     }
 
     /// Removes a run that is over.
-    pub(super) fn dismiss(&mut self, at: usize) -> Run {
+    pub(super) fn remove_run(&mut self, at: usize) -> Run {
         let (_, run) = self.running.swap_remove(at);
-        if let Some(claim) = &run.claim {
-            self.shares.release(claim);
+        if let Some(claim) = &run.memory_claim {
+            self.memory_shares.release(claim);
         }
         run
     }
 
     /// Returns when memory shares must be checked next.
-    pub(super) fn shares_due(&self) -> Option<Instant> {
-        self.home.groups.memory_for_all().and_then(|_| self.shares.due())
+    pub(super) fn next_share_check(&self) -> Option<Instant> {
+        self.home.groups.total_memory_limit().and_then(|_| self.memory_shares.next_check())
     }
 
     /// Samples the memory usage of tenants and adjusts OOM scores, if that is due and memory is short.
-    pub(super) fn look_at_shares(&mut self, now: Instant) {
-        let Some(total) = self.home.groups.memory_for_all() else { return };
-        if self.shares.due().is_none_or(|due| due > now) {
+    pub(super) fn update_memory_shares(&mut self, now: Instant) {
+        let Some(total) = self.home.groups.total_memory_limit() else { return };
+        if self.memory_shares.next_check().is_none_or(|due| due > now) {
             return;
         }
-        self.shares.looked = now;
-        self.shares.short = self.home.groups.memory_of_all().is_some_and(|used| used > total / 2);
-        if !self.shares.short {
+        self.memory_shares.last_check = now;
+        self.memory_shares.is_short =
+            self.home.groups.total_memory_in_use().is_some_and(|used| used > total / 2);
+        if !self.memory_shares.is_short {
             return;
         }
         let jails = self.running.len();
-        let first = self.shares.next % jails.max(1);
-        let looked_at = || (0..jails.min(MOST_JAILS)).map(|step| (first + step) % jails);
+        let first = self.memory_shares.next_index % jails.max(1);
+        let looked_at = || (0..jails.min(MAX_SAMPLED_PER_TURN)).map(|step| (first + step) % jails);
         for at in looked_at() {
             let run = &mut self.running[at].1;
-            let used = run.group().and_then(|group| group.memory()).unwrap_or(0);
-            if let Some(claim) = &mut run.claim {
-                self.shares.note(claim, used);
+            let used = run.group().and_then(|group| group.memory_in_use()).unwrap_or(0);
+            if let Some(claim) = &mut run.memory_claim {
+                self.memory_shares.record_usage(claim, used);
             }
         }
         let mut changed = 0;
         for at in looked_at() {
-            self.shares.next = at + 1;
+            self.memory_shares.next_index = at + 1;
             let run = &mut self.running[at].1;
-            let Some(claim) = &mut run.claim else { continue };
-            let standing = self.shares.standing(total, claim);
+            let Some(claim) = &mut run.memory_claim else { continue };
+            let standing = self.memory_shares.standing(total, claim);
             // Above the share, scores are set again, for processes that were started in the meantime.
             if standing != std::mem::replace(&mut claim.standing, standing)
                 || standing == Standing::AboveShare
             {
                 changed += run.set_oom_scores(&self.home, standing);
             }
-            if changed > MOST_PROCESSES {
+            if changed > MAX_SCORED_PER_TURN {
                 break;
             }
         }
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_into_half_is_above_the_share_from_its_start() {
+    fn jail_whose_limit_exceeds_the_share_starts_above_it() {
         let mut shares = MemoryShares::new(Instant::now());
         let alone: Vec<_> = (0..3).map(|_| shares.claim(100, "a", 20).standing).collect();
         assert_eq!(alone, [Standing::WithinShare, Standing::WithinShare, Standing::AboveShare]);
@@ -190,29 +191,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_decides_while_memory_is_short() {
+    fn usage_decides_while_memory_is_short() {
         let mut shares = MemoryShares::new(Instant::now());
         let mut many: Vec<_> = (0..4).map(|_| shares.claim(100, "a", 20)).collect();
         let mut one = shares.claim(100, "b", 90);
         assert_eq!(one.standing, Standing::AboveShare, "its limit exceeds its share");
-        many.iter_mut().for_each(|claim| shares.note(claim, 15));
-        shares.note(&mut one, 40);
+        many.iter_mut().for_each(|claim| shares.record_usage(claim, 15));
+        shares.record_usage(&mut one, 40);
         assert_eq!(shares.standing(100, &one), Standing::WithinShare);
         assert!(many.iter().all(|claim| shares.standing(100, claim) == Standing::AboveShare));
-        shares.note(&mut many[0], 5);
+        shares.record_usage(&mut many[0], 5);
         assert!(many.iter().all(|claim| shares.standing(100, claim) == Standing::WithinShare));
     }
 
     #[test]
-    fn nothing_is_left_of_a_jail_that_is_over() {
+    fn released_claims_leave_no_trace() {
         let mut shares = MemoryShares::new(Instant::now());
         let mut claims: Vec<_> = ["a", "a", "b"].iter().map(|tenant| shares.claim(100, tenant, 40)).collect();
-        claims.iter_mut().for_each(|claim| shares.note(claim, 30));
-        assert!(shares.due().is_some());
+        claims.iter_mut().for_each(|claim| shares.record_usage(claim, 30));
+        assert!(shares.next_check().is_some());
         shares.release(&claims[0]);
-        assert_eq!(shares.tenants["a"], Account { jails: 1, fitting_bytes: 0, used_bytes: 30 });
+        assert_eq!(shares.tenants["a"], TenantMemory { jails: 1, fitting_bytes: 0, used_bytes: 30 });
         assert_eq!(shares.claim(100, "a", 40).standing, Standing::WithinShare, "there is room again");
         shares.release(&claims[2]);
-        assert!(!shares.tenants.contains_key("b") && shares.due().is_none(), "one tenant is not sampled");
+        assert!(
+            !shares.tenants.contains_key("b") && shares.next_check().is_none(),
+            "one tenant is not sampled"
+        );
     }
 }

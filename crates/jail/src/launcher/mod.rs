@@ -6,35 +6,35 @@
 
 mod builder;
 mod child;
-mod child_line;
-mod ear;
-mod guests;
-mod habits;
-mod hearing;
-mod home;
-pub(crate) mod idmap;
-mod ids;
-mod keeper;
-mod lineage;
-mod living;
+mod child_connection;
+mod cold_start;
+mod event_outbox;
+mod guest_binary;
+mod id_lease;
+pub(crate) mod id_map;
 mod memory_share;
-mod nursery;
+mod namespaces;
+mod notify_budget;
 mod oom_score;
-mod outbox;
-mod owner;
-mod pace;
-mod pausing;
-mod plot;
+mod pause_queue;
+mod prefault;
+mod process_owner;
 mod run;
 mod runs;
-mod sealing;
-mod spares;
-mod start;
+mod sandbox_run;
+mod sandboxes;
+mod seccomp_notify;
+mod setup;
+mod spare_jails;
+mod token_bucket;
 mod turns;
 mod warm_events;
 mod warm_jail;
+mod warm_pool;
+mod warm_pools;
 mod warm_share;
 mod zygote;
+mod zygote_resources;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -45,15 +45,15 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::wire::{self, Notice, Order};
-use outbox::Outbox;
-use runs::{Runs, Watched};
-use turns::{Clock, Handler};
+use crate::wire::{self, LauncherEvent, LauncherRequest};
+use event_outbox::EventOutbox;
+use runs::{EventSource, Runs};
+use turns::{Handler, TurnClock};
 
 /// `argv[0]` of a launcher process, which is how it recognizes itself. It gets no other argument and no
 /// environment.
 const NAME: &str = "belljar-launcher";
-const CONTROL: i32 = 3;
+const CONTROL_FD: i32 = 3;
 
 /// Runs the launcher and never returns, if this process was started as one.
 ///
@@ -62,8 +62,8 @@ pub fn run_if_asked() {
     if std::env::args_os().next().is_some_and(|name| name == NAME) {
         // SAFETY: `start` placed the control socket at this descriptor, and nothing has touched it since
         // `execve`.
-        let control = unsafe { OwnedFd::from_raw_fd(CONTROL) };
-        serve(&control);
+        let control = unsafe { OwnedFd::from_raw_fd(CONTROL_FD) };
+        run_launcher(&control);
         crate::sys::exit_now(0);
     }
 }
@@ -86,7 +86,7 @@ impl Launcher {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         for end in [&ours, &theirs] {
-            rustix::net::sockopt::set_socket_send_buffer_size(end, 4 * wire::MAX_PACKET)?;
+            rustix::net::sockopt::set_socket_send_buffer_size(end, 4 * wire::MAX_PACKET_BYTES)?;
         }
         rustix::io::ioctl_fionbio(&ours, true)?;
         let mut command = Command::new("/proc/self/exe");
@@ -106,10 +106,10 @@ impl Launcher {
         // already has the right number.
         unsafe {
             command.pre_exec(move || {
-                let result = if number == CONTROL {
-                    libc::fcntl(CONTROL, libc::F_SETFD, 0)
+                let result = if number == CONTROL_FD {
+                    libc::fcntl(CONTROL_FD, libc::F_SETFD, 0)
                 } else {
-                    libc::dup2(number, CONTROL)
+                    libc::dup2(number, CONTROL_FD)
                 };
                 if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
             });
@@ -124,25 +124,31 @@ impl Launcher {
     }
 }
 
-fn serve(control: &OwnedFd) {
-    crate::sys::default_signals();
+fn run_launcher(control: &OwnedFd) {
+    crate::sys::reset_signals();
     // When memory runs out, the kernel kills jails first, which have scores of their own. Only root may lower
     // a score.
     let _lowered = std::fs::write("/proc/self/oom_score_adj", "-900");
     // The launcher holds several descriptors per run; programs get their own limit. If this one cannot be
     // raised, fewer runs fit.
-    let _raised = crate::sys::limit(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX);
-    match home::set_up() {
+    let _raised = crate::sys::set_rlimit(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX);
+    match setup::set_up() {
         Ok(home) => {
-            let (missing, no_freezer) = (home.missing.clone(), home.groups.no_freezer());
+            let (missing, no_freezer) = (home.missing.clone(), home.groups.freezer_obstacle());
             let mut runs = Runs::new(home);
-            if wire::send(control.as_fd(), &Notice::Ready { missing, no_freezer }, &[]).is_ok() {
-                work(control, &mut runs);
+            if wire::send(
+                control.as_fd(),
+                &LauncherEvent::Ready { missing, freezer_obstacle: no_freezer },
+                &[],
+            )
+            .is_ok()
+            {
+                run_event_loop(control, &mut runs);
             }
-            runs.end_all();
+            runs.kill_all();
         }
         Err(failed) => {
-            let _told = wire::send(control.as_fd(), &Notice::Broken(failed), &[]);
+            let _told = wire::send(control.as_fd(), &LauncherEvent::SetupFailed(failed), &[]);
         }
     }
 }
@@ -150,14 +156,14 @@ fn serve(control: &OwnedFd) {
 /// Runs the event loop: requests, reports, exits and deadlines; spare jails are set up when it is idle.
 ///
 /// Only `poll` blocks, and no tenant controls how much work a turn of the loop does.
-fn work(control: &OwnedFd, runs: &mut Runs) {
+fn run_event_loop(control: &OwnedFd, runs: &mut Runs) {
     let mut buffer = Vec::new();
-    let mut outbox = Outbox::new(control);
-    let mut clock = Clock::new();
+    let mut outbox = EventOutbox::new(control);
+    let mut clock = TurnClock::new();
     loop {
         let idle_work = runs.has_idle_work();
         let wait = if idle_work {
-            Some(runs.quiet().min(runs.next_deadline().unwrap_or(Duration::MAX)))
+            Some(runs.idle_delay().min(runs.next_deadline().unwrap_or(Duration::MAX)))
         } else {
             runs.next_deadline()
         };
@@ -169,8 +175,8 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
         runs.begin_turn(&mut ready);
         outbox.send();
         if order_ready {
-            match wire::receive::<Order>(control.as_fd(), &mut buffer) {
-                Ok(Some((order, fds))) => obey(&mut outbox, &clock, runs, order, fds),
+            match wire::receive::<LauncherRequest>(control.as_fd(), &mut buffer) {
+                Ok(Some((order, fds))) => handle_request(&mut outbox, &clock, runs, order, fds),
                 Ok(None) | Err(Errno::CONNRESET) => return,
                 Err(_) => {}
             }
@@ -180,15 +186,15 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
             outbox.push(notice);
         }
         clock.lap(Handler::Event);
-        if runs.any_doomed() {
+        if runs.any_to_kill() {
             // The receiver of the answer may be waiting for this processor.
             rustix::thread::sched_yield();
-            runs.end_doomed();
+            runs.kill_answered();
             clock.lap(Handler::Ending);
         }
         let now = Instant::now();
-        runs.look_at_shares(now);
-        for notice in runs.expire(now).into_iter().chain(runs.proceed_pausing(now)) {
+        runs.update_memory_shares(now);
+        for notice in runs.handle_deadlines(now).into_iter().chain(runs.proceed_pausing(now)) {
             outbox.push(notice);
         }
         clock.lap(Handler::Deadline);
@@ -202,24 +208,30 @@ fn work(control: &OwnedFd, runs: &mut Runs) {
     }
 }
 
-fn obey(outbox: &mut Outbox<'_>, clock: &Clock, runs: &mut Runs, order: Order, fds: Vec<OwnedFd>) {
+fn handle_request(
+    outbox: &mut EventOutbox<'_>,
+    clock: &TurnClock,
+    runs: &mut Runs,
+    order: LauncherRequest,
+    fds: Vec<OwnedFd>,
+) {
     match order {
-        Order::Keep(settings) => runs.keep(settings),
-        Order::Root { number, tree } => runs.learn_root(number, tree),
-        Order::Pools { run } => {
-            outbox.push(Notice::Pools { run, pools: runs.pools(), turns: clock.longest() });
+        LauncherRequest::Configure(settings) => runs.apply_settings(settings),
+        LauncherRequest::RegisterRoot { number, tree } => runs.add_root(number, tree),
+        LauncherRequest::Pools { run } => {
+            outbox.push(LauncherEvent::Pools { run, pools: runs.pools(), turns: clock.longest() });
         }
-        Order::Start { run, jail } => {
+        LauncherRequest::Start { run, jail } => {
             if let Err(failure) = runs.start(run, jail, fds) {
-                outbox.push(Notice::Failed { run, failure });
+                outbox.push(LauncherEvent::Failed { run, failure });
             }
         }
-        Order::Ask { run, of, what } => {
+        LauncherRequest::AskJail { run, jail: of, request: what } => {
             if let Some(answer) = runs.answer(run, of, what) {
-                outbox.push(Notice::Answered { run, answer });
+                outbox.push(LauncherEvent::JailAnswered { run, response: answer });
             }
         }
-        Order::Kill { run } => {
+        LauncherRequest::Kill { run } => {
             if let Some(notice) = runs.kill(run) {
                 outbox.push(notice);
             }
@@ -229,11 +241,11 @@ fn obey(outbox: &mut Outbox<'_>, clock: &Clock, runs: &mut Runs, order: Order, f
 
 /// Waits for events. Returns whether the control socket is ready, and which of the other sources are.
 fn poll(
-    outbox: &Outbox<'_>,
-    watched: &[(BorrowedFd<'_>, Watched)],
+    outbox: &EventOutbox<'_>,
+    watched: &[(BorrowedFd<'_>, EventSource)],
     wait: Option<Duration>,
-) -> Result<(bool, Vec<Watched>), Errno> {
-    let out = if outbox.is_full() { PollFlags::OUT } else { PollFlags::empty() };
+) -> Result<(bool, Vec<EventSource>), Errno> {
+    let out = if outbox.has_pending() { PollFlags::OUT } else { PollFlags::empty() };
     let mut polled = vec![PollFd::from_borrowed_fd(outbox.control(), PollFlags::IN | out)];
     polled.extend(watched.iter().map(|(fd, _)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
     let timeout = wait.map(|wait| rustix::time::Timespec {

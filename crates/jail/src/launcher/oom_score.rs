@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::home::Home;
+use super::setup::LauncherContext;
 use crate::cgroup::Group;
 
 /// Whether a tenant uses more than its share of the memory for all jails.
@@ -32,25 +32,25 @@ pub(super) struct OomScores {
 
 /// How much lower the score of a guest is than that of its programs. The guest itself raises theirs by this
 /// amount.
-const GUEST_LOWER: u32 = 300;
+const GUEST_SCORE_OFFSET: u32 = 300;
 /// In a jail with more processes than this, only the score of the main process is changed, which is enough to
 /// end the jail.
-const MOST_CHANGED: u64 = 128;
+const MAX_MEMBERS_SCORED: u64 = 128;
 
 impl OomScores {
-    pub(super) fn of(standing: Standing, living: bool) -> Self {
+    pub(super) fn for_standing(standing: Standing, living: bool) -> Self {
         let others = match standing {
             Standing::WithinShare => 400,
             Standing::AboveShare => 1_000,
         };
-        Self { main: if living { others - GUEST_LOWER } else { others }, others }
+        Self { main: if living { others - GUEST_SCORE_OFFSET } else { others }, others }
     }
 
     /// Sets these scores for all processes of a jail; processes that they start inherit them. Returns how
     /// many processes were looked at.
-    pub(super) fn apply(&self, home: &Home, main: i32, group: Option<&Group>) -> usize {
+    pub(super) fn apply(&self, home: &LauncherContext, main: i32, group: Option<&Group>) -> usize {
         set_oom_score(home, main, self.main);
-        let few = |group: &&Group| group.processes().is_some_and(|count| count <= MOST_CHANGED);
+        let few = |group: &&Group| group.process_count().is_some_and(|count| count <= MAX_MEMBERS_SCORED);
         let Some(group) = group.filter(few) else { return 1 };
         let others: Vec<i32> = group.members().into_iter().filter(|pid| *pid != main).collect();
         if others.is_empty() {
@@ -68,12 +68,12 @@ impl OomScores {
 }
 
 /// Sets the OOM score of a process, which everything that it starts inherits.
-pub(super) fn set_oom_score(home: &Home, pid: i32, score: u32) {
+pub(super) fn set_oom_score(home: &LauncherContext, pid: i32, score: u32) {
     write_score(open_oom_score(home, pid), score);
 }
 
 /// Opens the OOM score of a process for writing.
-pub(super) fn open_oom_score(home: &Home, pid: i32) -> Result<OwnedFd, Errno> {
+pub(super) fn open_oom_score(home: &LauncherContext, pid: i32) -> Result<OwnedFd, Errno> {
     let path = format!("{pid}/oom_score_adj");
     openat(&home.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
@@ -88,10 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn above_the_share_goes_before_half_of_everything_within_it() {
+    fn scores_above_the_share_outrank_those_within() {
         for living in [false, true] {
-            let within = OomScores::of(Standing::WithinShare, living);
-            let above = OomScores::of(Standing::AboveShare, living);
+            let within = OomScores::for_standing(Standing::WithinShare, living);
+            let above = OomScores::for_standing(Standing::AboveShare, living);
             assert!(above.others > within.others + 500 && above.others <= 1_000);
             assert!(within.main > 0, "jails are killed before the rest of the machine");
             assert_eq!(within.main < within.others, living, "programs are killed before their guest");

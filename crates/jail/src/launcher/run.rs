@@ -13,22 +13,22 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::child::RunningChild;
-use super::ear::Ear;
-use super::hearing::Hearing;
-use super::home::Home;
-use super::living::Life;
-use super::memory_share::Claim;
+use super::cold_start::{IdSource, Recyclable, StartedJail};
+use super::memory_share::MemoryClaim;
+use super::namespaces::NamespaceSet;
+use super::notify_budget::NotifyBudget;
 use super::oom_score::{OomScores, Standing};
-use super::owner::Owners;
-use super::plot::Plot;
-use super::start::{Lodging, Parts, Remains};
+use super::process_owner::ProcessOwners;
+use super::sandbox_run::SandboxRun;
+use super::seccomp_notify::NotifyListener;
+use super::setup::LauncherContext;
 use crate::cgroup::{Controller, Group};
-use crate::inside::{self, Collector};
-use crate::seccomp::Filter;
-use crate::spec::{Ending, Jail, Kept, Layer, Usage, Warmth};
+use crate::inside::{self, ArtifactCollector};
+use crate::seccomp::SeccompFilter;
+use crate::spec::{Jail, JailDenials, JailEnding, JailLayer, JailUsage, JailWarmth};
 use crate::step::StepFailed;
-use crate::sys::{self, Cloned};
-use crate::wire::Notice;
+use crate::sys::{self, CloneResult};
+use crate::wire::LauncherEvent;
 
 /// A run, from its start until its PID 1 has been reaped.
 pub(super) struct Run {
@@ -36,34 +36,34 @@ pub(super) struct Run {
     pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) report: Option<OwnedFd>,
-    remains: Remains,
-    layers: Vec<Layer>,
+    recyclable: Recyclable,
+    layers: Vec<JailLayer>,
     started: Instant,
     pub(super) deadline: Option<Instant>,
     pub(super) answered: bool,
     /// Whether it is to be killed as soon as its answer has been sent.
-    pub(super) doomed: bool,
+    pub(super) kill_after_answer: bool,
     pub(super) child: Option<RunningChild>,
     /// The seccomp notification listeners of its processes.
-    pub(super) ear: Ear,
+    pub(super) listener: NotifyListener,
     /// Attributes processes to commands, if it is a sandbox.
-    owners: Owners,
+    process_owners: ProcessOwners,
     /// Whether its disk was full at the end.
     pub(super) disk_full: bool,
     /// Its limit on processes and threads.
-    processes: u64,
+    max_processes: u64,
     pub(super) collecting: Collecting,
     /// The usage of a warm child at its end, if no cgroup counts it.
-    seen: Usage,
-    warmth: Warmth,
+    child_usage: JailUsage,
+    warmth: JailWarmth,
     /// Its additional state, if it is a sandbox.
-    life: Option<Life>,
+    sandbox: Option<SandboxRun>,
     tenant: String,
     memory_bytes: u64,
     /// Its part of its tenant's memory share.
-    pub(super) claim: Option<Claim>,
+    pub(super) memory_claim: Option<MemoryClaim>,
     /// When to check again for an out-of-memory kill, and how many checks are left.
-    pub(super) memory_doubt: Option<(Instant, u32)>,
+    pub(super) oom_check: Option<(Instant, u32)>,
 }
 
 /// The state of collecting a warm child's artifacts, with the ending to report afterwards.
@@ -71,43 +71,43 @@ pub(super) enum Collecting {
     /// There is nothing to collect, or not yet.
     No,
     /// Collecting starts once every process in the jail has exited.
-    Due(Ending),
+    Due(JailEnding),
     /// The process with this pidfd is collecting.
-    Now(Ending, OwnedFd),
+    Now(JailEnding, OwnedFd),
 }
 
 impl Run {
-    pub(super) fn new(parts: Parts, layers: Vec<Layer>, started: Instant, jail: &Jail) -> Self {
+    pub(super) fn new(parts: StartedJail, layers: Vec<JailLayer>, started: Instant, jail: &Jail) -> Self {
         let limits = &jail.limits;
         Self {
             pid: parts.pid,
             pidfd: parts.pidfd,
-            report: parts.told,
-            remains: parts.remains,
+            report: parts.report,
+            recyclable: parts.recyclable,
             layers,
             started,
             deadline: limits.timeout.and_then(|timeout| started.checked_add(timeout)),
             answered: false,
-            doomed: false,
+            kill_after_answer: false,
             child: None,
-            ear: Ear::default(),
-            owners: Owners::new(started),
+            listener: NotifyListener::default(),
+            process_owners: ProcessOwners::new(started),
             disk_full: false,
-            processes: limits.processes.into(),
+            max_processes: limits.processes.into(),
             collecting: Collecting::No,
-            seen: Usage::default(),
-            warmth: Warmth::Cold,
-            life: None,
+            child_usage: JailUsage::default(),
+            warmth: JailWarmth::Cold,
+            sandbox: None,
             tenant: jail.tenant.clone(),
             memory_bytes: limits.memory_bytes,
-            claim: None,
-            memory_doubt: None,
+            memory_claim: None,
+            oom_check: None,
         }
     }
 
     /// Turns the run into a sandbox.
-    pub(super) fn living(self) -> Self {
-        Self { life: Some(Life::new(Instant::now())), ..self }
+    pub(super) fn into_sandbox(self) -> Self {
+        Self { sandbox: Some(SandboxRun::new(Instant::now())), ..self }
     }
 
     pub(super) fn tenant(&self) -> &str {
@@ -115,90 +115,90 @@ impl Run {
     }
 
     /// Returns its memory limit in bytes.
-    pub(super) fn memory_bytes(&self) -> u64 {
+    pub(super) fn memory_limit_bytes(&self) -> u64 {
         self.memory_bytes
     }
 
     /// Sets the OOM scores of its processes. Returns how many processes were looked at.
-    pub(super) fn set_oom_scores(&self, home: &Home, standing: Standing) -> usize {
+    pub(super) fn set_oom_scores(&self, home: &LauncherContext, standing: Standing) -> usize {
         let main = match &self.child {
             // Its pid may belong to another process by now.
             Some(child) if child.is_reaped() => return 0,
             Some(child) => child.pid(),
             None => self.pid,
         };
-        OomScores::of(standing, self.is_living()).apply(home, main, self.group())
+        OomScores::for_standing(standing, self.is_sandbox()).apply(home, main, self.group())
     }
 
-    pub(super) fn layers(&self) -> &[Layer] {
+    pub(super) fn layers(&self) -> &[JailLayer] {
         &self.layers
     }
 
-    pub(super) fn is_living(&self) -> bool {
-        self.life.is_some()
+    pub(super) fn is_sandbox(&self) -> bool {
+        self.sandbox.is_some()
     }
 
     /// Returns its sandbox state and its cgroup, if it is a sandbox.
-    pub(super) fn life(&mut self) -> Option<(&mut Life, Option<&Group>)> {
-        Some((self.life.as_mut()?, self.remains.group.as_ref()))
+    pub(super) fn sandbox_mut(&mut self) -> Option<(&mut SandboxRun, Option<&Group>)> {
+        Some((self.sandbox.as_mut()?, self.recyclable.group.as_ref()))
     }
 
     /// Returns when its pausing or resuming must proceed.
     pub(super) fn pausing_due(&self, now: Instant) -> Option<Instant> {
-        self.life.as_ref().and_then(|life| life.pausing.due(now))
+        self.sandbox.as_ref().and_then(|life| life.pause_queue.next_step_at(now))
     }
 
     /// Handles the end of the report pipe. In a sandbox, PID 1 has become the guest or has exited.
-    pub(super) fn settle(&mut self, home: &Home) {
-        if let Some(life) = &mut self.life {
-            life.settle(home, self.pid);
+    pub(super) fn report_closed(&mut self, home: &LauncherContext) {
+        if let Some(life) = &mut self.sandbox {
+            life.open_disk(home, self.pid);
         }
     }
 
     /// Returns how it ended, if it is a sandbox.
-    pub(super) fn fate(&self, status: i32) -> Option<Ending> {
-        let memory = self.out_of_memory().then(|| self.memory_ending());
-        self.life.as_ref().map(|life| life.ending(status, memory))
+    pub(super) fn sandbox_ending(&self, status: i32) -> Option<JailEnding> {
+        let memory = self.had_oom_kill().then(|| self.memory_ending());
+        self.sandbox.as_ref().map(|life| life.ending(status, memory))
     }
 
     /// Makes a warm child its program.
-    pub(super) fn with_child(self, child: RunningChild, warmth: Warmth) -> Self {
+    pub(super) fn with_child(self, child: RunningChild, warmth: JailWarmth) -> Self {
         Self { child: Some(child), warmth, ..self }
     }
 
     /// Sets its seccomp notification listeners.
-    pub(super) fn with_ear(self, ear: Ear) -> Self {
-        Self { ear, ..self }
+    pub(super) fn with_listener(self, ear: NotifyListener) -> Self {
+        Self { listener: ear, ..self }
     }
 
     pub(super) fn group(&self) -> Option<&Group> {
-        self.remains.group.as_ref()
+        self.recyclable.group.as_ref()
     }
 
-    pub(super) fn into_remains(self) -> Remains {
-        self.remains
+    pub(super) fn into_recyclable(self) -> Recyclable {
+        self.recyclable
     }
 
     /// Returns the number of the zygote that it came of.
     pub(super) fn zygote(&self) -> Option<u64> {
-        match &self.remains.lodging {
-            Lodging::Plot(plot) => Some(plot.zygote),
-            Lodging::Ids(_) => None,
+        match &self.recyclable.ids {
+            IdSource::NamespaceSet(plot) => Some(plot.zygote),
+            IdSource::Lease(_) => None,
         }
     }
 
     /// Returns its warm child that has not been reaped, and the namespace set of that child.
-    pub(super) fn spent_child(&self) -> Option<(&Plot, i32)> {
+    pub(super) fn unreaped_child(&self) -> Option<(&NamespaceSet, i32)> {
         let child = self.child.as_ref().filter(|child| !child.is_reaped())?;
-        match &self.remains.lodging {
-            Lodging::Plot(plot) => Some((plot, child.pid())),
-            Lodging::Ids(_) => None,
+        match &self.recyclable.ids {
+            IdSource::NamespaceSet(plot) => Some((plot, child.pid())),
+            IdSource::Lease(_) => None,
         }
     }
 
     /// Returns whether its cgroup has a single thread. While that thread is stopped, nothing changes its
     /// memory. `false` if no cgroup counts.
-    pub(super) fn is_alone(&self) -> bool {
+    pub(super) fn has_one_thread(&self) -> bool {
         self.group().is_some_and(Group::has_one_thread)
     }
 
@@ -207,7 +207,7 @@ impl Run {
         if let Some(child) = self.child.as_mut().filter(|_| !matches!(self.collecting, Collecting::Due(_))) {
             child.close_disk();
         }
-        if let Some(life) = &mut self.life {
+        if let Some(life) = &mut self.sandbox {
             life.close_disk();
         }
         let collector = match &self.collecting {
@@ -218,127 +218,137 @@ impl Run {
             // This fails only if the process has already exited.
             let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
         }
-        if let Some(life) = &mut self.life {
-            life.pausing.let_die(self.remains.group.as_ref());
+        if let Some(life) = &mut self.sandbox {
+            life.pause_queue.thaw_for_kill(self.recyclable.group.as_ref());
         }
     }
 
     /// Returns whether a process is its PID 1 or its warm child.
-    pub(super) fn knows(&self, pid: i32) -> bool {
+    pub(super) fn owns_pid(&self, pid: i32) -> bool {
         self.pid == pid || self.child.as_ref().is_some_and(|child| child.pid() == pid)
     }
 
     /// Returns whether one of its processes was killed because memory ran out.
-    pub(super) fn out_of_memory(&self) -> bool {
+    pub(super) fn had_oom_kill(&self) -> bool {
         self.group().is_some_and(|group| group.oom_kills() > 0)
     }
 
     /// Ends the run if one of its processes was killed because memory ran out.
-    pub(super) fn end_if_out_of_memory(&mut self, number: u64) -> Option<Notice> {
-        if self.answered || !self.out_of_memory() {
+    pub(super) fn end_if_out_of_memory(&mut self, number: u64) -> Option<LauncherEvent> {
+        if self.answered || !self.had_oom_kill() {
             return None;
         }
         self.kill();
         let ending = self.memory_ending();
-        Some(self.ended(number, ending, Usage::default()))
+        Some(self.ended(number, ending, JailUsage::default()))
     }
 
     /// Returns whether it must be checked for an out-of-memory kill now.
-    pub(super) fn is_doubt_due(&self, now: Instant) -> bool {
-        self.memory_doubt.is_some_and(|(at, _)| at <= now)
+    pub(super) fn is_oom_check_due(&self, now: Instant) -> bool {
+        self.oom_check.is_some_and(|(at, _)| at <= now)
     }
 
     /// Schedules the next check for an out-of-memory kill, if any are left.
-    pub(super) fn doubt_on(&mut self, at: Instant) {
-        let left = self.memory_doubt.filter(|_| !self.answered).and_then(|(_, left)| left.checked_sub(1));
-        self.memory_doubt = left.map(|left| (at, left));
+    pub(super) fn schedule_oom_check(&mut self, at: Instant) {
+        let left = self.oom_check.filter(|_| !self.answered).and_then(|(_, left)| left.checked_sub(1));
+        self.oom_check = left.map(|left| (at, left));
     }
 
     /// Returns the ending for an out-of-memory kill: the jail's own limit, or the memory of all jails.
-    pub(super) fn memory_ending(&self) -> Ending {
-        let from_above = self.group().is_some_and(Group::was_killed_from_above);
-        if from_above { Ending::MachineMemory } else { Ending::Memory }
+    pub(super) fn memory_ending(&self) -> JailEnding {
+        let from_above = self.group().is_some_and(Group::was_killed_for_total_memory);
+        if from_above { JailEnding::MachineMemory } else { JailEnding::Memory }
     }
 
     /// Returns how the program ended, from its wait status and the state of its disk.
-    pub(super) fn judge(&self, status: i32, disk_full: bool) -> Ending {
+    pub(super) fn ending_for_status(&self, status: i32, disk_full: bool) -> JailEnding {
         let forks_refused = || self.group().is_some_and(|group| group.forks_refused() > 0);
-        if self.out_of_memory() {
+        if self.had_oom_kill() {
             return self.memory_ending();
         }
         if libc::WIFSIGNALED(status) {
             return match libc::WTERMSIG(status) {
-                libc::SIGXFSZ => Ending::Disk(None),
-                signal => Ending::Signalled(signal),
+                libc::SIGXFSZ => JailEnding::Disk(None),
+                signal => JailEnding::Signalled(signal),
             };
         }
         match libc::WEXITSTATUS(status) as u8 {
-            0 => Ending::Exited(0),
-            status if disk_full => Ending::Disk(Some(status)),
-            status if forks_refused() => Ending::Processes(status),
-            status => Ending::Exited(status),
+            0 => JailEnding::Exited(0),
+            status if disk_full => JailEnding::Disk(Some(status)),
+            status if forks_refused() => JailEnding::Processes(status),
+            status => JailEnding::Exited(status),
         }
     }
 
     /// Marks the run as answered and returns the event for its ending. `seen` is its usage where no cgroup
     /// counts.
-    pub(super) fn ended(&mut self, run: u64, ending: Ending, seen: Usage) -> Notice {
+    pub(super) fn ended(&mut self, run: u64, ending: JailEnding, seen: JailUsage) -> LauncherEvent {
         self.answered = true;
         let group = self.group().map(Group::usage).unwrap_or_default();
         // The preparation of a warm child does not count for the program, nor does PID 1 if it is in the same
         // cgroup.
         let before = self.child.as_ref().map(|child| child.cpu_before).unwrap_or_default();
         let ours = u64::from(self.child.is_none());
-        let usage = Usage {
+        let usage = JailUsage {
             cpu: group.cpu.unwrap_or(seen.cpu).saturating_sub(before),
             peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
             peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(ours)),
         };
         let (duration, layers) = (self.started.elapsed(), self.layers.clone());
-        let kept = self.kept(&usage);
-        Notice::Ended { run, ending, usage, duration, layers, warmth: self.warmth, kept }
+        let kept = self.denials(&usage);
+        LauncherEvent::Ended { run, ending, usage, duration, layers, warmth: self.warmth, denials: kept }
     }
 
     /// Handles seccomp notifications. Returns the wait status of a warm child that announced its exit.
-    pub(super) fn hear(&mut self, home: &Home, hearing: &mut Hearing) -> Option<i32> {
+    pub(super) fn poll_notifications(
+        &mut self,
+        home: &LauncherContext,
+        hearing: &mut NotifyBudget,
+    ) -> Option<i32> {
         let main = self.child.as_ref().map(RunningChild::pid);
-        let (guest, living, jails) = (self.pid, self.is_living(), hearing.jails());
-        let owners = &mut self.owners;
+        let (guest, living, jails) = (self.pid, self.is_sandbox(), hearing.sandboxes());
+        let owners = &mut self.process_owners;
         let now = Instant::now();
-        let mut owner = |caller| if living { owners.of(&home.proc, guest, caller, jails, now) } else { 0 };
-        self.ear.hear(main, hearing, &mut owner)
+        let mut owner =
+            |caller| if living { owners.session_of(&home.proc, guest, caller, jails, now) } else { 0 };
+        self.listener.poll(main, hearing, &mut owner)
     }
 
     /// Returns what was denied to the run. Reads the number of refused forks only if the run came near its
     /// process limit, which most never do.
-    fn kept(&mut self, usage: &Usage) -> Kept {
-        let near = usage.peak_processes.is_none_or(|peak| peak >= self.processes);
+    fn denials(&mut self, usage: &JailUsage) -> JailDenials {
+        let near = usage.peak_processes.is_none_or(|peak| peak >= self.max_processes);
         let forks_refused = self.group().filter(|_| near).map_or(0, Group::forks_refused);
-        let (calls, more_calls) = self.ear.take_refused();
-        Kept { calls, more_calls, forks_refused, disk_full: self.disk_full }
+        let (calls, more_calls) = self.listener.take_denied();
+        JailDenials { calls, more_calls, forks_refused, disk_full: self.disk_full }
     }
 
     /// Marks the run as answered and returns the event for a failed setup step.
-    pub(super) fn failed(&mut self, run: u64, failure: StepFailed) -> Notice {
+    pub(super) fn failed(&mut self, run: u64, failure: StepFailed) -> LauncherEvent {
         self.answered = true;
-        Notice::Failed { run, failure }
+        LauncherEvent::Failed { run, failure }
     }
 
     /// Returns the usage of a warm child according to `/proc`, if no cgroup counts it.
-    pub(super) fn usage_where_uncounted(&self, home: &Home) -> Usage {
-        let counted = self.group().is_some() && home.has(Controller::Memory);
+    pub(super) fn usage_where_uncounted(&self, home: &LauncherContext) -> JailUsage {
+        let counted = self.group().is_some() && home.has_controller(Controller::Memory);
         let child = self.child.as_ref().filter(|child| !counted && !child.is_reaped());
         child.map(|child| child.usage(home)).unwrap_or_default()
     }
 
     /// Handles the end of a warm child: returns the event, or first has its artifacts collected.
-    pub(super) fn conclude(&mut self, number: u64, status: i32, seen: Usage) -> Option<Notice> {
-        self.seen = seen;
+    pub(super) fn finish_child(
+        &mut self,
+        number: u64,
+        status: i32,
+        seen: JailUsage,
+    ) -> Option<LauncherEvent> {
+        self.child_usage = seen;
         let child = self.child.as_ref()?;
         self.disk_full = child.disk_is_full();
-        let ending = self.judge(status, self.disk_full);
-        if !child.left_artifacts() {
-            self.doomed = true;
+        let ending = self.ending_for_status(status, self.disk_full);
+        if !child.has_artifacts() {
+            self.kill_after_answer = true;
             return Some(self.ended(number, ending, seen));
         }
         self.collecting = Collecting::Due(ending);
@@ -349,7 +359,11 @@ impl Run {
 
     /// Starts to collect the child's artifacts, after every process in the jail has exited. Returns the
     /// ending if collecting cannot be started.
-    pub(super) fn collect(&mut self, ending: Ending, filter: &Filter) -> Option<Ending> {
+    pub(super) fn start_collecting(
+        &mut self,
+        ending: JailEnding,
+        filter: &SeccompFilter,
+    ) -> Option<JailEnding> {
         match self.start_collector(filter) {
             Ok(collector) => {
                 self.collecting = Collecting::Now(ending, collector);
@@ -359,30 +373,30 @@ impl Run {
         }
     }
 
-    fn start_collector(&mut self, filter: &Filter) -> Result<OwnedFd, Errno> {
-        let Lodging::Plot(plot) = &self.remains.lodging else { return Err(Errno::INVAL) };
+    fn start_collector(&mut self, filter: &SeccompFilter) -> Result<OwnedFd, Errno> {
+        let IdSource::NamespaceSet(plot) = &self.recyclable.ids else { return Err(Errno::INVAL) };
         let child = self.child.as_mut().ok_or(Errno::INVAL)?;
         // The launcher's copy is closed at the end of this function, so the pipe ends when the collector
         // exits.
         let pipe = child.take_collector_pipe().ok_or(Errno::BADF)?;
         let rules = child.artifact_rules().ok_or(Errno::INVAL)?;
         let (user, mounts, disk) = (&plot.user, &plot.mounts, child.disk().ok_or(Errno::BADF)?);
-        let collector = Collector { rules, user, mounts, disk, pipe: &pipe, filter };
+        let collector = ArtifactCollector { rules, user, mounts, disk, pipe: &pipe, filter };
         let collector = match sys::clone(0, None)? {
-            Cloned::Child => inside::enter_collector(&collector),
-            Cloned::Parent { pidfd, .. } => pidfd.ok_or(Errno::NOSYS)?,
+            CloneResult::Child => inside::run_collector(&collector),
+            CloneResult::Parent { pidfd, .. } => pidfd.ok_or(Errno::NOSYS)?,
         };
         child.close_disk();
         Ok(collector)
     }
 
     /// Reaps the collector and returns the event for the run's ending.
-    pub(super) fn collected(&mut self, number: u64) -> Option<Notice> {
+    pub(super) fn finish_collecting(&mut self, number: u64) -> Option<LauncherEvent> {
         let Collecting::Now(ending, collector) = std::mem::replace(&mut self.collecting, Collecting::No)
         else {
             return None;
         };
-        let _reaped = sys::wait_for(collector.as_fd());
-        (!self.answered).then(|| self.ended(number, ending, self.seen))
+        let _reaped = sys::wait_pidfd(collector.as_fd());
+        (!self.answered).then(|| self.ended(number, ending, self.child_usage))
     }
 }

@@ -5,147 +5,149 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::child::Pending;
-use super::hearing::Hearing;
-use super::home::Home;
+use super::child::PendingRun;
+use super::cold_start::{self, ColdFilters, DyingSpare, IdSource, Recyclable, SetupRequest, SpareJail};
+use super::guest_binary::GuestSealer;
 use super::memory_share::MemoryShares;
-use super::nursery::{Crib, News, Nursery, Served};
+use super::notify_budget::NotifyBudget;
 use super::run::{Collecting, Run};
-use super::sealing::Sealing;
-use super::spares::Spares;
-use super::start::{self, Discarded, Filters, Lodging, Remains, Waiting, Wanted};
+use super::setup::LauncherContext;
+use super::spare_jails::SpareJails;
+use super::warm_pools::{PoolEvent, PoolEventSource, WarmPools, WarmStart};
 use crate::cgroup::Group;
-use crate::inside::Told;
-use crate::spec::{Ending, Jail, Kept, Network, PoolState, RootTree, Settings, Usage, Warmth};
+use crate::inside::SetupReport;
+use crate::root_trees::RootTrees;
+use crate::spec::{
+    Jail, JailDenials, JailEnding, JailNetwork, JailUsage, JailWarmth, LauncherSettings, PoolState, RootTree,
+};
 use crate::step::{Step, StepFailed};
 use crate::sys;
-use crate::template::Templates;
-use crate::wire::Notice;
+use crate::wire::LauncherEvent;
 
 /// How long the launcher must be idle before it sets up spare jails.
-const QUIET: Duration = Duration::from_millis(3);
+const SPARE_IDLE_DELAY: Duration = Duration::from_millis(3);
 /// How long the launcher must be idle before it prepares warm children.
-const BREATH: Duration = Duration::from_micros(300);
+const WARM_IDLE_DELAY: Duration = Duration::from_micros(300);
 /// Maximum busy cgroups whose removal is retried at a time.
-const MAX_REMOVED: usize = 32;
+const MAX_REMOVALS: usize = 32;
 /// How often the removal of busy cgroups is retried.
-const SWEEP: Duration = Duration::from_millis(20);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum unknown zombies reaped in one sweep.
-const MOST_STRAYS: usize = 256;
+const MAX_UNKNOWN_ZOMBIES: usize = 256;
 
 /// After an out-of-memory event that killed no process, the run is checked again after this time, this many
 /// times.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-const MOST_LOOKS: u32 = 10;
+const OOM_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_OOM_CHECKS: u32 = 10;
 
 /// The source of a poll event.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Watched {
+pub(super) enum EventSource {
     /// PID 1 of a run has written to its report pipe, or closed it.
     Report(u64),
     /// The cgroup of a run ran out of memory.
-    Memory(u64),
+    OutOfMemory(u64),
     /// PID 1 of a run has exited.
-    Gone(u64),
+    InitExited(u64),
     /// A seccomp listener of a run has a notification.
-    Told(u64),
+    Notification(u64),
     /// The warm child of a run has exited.
-    Ended(u64),
+    ChildExited(u64),
     /// The artifact collector of a run has exited.
-    Collected(u64),
+    CollectorExited(u64),
     /// The process that copies the guest binary has exited.
-    Sealed,
+    GuestCopied,
     /// A descriptor of the warm pools.
-    Warm(Crib),
+    Pool(PoolEventSource),
 }
 
 /// All runs, and everything the launcher keeps from one run to the next.
 pub(super) struct Runs {
-    pub(super) home: Home,
-    spares: Spares,
-    templates: Templates,
-    filters: Filters,
+    pub(super) home: LauncherContext,
+    spare_jails: SpareJails,
+    templates: RootTrees,
+    filters: ColdFilters,
     pub(super) running: Vec<(u64, Run)>,
     /// Cgroups that were still busy, each with the ids to release once it is removed.
-    leftover: Vec<(Group, Lodging)>,
+    busy_cgroups: Vec<(Group, IdSource)>,
     /// When their removal was last tried.
-    swept: Instant,
+    last_sweep: Instant,
     /// Spare jails that were killed and must be reaped.
-    discarded: Vec<Discarded>,
-    nursery: Nursery,
+    dying_spares: Vec<DyingSpare>,
+    warm_pools: WarmPools,
     processors: usize,
-    pub(super) shares: MemoryShares,
+    pub(super) memory_shares: MemoryShares,
     /// How many denied system calls of sandboxes may still be handled.
-    pub(super) hearing: Hearing,
+    pub(super) notify_budget: NotifyBudget,
     /// The copy of the guest binary, while it is in progress.
-    pub(super) sealing: Option<Sealing>,
+    pub(super) guest_sealer: Option<GuestSealer>,
 }
 
 impl Runs {
-    pub(super) fn new(home: Home) -> Self {
+    pub(super) fn new(home: LauncherContext) -> Self {
         Self {
             home,
-            spares: Spares::default(),
-            templates: Templates::default(),
-            filters: Filters::new(),
+            spare_jails: SpareJails::default(),
+            templates: RootTrees::default(),
+            filters: ColdFilters::new(),
             running: Vec::new(),
-            leftover: Vec::new(),
-            swept: Instant::now(),
-            discarded: Vec::new(),
-            nursery: Nursery::new(),
-            hearing: Hearing::new(Instant::now()),
-            sealing: None,
-            shares: MemoryShares::new(Instant::now()),
+            busy_cgroups: Vec::new(),
+            last_sweep: Instant::now(),
+            dying_spares: Vec::new(),
+            warm_pools: WarmPools::new(),
+            notify_budget: NotifyBudget::new(Instant::now()),
+            guest_sealer: None,
+            memory_shares: MemoryShares::new(Instant::now()),
             processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         }
     }
 
     /// Applies new settings for what to keep warm.
-    pub(super) fn keep(&mut self, settings: Settings) {
-        if let Some(memory_bytes) = settings.memory_for_all {
-            self.home.groups.limit_all(memory_bytes);
+    pub(super) fn apply_settings(&mut self, settings: LauncherSettings) {
+        if let Some(memory_bytes) = settings.total_memory_bytes {
+            self.home.groups.set_total_memory_limit(memory_bytes);
         }
-        self.nursery.keep(settings);
+        self.warm_pools.apply_settings(settings);
     }
 
     /// Stores a root tree under its number.
-    pub(super) fn learn_root(&mut self, number: u64, tree: RootTree) {
-        self.templates.learn(number, tree);
+    pub(super) fn add_root(&mut self, number: u64, tree: RootTree) {
+        self.templates.register(number, tree);
     }
 
     /// Returns the state of every warm pool.
     pub(super) fn pools(&self) -> Vec<PoolState> {
-        self.nursery.pools()
+        self.warm_pools.states()
     }
 
     /// Starts a run, from a warm pool if possible.
     pub(super) fn start(&mut self, run: u64, jail: Box<Jail>, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
         let started = Instant::now();
-        if jail.living {
-            return self.start_living(Pending { run, jail, fds, started });
+        if jail.is_sandbox {
+            return self.start_sandbox(PendingRun { run, jail, fds, started });
         }
-        let root = self.templates.place(jail.root)?;
-        let pending = Pending { run, jail, fds, started };
-        match self.nursery.serve(&mut self.home, &root, pending) {
-            Served::Started(warm) => self.enroll(run, *warm),
-            Served::Expecting => {}
-            Served::Cold(pending) => return self.start_cold(&pending),
+        let root = self.templates.get_or_build(jail.root)?;
+        let pending = PendingRun { run, jail, fds, started };
+        match self.warm_pools.serve(&mut self.home, &root, pending) {
+            WarmStart::Started(warm) => self.add_run(run, *warm),
+            WarmStart::Queued => {}
+            WarmStart::Cold(pending) => return self.start_cold(&pending),
         }
         Ok(())
     }
 
     /// Starts a run in a jail of its own: a spare one, or a new one.
-    pub(super) fn start_cold(&mut self, pending: &Pending) -> Result<(), StepFailed> {
+    pub(super) fn start_cold(&mut self, pending: &PendingRun) -> Result<(), StepFailed> {
         let jail = &*pending.jail;
-        let root = self.templates.place(jail.root)?;
-        let binds = start::wanted_binds(jail);
+        let root = self.templates.get_or_build(jail.root)?;
+        let binds = cold_start::all_binds(jail);
         let (gate, fds) = match (jail.network, pending.fds.split_last()) {
-            (Network::Gated, Some((gate, fds))) => (Some(gate), fds),
+            (JailNetwork::Proxied, Some((gate, fds))) => (Some(gate), fds),
             _ => (None, pending.fds.as_slice()),
         };
-        let waiting = if jail.network == Network::Own && binds.is_empty() && jail.commands.len() == 1 {
-            let (taken, useless) = self.spares.take(jail, &root);
-            self.discarded.extend(useless.into_iter().map(Waiting::discard));
+        let waiting = if jail.network == JailNetwork::Own && binds.is_empty() && jail.commands.len() == 1 {
+            let (taken, useless) = self.spare_jails.take(jail, &root);
+            self.dying_spares.extend(useless.into_iter().map(SpareJail::kill));
             taken
         } else {
             None
@@ -154,43 +156,43 @@ impl Runs {
             Some(waiting) => waiting,
             None => {
                 let commands = jail.commands.len();
-                let (network, living) = (jail.network, jail.living);
-                let wanted = Wanted { root: &root, network, binds, commands, living, gate };
-                start::prepare(&mut self.home, &self.filters, &wanted)?
+                let (network, living) = (jail.network, jail.is_sandbox);
+                let wanted = SetupRequest { root: &root, network, binds, commands, living, gate };
+                cold_start::set_up_jail(&mut self.home, &self.filters, &wanted)?
             }
         };
-        match waiting.order(&self.home, jail, fds, pending.started) {
+        match waiting.start(&self.home, jail, fds, pending.started) {
             Ok(started) => {
-                self.enroll(pending.run, started);
+                self.add_run(pending.run, started);
                 Ok(())
             }
             Err(failed) => {
                 let (failed, waiting) = *failed;
-                self.discarded.push(waiting.discard());
+                self.dying_spares.push(waiting.kill());
                 Err(failed)
             }
         }
     }
 
     /// Acts on the events of the warm pools.
-    fn take_news(&mut self) -> Vec<Notice> {
+    fn handle_pool_events(&mut self) -> Vec<LauncherEvent> {
         let mut notices = Vec::new();
-        for news in std::mem::take(&mut self.nursery.news) {
+        for news in std::mem::take(&mut self.warm_pools.events) {
             match news {
-                News::Started(run, warm) => self.enroll(run, *warm),
-                News::FallBack(pending) => {
+                PoolEvent::Started(run, warm) => self.add_run(run, *warm),
+                PoolEvent::StartCold(pending) => {
                     let failed = self.start_cold(&pending).err();
-                    notices.extend(failed.map(|failure| Notice::Failed { run: pending.run, failure }));
+                    notices.extend(failed.map(|failure| LauncherEvent::Failed { run: pending.run, failure }));
                 }
-                News::Mismatch(mismatch) => notices.push(Notice::Mismatch(mismatch)),
-                News::Distrusted(zygote) => notices.extend(self.fail_children_of(zygote)),
+                PoolEvent::Mismatch(mismatch) => notices.push(LauncherEvent::Mismatch(mismatch)),
+                PoolEvent::Distrusted(zygote) => notices.extend(self.fail_runs_of(zygote)),
             }
         }
         notices
     }
 
     /// Kills the runs that came of an untrusted zygote, and reports each as failed rather than ended.
-    fn fail_children_of(&mut self, zygote: u64) -> Vec<Notice> {
+    fn fail_runs_of(&mut self, zygote: u64) -> Vec<LauncherEvent> {
         let theirs = self.running.iter_mut().filter(|(_, run)| run.zygote() == Some(zygote) && !run.answered);
         let failure = || StepFailed::new(Step::Init, "(its warm interpreter was not confined)", Errno::PERM);
         theirs
@@ -202,53 +204,56 @@ impl Runs {
     }
 
     /// Recycles the resources of a jail for later jails.
-    fn tidy(&mut self, Remains { group, lodging }: Remains) {
-        match group.and_then(|group| self.home.groups.take_back(group).err()) {
-            None => self.vacate(lodging),
+    fn recycle(&mut self, Recyclable { group, ids: lodging }: Recyclable) {
+        match group.and_then(|group| self.home.groups.recycle(group).err()) {
+            None => self.release_ids(lodging),
             // The ids stay leased while a process may still run under them.
-            Some(group) => self.leftover.push((group, lodging)),
+            Some(group) => self.busy_cgroups.push((group, lodging)),
         }
     }
 
     /// Releases an id lease, or returns a namespace set to its zygote.
-    fn vacate(&mut self, lodging: Lodging) {
+    fn release_ids(&mut self, lodging: IdSource) {
         match lodging {
-            Lodging::Ids(taken) => self.home.ids.give_back(taken),
-            Lodging::Plot(plot) => self.nursery.take_back(&self.home, *plot),
+            IdSource::Lease(taken) => self.home.ids.release(taken),
+            IdSource::NamespaceSet(plot) => self.warm_pools.return_namespace_set(&self.home, *plot),
         }
     }
 
     /// Returns all descriptors to poll.
-    pub(super) fn watched(&self) -> Vec<(BorrowedFd<'_>, Watched)> {
+    pub(super) fn watched(&self) -> Vec<(BorrowedFd<'_>, EventSource)> {
         let mut watched = Vec::new();
         let now = Instant::now();
         for (number, run) in &self.running {
             if let Collecting::Now(_, collector) = &run.collecting {
-                watched.push((collector.as_fd(), Watched::Collected(*number)));
+                watched.push((collector.as_fd(), EventSource::CollectorExited(*number)));
                 continue;
             }
             let quiet = run.answered || matches!(run.collecting, Collecting::Due(_));
             if let Some(report) = run.report.as_ref().filter(|_| !quiet) {
-                watched.push((report.as_fd(), Watched::Report(*number)));
+                watched.push((report.as_fd(), EventSource::Report(*number)));
             }
-            let ears = run.ear.watched(&self.hearing, now).filter(|_| !quiet);
-            watched.extend(ears.map(|fd| (fd, Watched::Told(*number))));
+            let ears = run.listener.watched(&self.notify_budget, now).filter(|_| !quiet);
+            watched.extend(ears.map(|fd| (fd, EventSource::Notification(*number))));
             if let Some(child) = &run.child {
-                let ended = (!child.is_reaped()).then_some((child.pidfd.as_fd(), Watched::Ended(*number)));
+                let ended =
+                    (!child.is_reaped()).then_some((child.pidfd.as_fd(), EventSource::ChildExited(*number)));
                 watched.extend(ended);
             }
-            let memory_ends_it = !run.answered && !run.is_living();
+            let memory_ends_it = !run.answered && !run.is_sandbox();
             if let Some(event) = run.group().and_then(Group::oom_event).filter(|_| memory_ends_it) {
-                watched.push((event, Watched::Memory(*number)));
+                watched.push((event, EventSource::OutOfMemory(*number)));
             }
-            watched.push((run.pidfd.as_fd(), Watched::Gone(*number)));
+            watched.push((run.pidfd.as_fd(), EventSource::InitExited(*number)));
         }
-        watched.extend(self.sealing.iter().map(|sealing| (sealing.copier.as_fd(), Watched::Sealed)));
-        watched.extend(self.nursery.watched().map(|(fd, crib)| (fd, Watched::Warm(crib))));
+        watched.extend(
+            self.guest_sealer.iter().map(|sealing| (sealing.copier.as_fd(), EventSource::GuestCopied)),
+        );
+        watched.extend(self.warm_pools.watched().map(|(fd, crib)| (fd, EventSource::Pool(crib))));
         watched
     }
 
-    fn find_at_home(&mut self, number: u64) -> Option<(&mut Run, &Home)> {
+    fn find_with_context(&mut self, number: u64) -> Option<(&mut Run, &LauncherContext)> {
         let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
         Some((run, &self.home))
     }
@@ -259,34 +264,34 @@ impl Runs {
     }
 
     /// Handles a poll event.
-    pub(super) fn handle(&mut self, watched: Watched) -> Vec<Notice> {
+    pub(super) fn handle(&mut self, watched: EventSource) -> Vec<LauncherEvent> {
         let notice = match watched {
-            Watched::Report(number) => self.read_report(number),
-            Watched::Memory(number) => self.out_of_memory(number),
-            Watched::Gone(number) => return self.bury_answering(number),
-            Watched::Told(number) => self.hear(number),
-            Watched::Ended(number) => self.child_ended(number),
-            Watched::Collected(number) => self.collected(number),
-            Watched::Sealed => return self.sealed(),
-            Watched::Warm(crib) => {
-                self.nursery.handle(&mut self.home, crib);
-                return self.take_news();
+            EventSource::Report(number) => self.read_report(number),
+            EventSource::OutOfMemory(number) => self.handle_out_of_memory(number),
+            EventSource::InitExited(number) => return self.reap_sandbox(number),
+            EventSource::Notification(number) => self.poll_notifications(number),
+            EventSource::ChildExited(number) => self.handle_child_exit(number),
+            EventSource::CollectorExited(number) => self.finish_collecting(number),
+            EventSource::GuestCopied => return self.start_waiting_sandboxes(),
+            EventSource::Pool(crib) => {
+                self.warm_pools.handle(&mut self.home, crib);
+                return self.handle_pool_events();
             }
         };
         notice.into_iter().collect()
     }
 
     /// Returns whether a run must be killed now that its answer has been sent.
-    pub(super) fn any_doomed(&self) -> bool {
-        self.running.iter().any(|(_, run)| run.doomed)
+    pub(super) fn any_to_kill(&self) -> bool {
+        self.running.iter().any(|(_, run)| run.kill_after_answer)
     }
 
     /// Kills runs whose answer has been sent.
-    pub(super) fn end_doomed(&mut self) {
-        for (_, run) in self.running.iter_mut().filter(|(_, run)| run.doomed) {
-            run.doomed = false;
-            if let Some((plot, child)) = run.spent_child().filter(|_| run.is_alone()) {
-                self.nursery.look_at(&self.home, plot, child);
+    pub(super) fn kill_answered(&mut self) {
+        for (_, run) in self.running.iter_mut().filter(|(_, run)| run.kill_after_answer) {
+            run.kill_after_answer = false;
+            if let Some((plot, child)) = run.unreaped_child().filter(|_| run.has_one_thread()) {
+                self.warm_pools.sample_memory(&self.home, plot, child);
             }
             run.kill();
         }
@@ -295,26 +300,26 @@ impl Runs {
     /// Handles an out-of-memory event. The kernel sends it before it kills, and sends it to every cgroup if
     /// all of them together ran out of memory. So a run that has lost no process is checked again for a
     /// while.
-    fn out_of_memory(&mut self, number: u64) -> Option<Notice> {
+    fn handle_out_of_memory(&mut self, number: u64) -> Option<LauncherEvent> {
         let run = self.find(number)?;
         run.group()?.drain_oom_event();
-        run.memory_doubt = Some((Instant::now() + LOOK_AGAIN, MOST_LOOKS));
+        run.oom_check = Some((Instant::now() + OOM_CHECK_INTERVAL, MAX_OOM_CHECKS));
         run.end_if_out_of_memory(number)
     }
 
     /// Handles seccomp notifications: a denied system call, or the announced exit of a warm child. The
     /// announcement ends the run, however long the kernel takes to tear down its memory.
-    fn hear(&mut self, number: u64) -> Option<Notice> {
+    fn poll_notifications(&mut self, number: u64) -> Option<LauncherEvent> {
         let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
         let home = &self.home;
-        let status = run.hear(home, &mut self.hearing)?;
+        let status = run.poll_notifications(home, &mut self.notify_budget)?;
         let seen = run.usage_where_uncounted(home);
-        run.conclude(number, status, seen)
+        run.finish_child(number, status, seen)
     }
 
     /// Handles the exit of a warm child, whether or not it was announced.
-    fn child_ended(&mut self, number: u64) -> Option<Notice> {
-        let (run, home) = self.find_at_home(number)?;
+    fn handle_child_exit(&mut self, number: u64) -> Option<LauncherEvent> {
+        let (run, home) = self.find_with_context(number)?;
         let seen = run.usage_where_uncounted(home);
         let child = run.child.as_mut()?;
         let status = child.reap();
@@ -325,12 +330,12 @@ impl Runs {
             run.kill();
             return Some(run.failed(number, failure));
         }
-        run.conclude(number, status, seen)
+        run.finish_child(number, status, seen)
     }
 
     /// Reads the report of PID 1.
-    fn read_report(&mut self, number: u64) -> Option<Notice> {
-        let (run, home) = self.find_at_home(number)?;
+    fn read_report(&mut self, number: u64) -> Option<LauncherEvent> {
+        let (run, home) = self.find_with_context(number)?;
         if run.answered {
             return None;
         }
@@ -341,20 +346,20 @@ impl Runs {
             // became the guest.
             Ok(0) => {
                 run.report = None;
-                run.settle(home);
+                run.report_closed(home);
                 None
             }
             Ok(read) => Some(match postcard::from_bytes(&buffer[..read]) {
-                Ok(Told::Ended { status, cpu, peak_memory_bytes, disk_full }) => {
-                    let ending = run.judge(status, disk_full);
+                Ok(SetupReport::Ended { status, cpu, peak_memory_bytes, disk_full }) => {
+                    let ending = run.ending_for_status(status, disk_full);
                     run.disk_full = disk_full;
-                    run.ended(number, ending, Usage { cpu, peak_memory_bytes, peak_processes: None })
+                    run.ended(number, ending, JailUsage { cpu, peak_memory_bytes, peak_processes: None })
                 }
-                Ok(Told::Failed(failure)) => {
+                Ok(SetupReport::Failed(failure)) => {
                     run.kill();
                     run.failed(number, failure)
                 }
-                Ok(Told::Ready) | Err(_) => {
+                Ok(SetupReport::Ready) | Err(_) => {
                     run.failed(number, StepFailed::new(Step::Init, "", Errno::BADMSG))
                 }
             }),
@@ -363,71 +368,71 @@ impl Runs {
     }
 
     /// Reaps a run whose PID 1, and with it every process of the jail, has exited.
-    pub(super) fn bury(&mut self, number: u64) -> Option<Notice> {
+    pub(super) fn reap(&mut self, number: u64) -> Option<LauncherEvent> {
         let last_words = self.read_report(number);
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let run = &mut self.running[at].1;
         if let Some(child) = &mut run.child {
             child.reap();
         }
-        let status = sys::wait_for(run.pidfd.as_fd()).unwrap_or(libc::SIGKILL);
-        let mut ending = run.fate(status);
+        let status = sys::wait_pidfd(run.pidfd.as_fd()).unwrap_or(libc::SIGKILL);
+        let mut ending = run.sandbox_ending(status);
         if let (Collecting::Due(due), false) = (&run.collecting, run.answered) {
-            ending = Some(run.collect(*due, self.nursery.collectors_filter())?);
+            ending = Some(run.start_collecting(*due, self.warm_pools.collector_filter())?);
         }
-        let mut run = self.dismiss(at);
+        let mut run = self.remove_run(at);
         let notice = last_words.or_else(|| {
             if run.answered {
                 return None;
             }
-            Some(if let Some(ending) = ending.filter(|_| run.is_living() || !run.out_of_memory()) {
-                run.ended(number, ending, Usage::default())
-            } else if run.out_of_memory() {
-                run.ended(number, run.memory_ending(), Usage::default())
+            Some(if let Some(ending) = ending.filter(|_| run.is_sandbox() || !run.had_oom_kill()) {
+                run.ended(number, ending, JailUsage::default())
+            } else if run.had_oom_kill() {
+                run.ended(number, run.memory_ending(), JailUsage::default())
             } else {
                 run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
             })
         });
-        self.tidy(run.into_remains());
+        self.recycle(run.into_recyclable());
         notice
     }
 
     /// Finishes a run whose artifacts have been collected.
-    fn collected(&mut self, number: u64) -> Option<Notice> {
+    fn finish_collecting(&mut self, number: u64) -> Option<LauncherEvent> {
         let at = self.running.iter().position(|(found, _)| *found == number)?;
-        let mut run = self.dismiss(at);
-        let notice = run.collected(number);
-        self.tidy(run.into_remains());
+        let mut run = self.remove_run(at);
+        let notice = run.finish_collecting(number);
+        self.recycle(run.into_recyclable());
         notice
     }
 
     /// Kills a run, or cancels it if it has not started.
-    pub(super) fn kill(&mut self, number: u64) -> Option<Notice> {
-        if let Some(pending) = self.nursery.cancel(number) {
-            return Some(never_started(&pending, Ending::Killed));
+    pub(super) fn kill(&mut self, number: u64) -> Option<LauncherEvent> {
+        if let Some(pending) = self.warm_pools.cancel(number) {
+            return Some(ended_before_start(&pending, JailEnding::Killed));
         }
-        let waiting = self.sealing.iter_mut().flat_map(|sealing| &mut sealing.pending);
+        let waiting = self.guest_sealer.iter_mut().flat_map(|sealing| &mut sealing.pending);
         if let Some(at) = waiting.map(|pending| pending.run).position(|run| run == number) {
-            let pending = self.sealing.as_mut().map(|sealing| sealing.pending.swap_remove(at));
-            return pending.map(|pending| never_started(&pending, Ending::Killed));
+            let pending = self.guest_sealer.as_mut().map(|sealing| sealing.pending.swap_remove(at));
+            return pending.map(|pending| ended_before_start(&pending, JailEnding::Killed));
         }
         let run = self.find(number)?;
-        if let Some((life, _)) = run.life() {
+        if let Some((life, _)) = run.sandbox_mut() {
             // Closing a sandbox waits until nothing of it is left: the event is sent once PID 1 is reaped.
-            life.doom.get_or_insert(Ending::Killed);
+            life.kill_ending.get_or_insert(JailEnding::Killed);
             run.kill();
             return None;
         }
         run.kill();
-        (!run.answered).then(|| run.ended(number, Ending::Killed, Usage::default()))
+        (!run.answered).then(|| run.ended(number, JailEnding::Killed, JailUsage::default()))
     }
 
     /// Handles all deadlines that have passed.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<Notice> {
-        self.nursery.tend(&mut self.home, now);
-        let mut notices = self.take_news();
-        while let Some(pending) = self.nursery.expired(now) {
-            notices.push(never_started(&pending, Ending::TimedOut));
+    pub(super) fn handle_deadlines(&mut self, now: Instant) -> Vec<LauncherEvent> {
+        self.warm_pools.handle_deadlines(&mut self.home, now);
+        let mut notices = self.handle_pool_events();
+        while let Some(pending) = self.warm_pools.take_expired(now) {
+            notices.push(ended_before_start(&pending, JailEnding::TimedOut));
         }
         let late = self
             .running
@@ -435,11 +440,11 @@ impl Runs {
             .filter(|(_, run)| !run.answered && run.deadline.is_some_and(|at| at <= now));
         notices.extend(late.map(|(number, run)| {
             run.kill();
-            run.ended(*number, Ending::TimedOut, Usage::default())
+            run.ended(*number, JailEnding::TimedOut, JailUsage::default())
         }));
-        let in_doubt = self.running.iter_mut().filter(|(_, run)| run.is_doubt_due(now));
+        let in_doubt = self.running.iter_mut().filter(|(_, run)| run.is_oom_check_due(now));
         notices.extend(in_doubt.filter_map(|(number, run)| {
-            run.doubt_on(now + LOOK_AGAIN);
+            run.schedule_oom_check(now + OOM_CHECK_INTERVAL);
             run.end_if_out_of_memory(*number)
         }));
         notices
@@ -450,116 +455,117 @@ impl Runs {
         let deadline =
             self.running.iter().filter(|(_, run)| !run.answered).filter_map(|(_, run)| run.deadline);
         let now = Instant::now();
-        let turns = self.running.iter().filter_map(|(_, run)| run.ear.next_turn(&self.hearing, now));
+        let turns =
+            self.running.iter().filter_map(|(_, run)| run.listener.next_allowed(&self.notify_budget, now));
         let pausing = self.running.iter().filter_map(|(_, run)| run.pausing_due(now));
-        let doubts = self.running.iter().filter_map(|(_, run)| run.memory_doubt).map(|(at, _)| at);
+        let doubts = self.running.iter().filter_map(|(_, run)| run.oom_check).map(|(at, _)| at);
         let own = self
-            .nursery
+            .warm_pools
             .next_deadline()
             .into_iter()
-            .chain(self.shares_due())
+            .chain(self.next_share_check())
             .chain(self.home.groups.next_sweep());
         let deadline = deadline.chain(turns).chain(pausing).chain(doubts).chain(own).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
-        match (deadline, self.is_tidy()) {
+        match (deadline, self.is_clean()) {
             (deadline, true) => deadline,
-            (None, false) => Some(SWEEP),
-            (Some(deadline), false) => Some(deadline.min(SWEEP)),
+            (None, false) => Some(SWEEP_INTERVAL),
+            (Some(deadline), false) => Some(deadline.min(SWEEP_INTERVAL)),
         }
     }
 
     /// Returns how long no event may occur before idle work is done. The setup of spare jails must not
     /// compete with a run that has just started, but warm children are for requests that arrive every few
     /// milliseconds.
-    pub(super) fn quiet(&self) -> Duration {
-        if self.nursery.has_idle_work() { BREATH } else { QUIET }
+    pub(super) fn idle_delay(&self) -> Duration {
+        if self.warm_pools.has_idle_work() { WARM_IDLE_DELAY } else { SPARE_IDLE_DELAY }
     }
 
     /// Returns whether there is idle work to do now. Preparing jails uses one processor and interrupts the
     /// others. So it is not done while something runs, unless none is left. Warm jails are never prepared
     /// while there are more runs than processors, because that would slow every run down.
     pub(super) fn has_idle_work(&self) -> bool {
-        let runs = self.running.iter().filter(|(_, run)| !run.answered && !run.is_living()).count();
-        let busy = runs + self.nursery.awaited();
-        (self.spares.wanting() && (busy == 0 || self.spares.none_left()))
-            || (self.nursery.has_idle_work()
-                && (busy == 0 || (busy <= self.processors && self.nursery.none_waits())))
+        let runs = self.running.iter().filter(|(_, run)| !run.answered && !run.is_sandbox()).count();
+        let busy = runs + self.warm_pools.waiting_requests();
+        (self.spare_jails.needs_refill() && (busy == 0 || self.spare_jails.is_empty()))
+            || (self.warm_pools.has_idle_work()
+                && (busy == 0 || (busy <= self.processors && self.warm_pools.has_empty_bucket())))
     }
 
     /// Does one piece of idle work: prepares a warm child or sets up a spare jail.
     pub(super) fn do_idle_work(&mut self) {
-        if self.nursery.has_idle_work() {
-            self.nursery.do_idle_work(&mut self.home);
+        if self.warm_pools.has_idle_work() {
+            self.warm_pools.do_idle_work(&mut self.home);
         } else {
-            self.spares.refill(&mut self.home, &self.filters);
+            self.spare_jails.refill(&mut self.home, &self.filters);
         }
     }
 
     /// Reaps killed processes, and removes cgroups that were still busy when their run ended.
     pub(super) fn sweep(&mut self) {
-        if self.nursery.is_ending() {
-            self.reap_strays();
+        if self.warm_pools.has_unreaped() {
+            self.reap_unknown_zombies();
         }
-        for mut dying in std::mem::take(&mut self.nursery.dying) {
-            match dying.bury() {
-                Some(remains) => self.tidy(remains),
-                None => self.nursery.dying.push(dying),
+        for mut dying in std::mem::take(&mut self.warm_pools.dying) {
+            match dying.reap() {
+                Some(remains) => self.recycle(remains),
+                None => self.warm_pools.dying.push(dying),
             }
         }
-        for discarded in std::mem::take(&mut self.discarded) {
-            if discarded.is_gone() {
-                self.tidy(discarded.wait());
+        for discarded in std::mem::take(&mut self.dying_spares) {
+            if discarded.has_exited() {
+                self.recycle(discarded.wait());
             } else {
-                self.discarded.push(discarded);
+                self.dying_spares.push(discarded);
             }
         }
-        self.nursery.sweep(&self.home);
+        self.warm_pools.release_zygotes(&self.home);
         self.home.groups.sweep();
-        if self.swept.elapsed() >= SWEEP {
-            self.swept = Instant::now();
-            self.remove_leftover();
+        if self.last_sweep.elapsed() >= SWEEP_INTERVAL {
+            self.last_sweep = Instant::now();
+            self.remove_busy_cgroups();
         }
     }
 
     /// Returns whether nothing is left to reap or to remove.
-    fn is_tidy(&self) -> bool {
-        self.leftover.is_empty() && self.discarded.is_empty() && !self.nursery.is_ending()
+    fn is_clean(&self) -> bool {
+        self.busy_cgroups.is_empty() && self.dying_spares.is_empty() && !self.warm_pools.has_unreaped()
     }
 
     /// Retries the removal of busy cgroups, some at a time. Those that are not tried now come first next
     /// time.
-    fn remove_leftover(&mut self) {
-        let tried = self.leftover.len().min(MAX_REMOVED);
-        let leftover: Vec<_> = self.leftover.drain(..tried).collect();
+    fn remove_busy_cgroups(&mut self) {
+        let tried = self.busy_cgroups.len().min(MAX_REMOVALS);
+        let leftover: Vec<_> = self.busy_cgroups.drain(..tried).collect();
         for (group, lodging) in leftover {
             match group.kill_and_remove() {
-                Ok(()) => self.vacate(lodging),
-                Err(group) => self.leftover.push((group, lodging)),
+                Ok(()) => self.release_ids(lodging),
+                Err(group) => self.busy_cgroups.push((group, lodging)),
             }
         }
     }
 
     /// Reaps zombies that belong to no known object. A zygote may have had children that it did not report.
     /// They died with their pid namespace, and the launcher must reap them.
-    fn reap_strays(&self) {
-        for _ in 0..MOST_STRAYS {
-            let Some(pid) = sys::dead_child() else { return };
-            let known = self.nursery.knows(pid as u32)
-                || self.spares.knows(pid)
-                || self.sealing.as_ref().is_some_and(|sealing| sealing.pid == pid)
-                || self.discarded.iter().any(|discarded| discarded.knows(pid))
-                || self.nursery.dying.iter().any(|dying| dying.knows(pid))
-                || self.running.iter().any(|(_, run)| run.knows(pid));
+    fn reap_unknown_zombies(&self) {
+        for _ in 0..MAX_UNKNOWN_ZOMBIES {
+            let Some(pid) = sys::peek_zombie() else { return };
+            let known = self.warm_pools.owns_pid(pid as u32)
+                || self.spare_jails.owns_pid(pid)
+                || self.guest_sealer.as_ref().is_some_and(|sealing| sealing.pid == pid)
+                || self.dying_spares.iter().any(|discarded| discarded.owns_pid(pid))
+                || self.warm_pools.dying.iter().any(|dying| dying.owns_pid(pid))
+                || self.running.iter().any(|(_, run)| run.owns_pid(pid));
             if known {
                 return;
             }
             // It is a zombie, so this does not block.
-            let _reaped = sys::wait(pid);
+            let _reaped = sys::wait_child(pid);
         }
     }
 
     /// Kills everything, and waits up to a second until all of it is gone.
-    pub(super) fn end_all(mut self) {
+    pub(super) fn kill_all(mut self) {
         for (_, run) in &mut self.running {
             run.kill();
         }
@@ -567,38 +573,38 @@ impl Runs {
             if let Some(child) = &mut run.child {
                 child.reap();
             }
-            let _reaped = sys::wait_for(run.pidfd.as_fd());
-            let _collected = run.collected(0);
-            self.tidy(run.into_remains());
+            let _reaped = sys::wait_pidfd(run.pidfd.as_fd());
+            let _collected = run.finish_collecting(0);
+            self.recycle(run.into_recyclable());
         }
-        if let Some(sealing) = self.sealing.take() {
-            let _ended = sys::put_an_end_to(sealing.copier.as_fd());
+        if let Some(sealing) = self.guest_sealer.take() {
+            let _ended = sys::kill_and_reap(sealing.copier.as_fd());
         }
-        self.nursery.end_all(&self.home);
-        let unfinished = self.take_news();
+        self.warm_pools.kill_all(&self.home);
+        let unfinished = self.handle_pool_events();
         debug_assert!(unfinished.is_empty(), "no request is left waiting");
-        for remains in self.spares.end_all() {
-            self.tidy(remains);
+        for remains in self.spare_jails.kill_all() {
+            self.recycle(remains);
         }
-        self.home.groups.forget_free();
+        self.home.groups.clear_reusable();
         let patience = Instant::now() + Duration::from_secs(1);
-        while !self.is_tidy() && Instant::now() < patience {
+        while !self.is_clean() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));
             self.sweep();
-            self.remove_leftover();
+            self.remove_busy_cgroups();
         }
     }
 }
 
 /// Returns the event for a request that ended before anything ran.
-fn never_started(pending: &Pending, ending: Ending) -> Notice {
-    Notice::Ended {
+fn ended_before_start(pending: &PendingRun, ending: JailEnding) -> LauncherEvent {
+    LauncherEvent::Ended {
         run: pending.run,
         ending,
-        usage: Usage::default(),
+        usage: JailUsage::default(),
         duration: pending.started.elapsed(),
         layers: Vec::new(),
-        warmth: Warmth::Fork,
-        kept: Kept::default(),
+        warmth: JailWarmth::Fork,
+        denials: JailDenials::default(),
     }
 }

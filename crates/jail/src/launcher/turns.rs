@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::spec::Turns;
+use crate::spec::SlowIteration;
 use crate::sys;
 
 /// A part of a turn, to which CPU time is attributed.
@@ -28,27 +28,28 @@ const HANDLERS: [(Handler, &str); 6] = [
 
 /// Measures turns of the event loop.
 #[derive(Debug)]
-pub(super) struct Clock {
-    longest: [Turns; HANDLERS.len()],
+pub(super) struct TurnClock {
+    longest: [SlowIteration; HANDLERS.len()],
     began: Instant,
     cpu_began: Duration,
     cpu_before: Duration,
     /// The index of the handler that took the most CPU time in this turn, and that time.
-    most: (usize, Duration),
+    slowest: (usize, Duration),
 }
 
-impl Clock {
+impl TurnClock {
     pub(super) fn new() -> Self {
-        let longest = HANDLERS.map(|(_, handler)| Turns { handler: handler.to_owned(), ..Turns::default() });
+        let longest = HANDLERS
+            .map(|(_, handler)| SlowIteration { handler: handler.to_owned(), ..SlowIteration::default() });
         let (began, cpu) = (Instant::now(), sys::thread_cpu_time());
-        Self { longest, began, cpu_began: cpu, cpu_before: cpu, most: (0, Duration::ZERO) }
+        Self { longest, began, cpu_began: cpu, cpu_before: cpu, slowest: (0, Duration::ZERO) }
     }
 
     /// Begins a turn, when the poll has returned.
     pub(super) fn begin(&mut self) {
         let cpu = sys::thread_cpu_time();
         (self.began, self.cpu_began, self.cpu_before) = (Instant::now(), cpu, cpu);
-        self.most = (0, Duration::ZERO);
+        self.slowest = (0, Duration::ZERO);
     }
 
     /// Attributes the CPU time since the previous call to this handler.
@@ -56,22 +57,22 @@ impl Clock {
         let cpu = sys::thread_cpu_time();
         let took = cpu.saturating_sub(self.cpu_before);
         self.cpu_before = cpu;
-        if took > self.most.1 {
+        if took > self.slowest.1 {
             let at = HANDLERS.iter().position(|(known, _)| *known == handler);
-            self.most = (at.unwrap_or(0), took);
+            self.slowest = (at.unwrap_or(0), took);
         }
     }
 
     /// Ends a turn, before the next poll.
     pub(super) fn end(&mut self) {
         let (cpu, wall) = (self.cpu_before.saturating_sub(self.cpu_began), self.began.elapsed());
-        let longest = &mut self.longest[self.most.0];
+        let longest = &mut self.longest[self.slowest.0];
         longest.longest_cpu = longest.longest_cpu.max(cpu);
         longest.longest_wall = longest.longest_wall.max(wall);
     }
 
     /// Returns the longest turns so far, by the handler that took most of each.
-    pub(super) fn longest(&self) -> Vec<Turns> {
+    pub(super) fn longest(&self) -> Vec<SlowIteration> {
         self.longest.to_vec()
     }
 }
@@ -81,8 +82,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_told_by_the_handler_that_took_most_of_it() {
-        let mut clock = Clock::new();
+    fn turn_is_attributed_to_its_slowest_handler() {
+        let mut clock = TurnClock::new();
         clock.begin();
         clock.lap(Handler::Order);
         let before = sys::thread_cpu_time();

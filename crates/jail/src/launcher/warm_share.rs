@@ -4,77 +4,78 @@
 
 use std::time::Duration;
 
-use super::child::Child;
-use super::keeper::{JAIL_MEMORY, Keeper, Shelf};
-use super::nursery::{MOST_ZYGOTES, Nursery};
-use crate::spec::Warming;
+use super::child::WarmChild;
+use super::warm_pool::{Bucket, JAIL_MEMORY_BYTES, WarmPool};
+use super::warm_pools::{MAX_POOLS, WarmPools};
+use crate::spec::WarmMode;
 
-impl Nursery {
+impl WarmPools {
     /// Returns whether this pool may have one more idle child, possibly in place of another tenant's.
-    pub(super) fn may_fill(&self, keeper: &Keeper) -> bool {
-        let (all, budget) = (self.memory(|_| true), self.settings.pool_memory_bytes);
-        let another = self.memory_of_another(keeper);
-        let own = self.memory(|other| is_same_tenant(other, keeper)) + another;
+    pub(super) fn may_add_idle(&self, keeper: &WarmPool) -> bool {
+        let (all, budget) = (self.memory_bytes(|_| true), self.settings.pool_memory_bytes);
+        let another = self.memory_per_idle(keeper);
+        let own = self.memory_bytes(|other| is_same_tenant(other, keeper)) + another;
         let within_share = own <= budget / 2;
-        let fits = all + another <= budget && (within_share || !self.others_come(keeper));
-        fits || (within_share && self.over_share(keeper).is_some())
+        let fits = all + another <= budget && (within_share || !self.others_active(keeper));
+        fits || (within_share && self.pool_over_share(keeper).is_some())
     }
 
     /// Makes room for one more child of this pool by killing one of a tenant that is above its share.
-    pub(super) fn make_room_to_wait(&mut self, at: usize) {
-        let keeper = &self.keepers[at];
-        let needed = self.memory(|_| true) + self.memory_of_another(keeper);
+    pub(super) fn make_room_for_idle(&mut self, at: usize) {
+        let keeper = &self.pools[at];
+        let needed = self.memory_bytes(|_| true) + self.memory_per_idle(keeper);
         if needed <= self.settings.pool_memory_bytes {
             return;
         }
-        let Some(from) = self.over_share(keeper) else { return };
-        let shelves = &mut self.keepers[from].shelves;
-        let waiting = shelves.iter_mut().find_map(|shelf| shelf.waiting.pop()).map(Child::discard);
-        let spare = || shelves.iter_mut().find_map(Shelf::take_spare).map(|jail| jail.discard(None));
+        let Some(from) = self.pool_over_share(keeper) else { return };
+        let shelves = &mut self.pools[from].buckets;
+        let waiting = shelves.iter_mut().find_map(|shelf| shelf.idle.pop()).map(WarmChild::kill);
+        let spare = || shelves.iter_mut().find_map(Bucket::take_unreserved_jail).map(|jail| jail.kill(None));
         self.dying.extend(waiting.or_else(spare));
     }
 
     /// Returns the memory in bytes that one more idle child needs; in `fork` mode, one more idle jail.
-    fn memory_of_another(&self, keeper: &Keeper) -> u64 {
-        if self.settings.warming == Warming::Fork { JAIL_MEMORY } else { keeper.memory_of_another() }
+    fn memory_per_idle(&self, keeper: &WarmPool) -> u64 {
+        if self.settings.warming == WarmMode::Fork { JAIL_MEMORY_BYTES } else { keeper.memory_per_child() }
     }
 
     /// Returns the pool to evict to make room for a pool of this tenant: one of its own if it has half of all
     /// pools, otherwise one of the tenant with the most. Among these, the least recently used one that is
     /// idle.
-    pub(super) fn zygote_to_give_up(&self, tenant: &str) -> Option<usize> {
-        let held = |tenant: &str| self.keepers.iter().filter(|one| one.interpreter.tenant == tenant).count();
+    pub(super) fn pool_to_evict(&self, tenant: &str) -> Option<usize> {
+        let held = |tenant: &str| self.pools.iter().filter(|one| one.interpreter.tenant == tenant).count();
         let own = held(tenant);
-        let idle = self.keepers.iter().enumerate().filter(|(_, keeper)| keeper.is_idle());
+        let idle = self.pools.iter().enumerate().filter(|(_, keeper)| keeper.is_idle());
         let candidates = idle.filter(|(_, keeper)| {
             let theirs = &keeper.interpreter.tenant;
-            theirs == tenant || (own < MOST_ZYGOTES / 2 && held(theirs) > own)
+            theirs == tenant || (own < MAX_POOLS / 2 && held(theirs) > own)
         });
-        let rank = |keeper: &Keeper| (std::cmp::Reverse(held(&keeper.interpreter.tenant)), keeper.used);
+        let rank =
+            |keeper: &WarmPool| (std::cmp::Reverse(held(&keeper.interpreter.tenant)), keeper.last_used);
         candidates.min_by_key(|(_, keeper)| rank(keeper)).map(|(at, _)| at)
     }
 
-    fn memory(&self, of: impl Fn(&Keeper) -> bool) -> u64 {
-        self.keepers.iter().filter(|keeper| of(keeper)).map(Keeper::memory).sum()
+    fn memory_bytes(&self, of: impl Fn(&WarmPool) -> bool) -> u64 {
+        self.pools.iter().filter(|keeper| of(keeper)).map(WarmPool::memory_bytes).sum()
     }
 
     /// Returns whether another tenant made a request recently.
-    fn others_come(&self, keeper: &Keeper) -> bool {
-        let idle: Duration = self.settings.idle;
-        self.keepers.iter().any(|other| !is_same_tenant(other, keeper) && other.used.elapsed() < idle)
+    fn others_active(&self, keeper: &WarmPool) -> bool {
+        let idle: Duration = self.settings.idle_timeout;
+        self.pools.iter().any(|other| !is_same_tenant(other, keeper) && other.last_used.elapsed() < idle)
     }
 
     /// Returns a non-empty pool of another tenant that uses more than half of the memory.
-    fn over_share(&self, keeper: &Keeper) -> Option<usize> {
-        let is_over = |other: &Keeper| {
+    fn pool_over_share(&self, keeper: &WarmPool) -> Option<usize> {
+        let is_over = |other: &WarmPool| {
             !is_same_tenant(other, keeper)
-                && other.shelves.iter().any(|shelf| !shelf.is_bare())
-                && self.memory(|one| is_same_tenant(one, other)) > self.settings.pool_memory_bytes / 2
+                && other.buckets.iter().any(|shelf| !shelf.is_empty())
+                && self.memory_bytes(|one| is_same_tenant(one, other)) > self.settings.pool_memory_bytes / 2
         };
-        self.keepers.iter().position(is_over)
+        self.pools.iter().position(is_over)
     }
 }
 
-fn is_same_tenant(one: &Keeper, other: &Keeper) -> bool {
+fn is_same_tenant(one: &WarmPool, other: &WarmPool) -> bool {
     one.interpreter.tenant == other.interpreter.tenant
 }

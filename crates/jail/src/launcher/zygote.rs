@@ -16,76 +16,77 @@ use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
 
 use super::builder::JailBuilder;
-use super::child::Process;
-use super::habits::Habits;
-use super::home::Home;
-use super::ids::Taken;
-use super::lineage::Lineage;
+use super::child::ProcessHandle;
+use super::cold_start;
+use super::id_lease::IdLease;
+use super::namespaces::NamespaceSet;
 use super::oom_score::{self, OomScores, Standing};
-use super::plot::Plot;
-use super::start;
-use crate::bare::message::{Birth, BirthStep, Delivered, Word, bytes_of, from_bytes, kind};
+use super::prefault::PageStats;
+use super::setup::LauncherContext;
+use super::zygote_resources::ZygoteResources;
+use crate::bare::message::{ForkReply, ForkRequest, SetupStep, StatusMessage, bytes_of, from_bytes, kind};
 use crate::cgroup::{self, Group};
-use crate::inside::{self, Ground, Nest};
-use crate::seccomp::{Filter, Wearer};
-use crate::spec::{INBOX, Interpreter, Tongue};
+use crate::inside::{self, MountPlan, ZygoteSetup};
+use crate::root_trees::BuiltRoot;
+use crate::seccomp::{FilterFor, SeccompFilter};
+use crate::spec::{INBOX, WarmInterpreter, WarmLanguage};
 use crate::step::{Step, StepFailed, step};
-use crate::sys::{self, Cloned};
-use crate::template::Root;
+use crate::sys::{self, CloneResult};
 use crate::wire;
 
 /// Time limit for an interpreter to start and import.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the answer to a fork request.
-const SILENCE: Duration = Duration::from_millis(500);
+const FORK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum forks of one zygote. It is limited because all children share the zygote's address space layout.
-const MOST_CHILDREN: u64 = 10_000;
-const OLDEST: Duration = Duration::from_secs(3_600);
+const MAX_FORKS: u64 = 10_000;
+const MAX_AGE: Duration = Duration::from_secs(3_600);
 const DISK_BYTES: u64 = 64 << 20;
 /// Cgroup limits of the zygote. They include its children until these have joined their own cgroups.
-const LIMITS: cgroup::Limits = cgroup::Limits { memory_bytes: 2 << 30, cpu_millis: 2_000, pids: 128 };
+const LIMITS: cgroup::GroupLimits =
+    cgroup::GroupLimits { memory_bytes: 2 << 30, cpu_millis: 2_000, pids: 128 };
 /// Maximum namespace sets kept for reuse.
-const MOST_PLOTS: usize = 16;
-const MAX_COMPLAINT: usize = 4 << 10;
+const MAX_NAMESPACE_SETS: usize = 16;
+const MAX_OUTPUT_BYTES: usize = 4 << 10;
 
 /// The seccomp filters of warm jails, which are the same for all zygotes.
-pub(super) struct Filters {
-    zygote: Filter,
-    child: Filter,
-    host: Filter,
-    collector: Filter,
+pub(super) struct WarmFilters {
+    zygote: SeccompFilter,
+    child: SeccompFilter,
+    warm_init: SeccompFilter,
+    collector: SeccompFilter,
 }
 
-impl Filters {
+impl WarmFilters {
     pub(super) fn new() -> Self {
         Self {
-            zygote: Filter::for_this_machine(Wearer::Zygote),
-            child: Filter::for_this_machine(Wearer::Child),
-            host: Filter::for_this_machine(Wearer::Host),
-            collector: Filter::for_this_machine(Wearer::Collector),
+            zygote: SeccompFilter::for_this_machine(FilterFor::Zygote),
+            child: SeccompFilter::for_this_machine(FilterFor::Child),
+            warm_init: SeccompFilter::for_this_machine(FilterFor::WarmInit),
+            collector: SeccompFilter::for_this_machine(FilterFor::Collector),
         }
     }
 
     /// Returns the filter of the process that collects a child's artifacts.
-    pub(super) fn collector(&self) -> &Filter {
+    pub(super) fn collector(&self) -> &SeccompFilter {
         &self.collector
     }
 }
 
 /// An event of a zygote.
-pub(super) enum Said {
+pub(super) enum ZygoteEvent {
     /// No event.
     Nothing,
     /// The zygote accepts fork requests from now on.
-    Fertile,
+    Ready,
     /// A module cannot be preimported. The zygote goes on without it, or must be restarted without it.
-    CannotImport { module: String, reason: String, start_anew: bool },
+    CannotImport { module: String, reason: String, needs_restart: bool },
     /// The oldest fork request succeeded.
-    Born { number: u64, main: Process },
+    Forked { number: u64, main: ProcessHandle },
     /// The oldest fork request failed.
-    Barren(StepFailed),
+    ForkFailed(StepFailed),
     /// The zygote exited, or cannot be used any more, for this reason.
-    Gone(String),
+    Failed(String),
 }
 
 /// A running zygote.
@@ -93,115 +94,115 @@ pub(super) struct Zygote {
     number: u64,
     pidfd: OwnedFd,
     pid: i32,
-    line: OwnedFd,
+    socket: OwnedFd,
     /// The pipe of its standard output and error.
-    complaints: OwnedFd,
+    output: OwnedFd,
     /// The pipe through which a failed setup step is reported.
-    told: OwnedFd,
+    report: OwnedFd,
     builder: Rc<JailBuilder>,
-    fertile: bool,
+    ready: bool,
     started: Instant,
     /// Numbers of the children in outstanding fork requests, oldest first.
-    due: VecDeque<u64>,
+    outstanding_forks: VecDeque<u64>,
     /// Number of descriptors open before any module was imported.
-    open_before: usize,
-    heard: Instant,
-    children: u64,
+    fds_before_imports: usize,
+    last_answer: Instant,
+    fork_count: u64,
     /// Unused namespace sets, kept for the next jails.
-    plots: Vec<Plot>,
-    habits: Habits,
+    namespace_sets: Vec<NamespaceSet>,
+    page_stats: PageStats,
     /// Whether its idle children preimport modules.
-    children_prepare: bool,
+    children_preimport: bool,
 }
 
 impl Zygote {
     /// Starts an interpreter and the builder of its jails.
     pub(super) fn start(
         number: u64,
-        home: &mut Home,
-        filters: &Filters,
-        root: &Root,
-        interpreter: &Interpreter,
-    ) -> Result<(Self, Lineage), StepFailed> {
-        let taken = step(Step::UserId, "", || home.ids.take(false))?;
-        Self::start_as(number, home, filters, root, interpreter, taken)
-            .inspect_err(|_| home.ids.give_back(taken))
+        home: &mut LauncherContext,
+        filters: &WarmFilters,
+        root: &BuiltRoot,
+        interpreter: &WarmInterpreter,
+    ) -> Result<(Self, ZygoteResources), StepFailed> {
+        let taken = step(Step::UserId, "", || home.ids.lease(false))?;
+        Self::start_with_ids(number, home, filters, root, interpreter, taken)
+            .inspect_err(|_| home.ids.release(taken))
     }
 
-    fn start_as(
+    fn start_with_ids(
         number: u64,
-        home: &Home,
-        filters: &Filters,
-        root: &Root,
-        interpreter: &Interpreter,
-        taken: Taken,
-    ) -> Result<(Self, Lineage), StepFailed> {
-        let builder = Rc::new(JailBuilder::start(home, &filters.host, root, taken.uid)?);
-        let group = home.make_group(0)?;
+        home: &LauncherContext,
+        filters: &WarmFilters,
+        root: &BuiltRoot,
+        interpreter: &WarmInterpreter,
+        taken: IdLease,
+    ) -> Result<(Self, ZygoteResources), StepFailed> {
+        let builder = Rc::new(JailBuilder::start(home, &filters.warm_init, root, taken.uid)?);
+        let group = home.create_cgroup(0)?;
         if let Some(group) = &group {
-            start::limit_group(group, &LIMITS)?;
+            cold_start::set_group_limits(group, &LIMITS)?;
         }
         let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
         let ((told, report), (complaints, errors)) = (pipe()?, pipe()?);
-        let (line, theirs) = step(Step::Namespaces, "", sys::line)?;
+        let (line, theirs) = step(Step::Namespaces, "", sys::packet_socketpair)?;
         // Standard input at end of file, and pipes for output, as a program has them.
         let (input, _) = pipe()?;
         let output = step(Step::Namespaces, "", || rustix::io::dup(&errors))?;
-        let (files, command, env) = equip(interpreter);
-        let nest = Nest {
-            ground: Ground {
+        let (files, command, env) = interpreter_setup(interpreter);
+        let nest = ZygoteSetup {
+            mounts: MountPlan {
                 tree: &root.tree,
-                root: &root.path,
+                root_path: &root.path,
                 binds: &[],
                 owner: (taken.uid, taken.gid),
                 disk_bytes: Some(DISK_BYTES),
             },
-            groups: group.as_ref().map_or(&[], Group::join_fds),
+            cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
             report,
             streams: [input, output, errors],
-            line: theirs,
+            launcher_socket: theirs,
             filter: &filters.zygote,
             limits: &inside::zygote_limits(),
-            landlock: home.landlock,
+            has_landlock: home.has_landlock,
             hidden: &interpreter.hidden,
             files: &files,
             command: &command,
             env: &env,
         };
-        let pidfd = clone_into_namespace(&builder, &nest, group.as_ref().and_then(Group::clone_into))?;
+        let pidfd = clone_into_namespace(&builder, &nest, group.as_ref().and_then(Group::v2_dir_fd))?;
         drop(nest);
         let pid = step(Step::Namespaces, "", || home.pid_of(&pidfd))?;
-        oom_score::set_oom_score(home, pid, OomScores::of(Standing::WithinShare, false).main);
+        oom_score::set_oom_score(home, pid, OomScores::for_standing(Standing::WithinShare, false).main);
         let now = Instant::now();
         let zygote = Self {
             number,
             pidfd,
             pid,
-            line,
-            complaints,
-            told,
+            socket: line,
+            output: complaints,
+            report: told,
             builder: Rc::clone(&builder),
-            fertile: false,
+            ready: false,
             started: now,
-            due: VecDeque::new(),
-            open_before: 0,
-            heard: now,
-            children: 0,
-            plots: Vec::new(),
-            habits: Habits::default(),
-            children_prepare: !interpreter.frequent_imports.is_empty(),
+            outstanding_forks: VecDeque::new(),
+            fds_before_imports: 0,
+            last_answer: now,
+            fork_count: 0,
+            namespace_sets: Vec::new(),
+            page_stats: PageStats::default(),
+            children_preimport: !interpreter.frequent_imports.is_empty(),
         };
         // If the zygote has already exited, the next poll of its connection notices.
-        let _told = wire::send_bytes(zygote.line.as_fd(), filters.child.bytes(), &[]);
-        Ok((zygote, Lineage::new(number, builder, group, taken)))
+        let _told = wire::send_bytes(zygote.socket.as_fd(), filters.child.bytes(), &[]);
+        Ok((zygote, ZygoteResources::new(number, builder, group, taken)))
     }
 
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    pub(super) fn children_prepare(&self) -> bool {
-        self.children_prepare
+    pub(super) fn children_preimport(&self) -> bool {
+        self.children_preimport
     }
 
     pub(super) fn builder(&self) -> &Rc<JailBuilder> {
@@ -209,38 +210,38 @@ impl Zygote {
     }
 
     /// Removes and returns a namespace set that an earlier jail used, if there is one.
-    pub(super) fn take_plot(&mut self) -> Option<Plot> {
-        self.plots.pop()
+    pub(super) fn take_namespace_set(&mut self) -> Option<NamespaceSet> {
+        self.namespace_sets.pop()
     }
 
     /// Returns whether a namespace set was created for this zygote.
-    pub(super) fn owns(&self, plot: &Plot) -> bool {
+    pub(super) fn owns(&self, plot: &NamespaceSet) -> bool {
         plot.zygote == self.number
     }
 
     /// Keeps a namespace set for reuse, or returns it if it is not empty or enough are kept.
-    pub(super) fn take_back(&mut self, plot: Plot) -> Result<(), Plot> {
-        if self.plots.len() >= MOST_PLOTS || !plot.is_empty() {
+    pub(super) fn keep_namespace_set(&mut self, plot: NamespaceSet) -> Result<(), NamespaceSet> {
+        if self.namespace_sets.len() >= MAX_NAMESPACE_SETS || !plot.is_empty() {
             return Err(plot);
         }
-        self.plots.push(plot);
+        self.namespace_sets.push(plot);
         Ok(())
     }
 
     /// Samples the memory of a child whose run is over, and sends the zygote the pages to prefault, once two
     /// samples agree.
-    pub(super) fn look_at(&mut self, home: &Home, child: i32) {
-        let common = self.habits.look_at(home, self.pid, child);
+    pub(super) fn sample_memory(&mut self, home: &LauncherContext, child: i32) {
+        let common = self.page_stats.sample(home, self.pid, child);
         if let Some(common) = common.filter(|common| !common.is_empty()) {
             let packet: Vec<u8> = common.iter().flat_map(bytes_of).copied().collect();
             // If the zygote has already exited, the next poll of its connection notices.
-            let _told = wire::send_bytes(self.line.as_fd(), &packet, &[]);
+            let _told = wire::send_bytes(self.socket.as_fd(), &packet, &[]);
         }
     }
 
     /// Releases the namespace sets that are kept for reuse.
-    pub(super) fn clear_plots(&mut self, home: &Home) {
-        self.plots.drain(..).for_each(|plot| home.ids.give_back(plot.taken));
+    pub(super) fn release_namespace_sets(&mut self, home: &LauncherContext) {
+        self.namespace_sets.drain(..).for_each(|plot| home.ids.release(plot.ids));
     }
 
     /// Returns its pid on the host.
@@ -248,106 +249,116 @@ impl Zygote {
         self.pid
     }
 
-    pub(super) fn is_fertile(&self) -> bool {
-        self.fertile
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready
     }
 
     /// Returns whether it should be replaced, because of its age or the number of its forks.
     pub(super) fn is_old(&self) -> bool {
-        self.children >= MOST_CHILDREN || self.started.elapsed() >= OLDEST
+        self.fork_count >= MAX_FORKS || self.started.elapsed() >= MAX_AGE
     }
 
     /// Returns the number of outstanding fork requests.
-    pub(super) fn expecting(&self) -> usize {
-        self.due.len()
+    pub(super) fn outstanding_forks(&self) -> usize {
+        self.outstanding_forks.len()
     }
 
     pub(super) fn watched(&self) -> [BorrowedFd<'_>; 2] {
-        [self.line.as_fd(), self.pidfd.as_fd()]
+        [self.socket.as_fd(), self.pidfd.as_fd()]
     }
 
     /// Returns when it must have answered.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match (self.fertile, self.due.is_empty()) {
-            (false, _) => Some(self.started + START),
-            (true, false) => Some(self.heard + SILENCE),
+        match (self.ready, self.outstanding_forks.is_empty()) {
+            (false, _) => Some(self.started + START_TIMEOUT),
+            (true, false) => Some(self.last_answer + FORK_TIMEOUT),
             (true, true) => None,
         }
     }
 
     /// Sends a fork request.
-    pub(super) fn ask(
+    pub(super) fn request_fork(
         &mut self,
         child: u64,
-        birth: &Birth,
+        birth: &ForkRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), StepFailed> {
-        step(Step::Order, "", || wire::send_bytes(self.line.as_fd(), bytes_of(birth), fds))?;
-        if self.due.is_empty() {
-            self.heard = Instant::now();
+        step(Step::Order, "", || wire::send_bytes(self.socket.as_fd(), bytes_of(birth), fds))?;
+        if self.outstanding_forks.is_empty() {
+            self.last_answer = Instant::now();
         }
-        self.due.push_back(child);
-        self.children += 1;
+        self.outstanding_forks.push_back(child);
+        self.fork_count += 1;
         Ok(())
     }
 
     /// Receives one message without blocking. `proc` is the host's `/proc`.
-    pub(super) fn hear(&mut self, proc: &OwnedFd) -> Said {
+    pub(super) fn receive(&mut self, proc: &OwnedFd) -> ZygoteEvent {
         let mut packet = [0; 2 << 10];
-        let heard = match wire::receive_bytes_now(self.line.as_fd(), &mut packet) {
-            Ok((0, _)) => return Said::Gone(self.last_words()),
+        let heard = match wire::try_receive_bytes(self.socket.as_fd(), &mut packet) {
+            Ok((0, _)) => return ZygoteEvent::Failed(self.failure_reason()),
             Ok(heard) => heard,
-            Err(Errno::AGAIN | Errno::INTR) if self.is_alive() => return Said::Nothing,
-            Err(_) => return Said::Gone(self.last_words()),
+            Err(Errno::AGAIN | Errno::INTR) if self.is_alive() => return ZygoteEvent::Nothing,
+            Err(_) => return ZygoteEvent::Failed(self.failure_reason()),
         };
         let (len, fds) = heard;
-        if self.fertile {
-            return self.delivered(proc, &packet[..len], fds);
+        if self.ready {
+            return self.handle_fork_result(proc, &packet[..len], fds);
         }
-        let Some((word, text)) = from_bytes::<Word>(&packet[..len]) else { return Said::Nothing };
+        let Some((word, text)) = from_bytes::<StatusMessage>(&packet[..len]) else {
+            return ZygoteEvent::Nothing;
+        };
         let text = String::from_utf8_lossy(text).into_owned();
         match word.kind {
-            kind::FERTILE => {
-                self.fertile = true;
-                Said::Fertile
+            kind::ZYGOTE_READY => {
+                self.ready = true;
+                ZygoteEvent::Ready
             }
-            kind::IMPORTED => self.imported(proc, text),
+            kind::IMPORTED => self.check_import(proc, text),
             _ => {
                 let (module, reason) = text.split_once(": ").unwrap_or((&text, "it cannot be imported"));
-                Said::CannotImport { module: module.into(), reason: reason.into(), start_anew: false }
+                ZygoteEvent::CannotImport {
+                    module: module.into(),
+                    reason: reason.into(),
+                    needs_restart: false,
+                }
             }
         }
     }
 
-    fn delivered(&mut self, proc: &OwnedFd, packet: &[u8], fds: Vec<OwnedFd>) -> Said {
-        let (Some((delivered, _)), Some(child)) = (from_bytes::<Delivered>(packet), self.due.pop_front())
+    fn handle_fork_result(&mut self, proc: &OwnedFd, packet: &[u8], fds: Vec<OwnedFd>) -> ZygoteEvent {
+        let (Some((delivered, _)), Some(child)) =
+            (from_bytes::<ForkReply>(packet), self.outstanding_forks.pop_front())
         else {
-            return Said::Gone("the interpreter sent an invalid message".to_owned());
+            return ZygoteEvent::Failed("the interpreter sent an invalid message".to_owned());
         };
-        self.heard = Instant::now();
+        self.last_answer = Instant::now();
         let mut fds = fds.into_iter();
         if let Some(between) = fds.next() {
-            let _reaped = sys::put_an_end_to(between.as_fd());
+            let _reaped = sys::kill_and_reap(between.as_fd());
         }
         if delivered.errno != 0 {
             for process in fds {
-                let _reaped = sys::put_an_end_to(process.as_fd());
+                let _reaped = sys::kill_and_reap(process.as_fd());
             }
-            let step = BirthStep::of(delivered.step).unwrap_or(BirthStep::Fork);
-            return Said::Barren(inside::failure_of(step, sys::told_errno(delivered.errno)));
+            let step = SetupStep::from_number(delivered.step).unwrap_or(SetupStep::Fork);
+            return ZygoteEvent::ForkFailed(inside::setup_failure(
+                step,
+                sys::errno_from_peer(delivered.errno),
+            ));
         }
         let Some(main) = fds.next() else {
-            return Said::Gone("the interpreter sent an invalid message".to_owned());
+            return ZygoteEvent::Failed("the interpreter sent an invalid message".to_owned());
         };
-        match sys::pid_of(proc, &main) {
-            Ok(pid) => Said::Born { number: child, main: Process { pid, pidfd: main } },
-            Err(_) => Said::Barren(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
+        match sys::pid_in_procfs(proc, &main) {
+            Ok(pid) => ZygoteEvent::Forked { number: child, main: ProcessHandle { pid, pidfd: main } },
+            Err(_) => ZygoteEvent::ForkFailed(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
         }
     }
 
     /// Checks the zygote after an import. A module that started threads would not survive a fork, and one
     /// that keeps descriptors open would share them with every child.
-    fn imported(&mut self, proc: &OwnedFd, module: String) -> Said {
+    fn check_import(&mut self, proc: &OwnedFd, module: String) -> ZygoteEvent {
         let count = |what: &str| {
             let path = format!("{}/{what}", self.pid);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -356,16 +367,16 @@ impl Zygote {
             Some(Dir::read_from(&folder).ok()?.flatten().count().saturating_sub(2))
         };
         let (Some(threads), Some(open)) = (count("task"), count("fd")) else {
-            return Said::Gone("the interpreter's process cannot be inspected".to_owned());
+            return ZygoteEvent::Failed("the interpreter's process cannot be inspected".to_owned());
         };
         if module.is_empty() {
-            self.open_before = open;
+            self.fds_before_imports = open;
         }
-        let reason = match (threads, open.saturating_sub(self.open_before)) {
+        let reason = match (threads, open.saturating_sub(self.fds_before_imports)) {
             (1, 0) => {
                 // If the zygote has already exited, the next poll of its connection notices.
-                let _told = wire::send_bytes(self.line.as_fd(), b"1", &[]);
-                return Said::Nothing;
+                let _told = wire::send_bytes(self.socket.as_fd(), b"1", &[]);
+                return ZygoteEvent::Nothing;
             }
             (1, 1) => "it leaves a file descriptor open".to_owned(),
             (1, more) => format!("it leaves {more} file descriptors open"),
@@ -373,23 +384,23 @@ impl Zygote {
             (more, _) => format!("it starts {} threads", more - 1),
         };
         if module.is_empty() {
-            return Said::Gone(format!("{reason} before it imports anything"));
+            return ZygoteEvent::Failed(format!("{reason} before it imports anything"));
         }
-        Said::CannotImport { module, reason, start_anew: true }
+        ZygoteEvent::CannotImport { module, reason, needs_restart: true }
     }
 
     fn is_alive(&self) -> bool {
-        !start::is_readable(self.pidfd.as_fd())
+        !cold_start::is_readable(self.pidfd.as_fd())
     }
 
     /// Returns why it ended: a failed setup step, or the last line of its output.
-    fn last_words(&self) -> String {
-        if let Some(failed) = inside::read_failure(self.told.as_fd()) {
+    fn failure_reason(&self) -> String {
+        if let Some(failed) = inside::read_reported_failure(self.report.as_fd()) {
             return failed.to_string();
         }
-        let mut words = vec![0; MAX_COMPLAINT];
-        let read = match start::is_readable(self.complaints.as_fd()) {
-            true => rustix::io::read(&self.complaints, &mut words).unwrap_or(0),
+        let mut words = vec![0; MAX_OUTPUT_BYTES];
+        let read = match cold_start::is_readable(self.output.as_fd()) {
+            true => rustix::io::read(&self.output, &mut words).unwrap_or(0),
             false => 0,
         };
         let words = String::from_utf8_lossy(&words[..read]);
@@ -398,8 +409,8 @@ impl Zygote {
     }
 
     /// Kills it and returns its process, which must be reaped. Its children live on.
-    pub(super) fn end(mut self, home: &Home) -> OwnedFd {
-        self.clear_plots(home);
+    pub(super) fn kill(mut self, home: &LauncherContext) -> OwnedFd {
+        self.release_namespace_sets(home);
         // This fails only if the process has already exited.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         self.pidfd
@@ -410,36 +421,36 @@ impl Zygote {
 /// enters that namespace, because the launcher could not leave it again.
 fn clone_into_namespace(
     builder: &JailBuilder,
-    nest: &Nest<'_>,
+    nest: &ZygoteSetup<'_>,
     group: Option<BorrowedFd<'_>>,
 ) -> Result<OwnedFd, StepFailed> {
-    let (ours, theirs) = step(Step::Namespaces, "", sys::line)?;
+    let (ours, theirs) = step(Step::Namespaces, "", sys::packet_socketpair)?;
     let between = match step(Step::Namespaces, "", || sys::clone(0, None))? {
-        Cloned::Child => {
+        CloneResult::Child => {
             let flags = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
             let cloned = sys::setns(builder.namespace(), libc::CLONE_NEWPID)
                 .and_then(|()| use_up_second_pid())
                 .and_then(|()| sys::clone_sibling(flags, group));
             match cloned {
-                Ok(Cloned::Child) => inside::enter_nest(nest),
-                Ok(Cloned::Parent { pidfd: Some(pidfd), .. }) => {
+                Ok(CloneResult::Child) => inside::run_zygote(nest),
+                Ok(CloneResult::Parent { pidfd: Some(pidfd), .. }) => {
                     // The launcher treats a missing answer as a failure.
                     let _sent = wire::send_bytes(theirs.as_fd(), b"1", &[pidfd.as_fd()]);
                     sys::exit_now(0)
                 }
-                Ok(Cloned::Parent { .. }) => sys::exit_now(Errno::NOSYS.raw_os_error()),
+                Ok(CloneResult::Parent { .. }) => sys::exit_now(Errno::NOSYS.raw_os_error()),
                 Err(errno) => sys::exit_now(errno.raw_os_error()),
             }
         }
-        Cloned::Parent { pid, .. } => pid,
+        CloneResult::Parent { pid, .. } => pid,
     };
     drop(theirs);
     let received = wire::receive_bytes(ours.as_fd(), &mut [0]);
-    let status = step(Step::Namespaces, "", || sys::wait(between))?.status;
+    let status = step(Step::Namespaces, "", || sys::wait_child(between))?.status;
     match received.ok().and_then(|(_, fds)| fds.into_iter().next()) {
         Some(pidfd) => Ok(pidfd),
         None => {
-            let errno = sys::told_errno(libc::WEXITSTATUS(status));
+            let errno = sys::errno_from_peer(libc::WEXITSTATUS(status));
             Err(StepFailed::new(Step::Namespaces, "for a zygote", errno))
         }
     }
@@ -449,8 +460,8 @@ fn clone_into_namespace(
 /// libraries with a random number generator, such as OpenSSL, detect a fork by a changed pid.
 fn use_up_second_pid() -> Result<(), Errno> {
     match sys::clone(0, None)? {
-        Cloned::Child => sys::exit_now(0),
-        Cloned::Parent { pidfd, .. } => sys::wait_for(pidfd.ok_or(Errno::NOSYS)?.as_fd()).map(drop),
+        CloneResult::Child => sys::exit_now(0),
+        CloneResult::Parent { pidfd, .. } => sys::wait_pidfd(pidfd.ok_or(Errno::NOSYS)?.as_fd()).map(drop),
     }
 }
 
@@ -461,13 +472,13 @@ type Files = Vec<(&'static str, &'static [u8])>;
 const PYTHON_RUNNER: &str = include_str!("../../../engine/src/runners/python.py");
 
 /// Returns the files in an interpreter's inbox, its command line and its environment.
-fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
+fn interpreter_setup(interpreter: &WarmInterpreter) -> (Files, Vec<String>, Vec<String>) {
     let script = format!("{INBOX}/zygote");
     let mut command = vec![interpreter.program.clone()];
     let mut env = interpreter.env.clone();
     let mut files = Files::new();
-    let (text, object): (&str, &[u8]) = match interpreter.tongue {
-        Tongue::Python => {
+    let (text, object): (&str, &[u8]) = match interpreter.language {
+        WarmLanguage::Python => {
             command.push(script);
             command.extend(interpreter.preimports.iter().cloned());
             command.push("--".to_owned());
@@ -475,7 +486,7 @@ fn equip(interpreter: &Interpreter) -> (Files, Vec<String>, Vec<String>) {
             files.push(("runner.py", PYTHON_RUNNER.as_bytes()));
             (include_str!("../bare/python.py"), include_bytes!(concat!(env!("OUT_DIR"), "/python.so")))
         }
-        Tongue::Node => {
+        WarmLanguage::Node => {
             // One thread does all the work; threads that Node.js starts regardless stay blocked.
             command.extend(["--single-threaded", "--v8-pool-size=0"].map(str::to_owned));
             command.push(script);

@@ -10,11 +10,14 @@ use bolero::{TypeGenerator, check, produce};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::*;
-use crate::bare::message::{Guard, Habit, MAX_FDS, MAX_HABITS, MAX_LIMITS, REST, read_birth, read_habits};
+use crate::bare::message::{
+    LandlockAccess, MAX_FDS, MAX_LIMITS, MAX_PAGE_RANGES, OPTIONAL_FDS, PageRange, read_fork_request,
+    read_page_ranges,
+};
 use crate::bare::payload::Payload;
 use crate::bare::socket;
-use crate::inside::{BuilderNotice, BuilderOrder, Expected, JailPlan};
-use crate::launcher::child_line::failure_of;
+use crate::inside::{BuilderEvent, BuilderRequest, ExpectedChild, JailPlan};
+use crate::launcher::child_connection::failure_of;
 
 fn test_time() -> Duration {
     let full = std::env::var("BELLJAR_TEST_SIZE").is_ok_and(|size| size == "full");
@@ -63,26 +66,26 @@ impl Props {
     /// Returns a zygote that has just been started and is connected to `line`.
     fn zygote(&self, line: OwnedFd) -> Zygote {
         let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
-        let (builders, _gone) = sys::line().unwrap();
+        let (builders, _gone) = sys::packet_socketpair().unwrap();
         let builder = JailBuilder::stand_in(builders, copy(&self.ended), copy(&self.null));
         Zygote {
             number: 1,
             // The pipe is never readable, so the process counts as alive.
             pidfd: copy(&self.pipe.0),
             pid: self.sleeper.id() as i32,
-            line,
-            complaints: copy(&self.pipe.0),
-            told: copy(&self.null),
+            socket: line,
+            output: copy(&self.pipe.0),
+            report: copy(&self.null),
             builder: Rc::new(builder),
-            fertile: false,
+            ready: false,
             started: Instant::now(),
-            due: VecDeque::new(),
-            open_before: 0,
-            heard: Instant::now(),
-            children: 0,
-            plots: Vec::new(),
-            habits: Habits::default(),
-            children_prepare: false,
+            outstanding_forks: VecDeque::new(),
+            fds_before_imports: 0,
+            last_answer: Instant::now(),
+            fork_count: 0,
+            namespace_sets: Vec::new(),
+            page_stats: PageStats::default(),
+            children_preimport: false,
         }
     }
 }
@@ -112,9 +115,9 @@ impl Damage {
 
 /// A step of the exchange between a zygote and the launcher.
 #[derive(Debug, Clone, TypeGenerator)]
-enum Move {
+enum ExchangeStep {
     /// The launcher requests a fork.
-    Ask(u64),
+    RequestFork(u64),
     /// A well-formed or nearly well-formed message of a zygote.
     Word {
         kind: u8,
@@ -123,8 +126,8 @@ enum Move {
         text: Vec<u8>,
         damage: Damage,
     },
-    Fertile,
-    Delivered {
+    Ready,
+    ForkResult {
         step: u32,
         errno: i32,
         fds: Vec<u8>,
@@ -137,44 +140,46 @@ enum Move {
     },
 }
 
-impl Move {
+impl ExchangeStep {
     fn packet(&self) -> Option<(Vec<u8>, &[u8])> {
         Some(match self {
-            Move::Ask(_) => return None,
-            Move::Word { kind, step, errno, text, damage } => {
-                let word = Word { kind: u32::from(*kind % 7), step: *step, errno: *errno };
+            ExchangeStep::RequestFork(_) => return None,
+            ExchangeStep::Word { kind, step, errno, text, damage } => {
+                let word = StatusMessage { kind: u32::from(*kind % 7), step: *step, errno: *errno };
                 (damage.apply([bytes_of(&word), text].concat()), &[])
             }
-            Move::Fertile => (bytes_of(&Word { kind: kind::FERTILE, step: 0, errno: 0 }).to_vec(), &[]),
-            Move::Delivered { step, errno, fds, damage } => {
-                let delivered = Delivered { step: *step % 32, errno: *errno };
+            ExchangeStep::Ready => {
+                (bytes_of(&StatusMessage { kind: kind::ZYGOTE_READY, step: 0, errno: 0 }).to_vec(), &[])
+            }
+            ExchangeStep::ForkResult { step, errno, fds, damage } => {
+                let delivered = ForkReply { step: *step % 32, errno: *errno };
                 (damage.apply(bytes_of(&delivered).to_vec()), fds)
             }
-            Move::Bytes { bytes, fds } => (bytes.clone(), fds),
+            ExchangeStep::Bytes { bytes, fds } => (bytes.clone(), fds),
         })
     }
 }
 
 /// Checks the launcher's interpretation of a packet. Returns whether the launcher keeps the zygote.
-fn check_said(said: Said, first_due: Option<u64>) -> bool {
+fn check_event(said: ZygoteEvent, first_due: Option<u64>) -> bool {
     // A packet has at most 2 KiB, of which every byte may become a replacement character.
-    let is_short = |text: &str| text.len() <= 3 * (2 << 10) + MAX_COMPLAINT;
+    let is_short = |text: &str| text.len() <= 3 * (2 << 10) + MAX_OUTPUT_BYTES;
     match said {
-        Said::Nothing | Said::Fertile => true,
-        Said::CannotImport { module, reason, .. } => {
+        ZygoteEvent::Nothing | ZygoteEvent::Ready => true,
+        ZygoteEvent::CannotImport { module, reason, .. } => {
             assert!(is_short(&module) && is_short(&reason));
             true
         }
-        Said::Born { number, main } => {
+        ZygoteEvent::Forked { number, main } => {
             assert_eq!(Some(number), first_due, "the oldest fork request");
             assert!(main.pid > 0);
             true
         }
-        Said::Barren(failed) => {
+        ZygoteEvent::ForkFailed(failed) => {
             assert!(first_due.is_some() && is_short(&failed.to_string()));
             true
         }
-        Said::Gone(why) => {
+        ZygoteEvent::Failed(why) => {
             assert!(is_short(&why));
             false
         }
@@ -184,24 +189,28 @@ fn check_said(said: Said, first_due: Option<u64>) -> bool {
 #[test]
 fn fuzz_zygote_messages() {
     let props = Props::new();
-    check!().with_test_time(test_time()).with_generator(produce::<Vec<Move>>()).for_each(|moves| {
-        let (line, theirs) = sys::line().unwrap();
+    check!().with_test_time(test_time()).with_generator(produce::<Vec<ExchangeStep>>()).for_each(|moves| {
+        let (line, theirs) = sys::packet_socketpair().unwrap();
         let mut zygote = props.zygote(line);
         for one in moves {
             let Some((packet, fds)) = one.packet() else {
-                if let Move::Ask(number) = one {
-                    zygote.due.push_back(*number);
+                if let ExchangeStep::RequestFork(number) = one {
+                    zygote.outstanding_forks.push_back(*number);
                 }
                 continue;
             };
-            let (first_due, due) = (zygote.due.front().copied(), zygote.due.len());
-            let was_fertile = zygote.fertile;
+            let (first_due, due) =
+                (zygote.outstanding_forks.front().copied(), zygote.outstanding_forks.len());
+            let was_fertile = zygote.ready;
             wire::send_bytes(theirs.as_fd(), &packet, &props.fds(fds)).unwrap();
-            let goes_on = check_said(zygote.hear(&props.proc), first_due);
-            assert!(zygote.fertile || !was_fertile, "a ready zygote stays ready");
-            assert!(due - zygote.due.len() <= usize::from(was_fertile), "a packet answers one fork request");
+            let goes_on = check_event(zygote.receive(&props.proc), first_due);
+            assert!(zygote.ready || !was_fertile, "a ready zygote stays ready");
+            assert!(
+                due - zygote.outstanding_forks.len() <= usize::from(was_fertile),
+                "a packet answers one fork request"
+            );
             // Receive the launcher's answers, as a zygote would.
-            while wire::receive_bytes_now(theirs.as_fd(), &mut [0; 8]).is_ok_and(|(len, _)| len > 0) {}
+            while wire::try_receive_bytes(theirs.as_fd(), &mut [0; 8]).is_ok_and(|(len, _)| len > 0) {}
             if !goes_on {
                 break;
             }
@@ -214,15 +223,15 @@ fn fuzz_child_messages() {
     let inputs = produce::<(u8, u32, i32, Vec<u8>, Damage)>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(
         |(kind, step, errno, text, damage)| {
-            let word = Word { kind: u32::from(*kind % 7), step: *step, errno: *errno };
+            let word = StatusMessage { kind: u32::from(*kind % 7), step: *step, errno: *errno };
             let packet = damage.apply([bytes_of(&word), text].concat());
-            match from_bytes::<Word>(&packet) {
+            match from_bytes::<StatusMessage>(&packet) {
                 Some((word, detail)) => {
                     let failed = failure_of(word, detail);
                     assert!(failed.to_string().len() <= 3 * detail.len() + 256);
-                    let (_what, _cause) = (failed.what(), failed.cause());
+                    let (_what, _cause) = (failed.subject(), failed.cause());
                 }
-                None => assert!(packet.len() < size_of::<Word>()),
+                None => assert!(packet.len() < size_of::<StatusMessage>()),
             }
         },
     );
@@ -230,23 +239,23 @@ fn fuzz_child_messages() {
 
 /// Well-formed messages of a builder, for the fuzzer to corrupt.
 #[derive(Debug, Clone, TypeGenerator)]
-enum Notice {
+enum BuilderMessage {
     Built { number: u64, has_rules: bool },
     NotBuilt { number: u64, step: u32, errno: i32 },
     Inspected { number: u64, mismatch: Option<String> },
     Bytes(Vec<u8>),
 }
 
-impl Notice {
+impl BuilderMessage {
     fn packet(&self) -> Vec<u8> {
         let notice = match self.clone() {
-            Notice::Built { number, has_rules } => BuilderNotice::Built { number, has_rules },
-            Notice::NotBuilt { number, step, errno } => {
-                let word = Word { kind: kind::FAILED, step, errno };
-                BuilderNotice::NotBuilt { number, failure: failure_of(word, b"") }
+            BuilderMessage::Built { number, has_rules } => BuilderEvent::Built { number, has_rules },
+            BuilderMessage::NotBuilt { number, step, errno } => {
+                let word = StatusMessage { kind: kind::FAILED, step, errno };
+                BuilderEvent::NotBuilt { number, failure: failure_of(word, b"") }
             }
-            Notice::Inspected { number, mismatch } => BuilderNotice::Inspected { number, mismatch },
-            Notice::Bytes(bytes) => return bytes,
+            BuilderMessage::Inspected { number, mismatch } => BuilderEvent::Inspected { number, mismatch },
+            BuilderMessage::Bytes(bytes) => return bytes,
         };
         postcard::to_allocvec(&notice).unwrap()
     }
@@ -255,19 +264,19 @@ impl Notice {
 #[test]
 fn fuzz_builder_notices() {
     let props = Props::new();
-    let inputs = produce::<Vec<(Notice, Damage, Vec<u8>)>>();
+    let inputs = produce::<Vec<(BuilderMessage, Damage, Vec<u8>)>>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(|notices| {
-        let (line, theirs) = sys::line().unwrap();
+        let (line, theirs) = sys::packet_socketpair().unwrap();
         let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
         let builder = JailBuilder::stand_in(line, copy(&props.ended), copy(&props.null));
         for (notice, damage, fds) in notices {
             let whole = notice.packet();
             let packet = damage.apply(whole.clone());
             wire::send_bytes(theirs.as_fd(), &packet, &props.fds(fds)).unwrap();
-            match builder.answer() {
+            match builder.receive() {
                 Ok(answer) => assert!(answer.is_some_and(|(_, fds)| fds.len() <= MAX_FDS)),
                 Err(_) => assert!(
-                    packet != whole || matches!(notice, Notice::Bytes(_)) || whole.len() > 4 << 10,
+                    packet != whole || matches!(notice, BuilderMessage::Bytes(_)) || whole.len() > 4 << 10,
                     "an intact message is accepted: {notice:?}"
                 ),
             }
@@ -277,7 +286,7 @@ fn fuzz_builder_notices() {
 
 /// A well-formed request to a builder.
 #[derive(Debug, Clone, TypeGenerator)]
-struct Orders {
+struct BuilderRequestInput {
     number: u64,
     ids: (u32, u32),
     limits: Vec<(u64, u64)>,
@@ -287,27 +296,27 @@ struct Orders {
     builds: bool,
 }
 
-impl Orders {
+impl BuilderRequestInput {
     fn packet(&self) -> Vec<u8> {
         let order = match self.builds {
-            true => BuilderOrder::Build(JailPlan {
+            true => BuilderRequest::Build(JailPlan {
                 number: self.number,
-                new_plot: None,
+                new_namespaces: None,
                 own_init_uid: true,
                 disk_options: self.options.clone(),
                 without: 0,
                 fail: 0,
             }),
-            false => BuilderOrder::Inspect(Box::new(Expected {
+            false => BuilderRequest::Inspect(Box::new(ExpectedChild {
                 number: self.number,
                 uid: self.ids.0,
                 gid: self.ids.1,
-                no_groups: true,
+                has_no_groups: true,
                 rlimits: self.limits.clone(),
-                groups: self.groups.clone(),
-                no_new_privs: true,
-                no_capabilities: true,
-                filters: self.filters,
+                cgroup_suffixes: self.groups.clone(),
+                has_no_new_privs: true,
+                has_no_capabilities: true,
+                filters_len: self.filters,
             })),
         };
         postcard::to_allocvec(&order).unwrap()
@@ -317,10 +326,10 @@ impl Orders {
 #[test]
 fn fuzz_builder_orders() {
     let props = Props::new();
-    let inputs = produce::<(Orders, Damage, Vec<u8>)>();
+    let inputs = produce::<(BuilderRequestInput, Damage, Vec<u8>)>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(|(orders, damage, fds)| {
         let packet = damage.apply(orders.packet());
-        let Ok(BuilderOrder::Inspect(expected)) = postcard::from_bytes(&packet) else { return };
+        let Ok(BuilderRequest::Inspect(expected)) = postcard::from_bytes(&packet) else { return };
         let seen = crate::inside::inspect(&props.proc, &expected, &props.own(fds));
         assert!(seen.is_err(), "no process in a jail was named");
     });
@@ -331,26 +340,26 @@ fn fuzz_launcher_messages() {
     let inputs = produce::<(u32, u32, u32, Vec<u8>, Damage, u8)>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(
         |(uid, has_rules, limits_len, more, damage, fds)| {
-            let birth = Birth {
+            let birth = ForkRequest {
                 uid: *uid,
                 awaited: 0,
                 has_rules: *has_rules % 3,
                 limits_len: *limits_len % 16,
                 limits: [crate::bare::rights::ResourceLimit::default(); MAX_LIMITS],
-                without: 0,
-                fail: 0,
+                layers_left_out: 0,
+                failing_step: 0,
             };
             let packet = damage.apply([bytes_of(&birth), more].concat());
             let fds = vec![0; usize::from(*fds) % (MAX_FDS + 1)];
-            if let Some(birth) = read_birth(&packet, fds.len()) {
+            if let Some(birth) = read_fork_request(&packet, fds.len()) {
                 // The accesses that a child makes.
                 assert!(birth.limits[..birth.limits_len as usize].len() <= MAX_LIMITS);
-                let (rules, doors) = fds[REST..].split_at(birth.has_rules as usize);
+                let (rules, doors) = fds[OPTIONAL_FDS..].split_at(birth.has_rules as usize);
                 assert!(rules.len() <= 1 && doors.len() <= MAX_FDS);
             }
-            let habits = read_habits(&packet).count();
-            assert_eq!(habits, (packet.len() / size_of::<Habit>()).min(MAX_HABITS));
-            let _any = from_bytes::<Guard>(&packet);
+            let habits = read_page_ranges(&packet).count();
+            assert_eq!(habits, (packet.len() / size_of::<PageRange>()).min(MAX_PAGE_RANGES));
+            let _any = from_bytes::<LandlockAccess>(&packet);
         },
     );
 }
@@ -365,7 +374,7 @@ fn fuzz_received_packets() {
             // An empty packet means end of file.
             return;
         }
-        let (ours, theirs) = sys::line().unwrap();
+        let (ours, theirs) = sys::packet_socketpair().unwrap();
         let fds = props.fds(fds);
         wire::send_bytes(ours.as_fd(), bytes, &fds).unwrap();
         let mut buffer = vec![0; usize::from(*room) + 1];

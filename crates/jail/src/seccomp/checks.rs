@@ -6,7 +6,7 @@
 
 use super::options;
 use crate::bare::hop;
-use crate::bare::message::LEAVING;
+use crate::bare::message::EXIT_MAGIC;
 
 /// A check of a call's arguments. Arguments are numbered from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) enum Check {
     /// `setns` into one of the kinds of namespaces that jails have.
     ZygoteSetns,
     /// `exit_group` by which a program announces its exit.
-    Leave,
+    AnnouncedExit,
     /// A mode without set-uid and set-gid, and a node that is not a device.
     Node {
         /// Index of the mode argument.
@@ -63,30 +63,30 @@ pub(super) enum Check {
 
 /// A node of a decision tree.
 #[derive(Clone, Debug)]
-pub(super) enum Tree {
+pub(super) enum DecisionTree {
     /// The call is performed.
     Allow,
     /// The call fails with this errno.
-    Refuse(i32),
+    Deny(i32),
     /// The notification listener is notified of the call, which blocks until it is answered.
-    Tell,
+    Notify,
     /// Load the low 32 bits of an argument, masked.
-    Load(u8, u32, Box<Tree>),
+    Load(u8, u32, Box<DecisionTree>),
     /// Is one of these bits set in the loaded value?
-    AnyBit(u32, Box<Tree>, Box<Tree>),
+    AnyBit(u32, Box<DecisionTree>, Box<DecisionTree>),
     /// Is the loaded value one of these?
-    OneOf(&'static [u32], Box<Tree>, Box<Tree>),
+    OneOf(&'static [u32], Box<DecisionTree>, Box<DecisionTree>),
 }
 
-impl Tree {
+impl DecisionTree {
     /// Returns whether one of its outcomes is EPERM.
-    pub(super) fn tells(&self) -> bool {
+    pub(super) fn notifies(&self) -> bool {
         match self {
-            Tree::Allow | Tree::Tell => false,
-            Tree::Refuse(errno) => *errno == libc::EPERM,
-            Tree::Load(_, _, then) => then.tells(),
-            Tree::AnyBit(_, then, otherwise) | Tree::OneOf(_, then, otherwise) => {
-                then.tells() || otherwise.tells()
+            DecisionTree::Allow | DecisionTree::Notify => false,
+            DecisionTree::Deny(errno) => *errno == libc::EPERM,
+            DecisionTree::Load(_, _, then) => then.notifies(),
+            DecisionTree::AnyBit(_, then, otherwise) | DecisionTree::OneOf(_, then, otherwise) => {
+                then.notifies() || otherwise.notifies()
             }
         }
     }
@@ -95,11 +95,11 @@ impl Tree {
 const ALL: u32 = u32::MAX;
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 /// O_CREAT, and the bit of O_TMPFILE without O_DIRECTORY, whose number differs between architectures.
-const CREATES: u32 = 0o100 | 0o20_000_000;
+const CREATE_FLAGS: u32 = 0o100 | 0o20_000_000;
 
 /// All namespace flags of `clone`; CLONE_NEWTIME is not one, because there it is part of the exit signal.
 /// CLONE_PARENT would give the launcher, outside the sandbox, a child that it never created.
-const FOREIGN_CHILD: u32 = (libc::CLONE_NEWNS
+const FORBIDDEN_CLONE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWIPC
@@ -109,9 +109,9 @@ const FOREIGN_CHILD: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_PARENT) as u32;
 
 /// The flag words of a zygote's two clones, ascending.
-const BIRTHS: &[u32] = &[hop::BETWEEN as u32, hop::CHILD as u32];
+const FORK_FLAGS: &[u32] = &[hop::INTERMEDIATE_FLAGS as u32, hop::CHILD_FLAGS as u32];
 /// The kinds of namespaces that a zygote's child enters, ascending.
-const ENTERED: &[u32] = &[
+const JAIL_NAMESPACES: &[u32] = &[
     libc::CLONE_NEWNS as u32,
     libc::CLONE_NEWCGROUP as u32,
     libc::CLONE_NEWUTS as u32,
@@ -149,7 +149,7 @@ const SIOCETHTOOL: u32 = 0x8946;
 /// Requests that a tenant may make of a descriptor, ascending; the numbers are the same on both
 /// architectures.
 #[rustfmt::skip]
-const REQUESTS: &[u32] = &[
+const IOCTL_REQUESTS: &[u32] = &[
     // Terminals: TCGETS TCSETS TCSETSW TCSETSF, and the same for termio
     0x5401, 0x5402, 0x5403, 0x5404, 0x5405, 0x5406, 0x5407, 0x5408,
     // TCSBRK TCXONC TCFLSH TIOCEXCL TIOCNXCL TIOCSCTTY TIOCGPGRP TIOCSPGRP TIOCOUTQ (not 0x5412: TIOCSTI)
@@ -176,7 +176,7 @@ const REQUESTS: &[u32] = &[
 
 /// Options of `prctl` that affect only the caller and cannot weaken its confinement.
 #[rustfmt::skip]
-const OPTIONS: &[u32] = &[
+const PRCTL_OPTIONS: &[u32] = &[
     // PDEATHSIG set, get; DUMPABLE get, set; KEEPCAPS get, set; GET_TIMING; NAME set, get
     1, 2, 3, 4, 7, 8, 13, 15, 16,
     // GET_SECCOMP; CAPBSET_READ; GET_SECUREBITS; TIMERSLACK set, get
@@ -191,72 +191,80 @@ const OPTIONS: &[u32] = &[
 
 impl Check {
     /// Returns the decision tree of this check.
-    pub(super) fn tree(self) -> Tree {
-        let eperm = || Tree::Refuse(libc::EPERM);
+    pub(super) fn tree(self) -> DecisionTree {
+        let eperm = || DecisionTree::Deny(libc::EPERM);
         match self {
-            Check::Clone => load(0, ALL, any_bit(FOREIGN_CHILD, eperm(), Tree::Allow)),
+            Check::Clone => load(0, ALL, any_bit(FORBIDDEN_CLONE_FLAGS, eperm(), DecisionTree::Allow)),
             Check::Socket => socket(),
             Check::SocketPair => {
-                load(0, ALL, one_of(&[AF_UNIX], Tree::Allow, Tree::Refuse(libc::EAFNOSUPPORT)))
+                load(0, ALL, one_of(&[AF_UNIX], DecisionTree::Allow, DecisionTree::Deny(libc::EAFNOSUPPORT)))
             }
-            Check::SetOption => options::settable(),
-            Check::GetOption => options::readable(),
+            Check::SetOption => options::setsockopt_tree(),
+            Check::GetOption => options::getsockopt_tree(),
             // psutil accepts "not supported" as an answer about link speed, but not EPERM.
             Check::Ioctl => {
-                let link_speed = one_of(&[SIOCETHTOOL], Tree::Refuse(libc::EOPNOTSUPP), eperm());
-                load(1, ALL, one_of(REQUESTS, Tree::Allow, link_speed))
+                let link_speed = one_of(&[SIOCETHTOOL], DecisionTree::Deny(libc::EOPNOTSUPP), eperm());
+                load(1, ALL, one_of(IOCTL_REQUESTS, DecisionTree::Allow, link_speed))
             }
             // The answer of a kernel without that option.
-            Check::Prctl => load(0, ALL, one_of(OPTIONS, Tree::Allow, Tree::Refuse(libc::EINVAL))),
-            Check::Personality => load(0, ALL, one_of(PERSONALITIES, Tree::Allow, eperm())),
-            Check::Scheduler => load(1, !SCHED_RESET_ON_FORK, one_of(SHARING_CLASSES, Tree::Allow, eperm())),
-            Check::Mode { argument } => load(argument, ALL, any_bit(SET_ID, eperm(), Tree::Allow)),
+            Check::Prctl => {
+                load(0, ALL, one_of(PRCTL_OPTIONS, DecisionTree::Allow, DecisionTree::Deny(libc::EINVAL)))
+            }
+            Check::Personality => load(0, ALL, one_of(PERSONALITIES, DecisionTree::Allow, eperm())),
+            Check::Scheduler => {
+                load(1, !SCHED_RESET_ON_FORK, one_of(SHARING_CLASSES, DecisionTree::Allow, eperm()))
+            }
+            Check::Mode { argument } => load(argument, ALL, any_bit(SET_ID, eperm(), DecisionTree::Allow)),
             // Without O_CREAT the mode register is undefined.
             Check::Open { flags, mode } => {
-                let creates = load(mode, ALL, any_bit(SET_ID, eperm(), Tree::Allow));
-                load(flags, ALL, any_bit(CREATES, creates, Tree::Allow))
+                let creates = load(mode, ALL, any_bit(SET_ID, eperm(), DecisionTree::Allow));
+                load(flags, ALL, any_bit(CREATE_FLAGS, creates, DecisionTree::Allow))
             }
             // The answer of a file system without whiteouts.
-            Check::Rename => {
-                load(4, ALL, any_bit(libc::RENAME_WHITEOUT, Tree::Refuse(libc::EINVAL), Tree::Allow))
-            }
+            Check::Rename => load(
+                4,
+                ALL,
+                any_bit(libc::RENAME_WHITEOUT, DecisionTree::Deny(libc::EINVAL), DecisionTree::Allow),
+            ),
             Check::ZygoteClone => {
-                let programs = any_bit(FOREIGN_CHILD, eperm(), Tree::Allow);
-                load(0, ALL, one_of(BIRTHS, Tree::Allow, programs))
+                let programs = any_bit(FORBIDDEN_CLONE_FLAGS, eperm(), DecisionTree::Allow);
+                load(0, ALL, one_of(FORK_FLAGS, DecisionTree::Allow, programs))
             }
             Check::ZygotePrctl => {
-                let programs = one_of(OPTIONS, Tree::Allow, Tree::Refuse(libc::EINVAL));
-                load(0, ALL, one_of(&[PR_CAPBSET_DROP], Tree::Allow, programs))
+                let programs = one_of(PRCTL_OPTIONS, DecisionTree::Allow, DecisionTree::Deny(libc::EINVAL));
+                load(0, ALL, one_of(&[PR_CAPBSET_DROP], DecisionTree::Allow, programs))
             }
-            Check::ZygoteSeccomp => load(0, ALL, one_of(&[SET_MODE_FILTER], Tree::Allow, eperm())),
-            Check::ZygoteSetns => load(1, ALL, one_of(ENTERED, Tree::Allow, eperm())),
-            Check::Leave => load(1, ALL, one_of(&[LEAVING], Tree::Tell, Tree::Allow)),
+            Check::ZygoteSeccomp => load(0, ALL, one_of(&[SET_MODE_FILTER], DecisionTree::Allow, eperm())),
+            Check::ZygoteSetns => load(1, ALL, one_of(JAIL_NAMESPACES, DecisionTree::Allow, eperm())),
+            Check::AnnouncedExit => {
+                load(1, ALL, one_of(&[EXIT_MAGIC], DecisionTree::Notify, DecisionTree::Allow))
+            }
             Check::Node { mode } => {
                 // The set-id bits are part of the mask, so a value with one of them is in no list.
-                load(mode, libc::S_IFMT | SET_ID, one_of(PLAIN_NODES, Tree::Allow, eperm()))
+                load(mode, libc::S_IFMT | SET_ID, one_of(PLAIN_NODES, DecisionTree::Allow, eperm()))
             }
         }
     }
 }
 
 /// UNIX sockets, TCP and UDP, and the routing family of netlink, which libcs use to list interfaces.
-fn socket() -> Tree {
-    let eperm = || Tree::Refuse(libc::EPERM);
-    let routing = load(2, ALL, one_of(&[0], Tree::Allow, eperm()));
-    let transport = load(2, ALL, one_of(TRANSPORTS, Tree::Allow, eperm()));
+fn socket() -> DecisionTree {
+    let eperm = || DecisionTree::Deny(libc::EPERM);
+    let routing = load(2, ALL, one_of(&[0], DecisionTree::Allow, eperm()));
+    let transport = load(2, ALL, one_of(TRANSPORTS, DecisionTree::Allow, eperm()));
     let internet = load(1, SOCKET_TYPE, one_of(STREAM_OR_DATAGRAM, transport, eperm()));
-    let other = one_of(&[AF_NETLINK], routing, Tree::Refuse(libc::EAFNOSUPPORT));
-    load(0, ALL, one_of(&[AF_UNIX], Tree::Allow, one_of(INTERNET, internet, other)))
+    let other = one_of(&[AF_NETLINK], routing, DecisionTree::Deny(libc::EAFNOSUPPORT));
+    load(0, ALL, one_of(&[AF_UNIX], DecisionTree::Allow, one_of(INTERNET, internet, other)))
 }
 
-pub(super) fn load(argument: u8, mask: u32, then: Tree) -> Tree {
-    Tree::Load(argument, mask, Box::new(then))
+pub(super) fn load(argument: u8, mask: u32, then: DecisionTree) -> DecisionTree {
+    DecisionTree::Load(argument, mask, Box::new(then))
 }
 
-fn any_bit(bits: u32, then: Tree, otherwise: Tree) -> Tree {
-    Tree::AnyBit(bits, Box::new(then), Box::new(otherwise))
+fn any_bit(bits: u32, then: DecisionTree, otherwise: DecisionTree) -> DecisionTree {
+    DecisionTree::AnyBit(bits, Box::new(then), Box::new(otherwise))
 }
 
-pub(super) fn one_of(values: &'static [u32], then: Tree, otherwise: Tree) -> Tree {
-    Tree::OneOf(values, Box::new(then), Box::new(otherwise))
+pub(super) fn one_of(values: &'static [u32], then: DecisionTree, otherwise: DecisionTree) -> DecisionTree {
+    DecisionTree::OneOf(values, Box::new(then), Box::new(otherwise))
 }

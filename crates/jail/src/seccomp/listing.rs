@@ -4,13 +4,13 @@
 //! Such entries cannot express "none of these", so a few calls that the filter denies with another errno are
 //! EPERM here: sockets of other families, and unknown options of `prctl`.
 
-use super::checks::Tree;
-use super::policy::{self, Rule};
-use super::{Arch, THIS_MACHINE};
+use super::checks::DecisionTree;
+use super::policy::{self, SyscallRule};
+use super::{Arch, NATIVE_ARCH};
 
 /// The result of a call whose arguments meet all conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct ListingEntry {
     /// Name of the call.
     pub name: &'static str,
     /// Errno that the caller gets; `None` if the kernel performs the call.
@@ -32,30 +32,32 @@ pub struct Condition {
 
 /// Returns the entries for programs on this machine.
 #[must_use]
-pub fn listing() -> Vec<Entry> {
-    listing_for(THIS_MACHINE)
+pub fn listing() -> Vec<ListingEntry> {
+    listing_for(NATIVE_ARCH)
 }
 
 /// Returns libseccomp's name of this machine's architecture.
 #[must_use]
-pub fn architecture() -> &'static str {
-    match THIS_MACHINE {
+pub fn scmp_arch() -> &'static str {
+    match NATIVE_ARCH {
         Arch::X86_64 => "SCMP_ARCH_X86_64",
         Arch::Aarch64 => "SCMP_ARCH_AARCH64",
     }
 }
 
-pub(super) fn listing_for(arch: Arch) -> Vec<Entry> {
+pub(super) fn listing_for(arch: Arch) -> Vec<ListingEntry> {
     let policy = policy::by_name();
     let mut entries = Vec::new();
     for (name, _) in arch.numbers() {
         match policy.get(name) {
-            None | Some(Rule::Errno(libc::EPERM)) => {}
-            Some(Rule::Allow) => entries.push(Entry { name, errno: None, conditions: Vec::new() }),
-            Some(Rule::Errno(errno)) => {
-                entries.push(Entry { name, errno: Some(*errno), conditions: Vec::new() });
+            None | Some(SyscallRule::Errno(libc::EPERM)) => {}
+            Some(SyscallRule::Allow) => {
+                entries.push(ListingEntry { name, errno: None, conditions: Vec::new() })
             }
-            Some(Rule::Check(check)) => Path::new(name).follow(&check.tree(), &mut entries),
+            Some(SyscallRule::Errno(errno)) => {
+                entries.push(ListingEntry { name, errno: Some(*errno), conditions: Vec::new() });
+            }
+            Some(SyscallRule::Check(check)) => DecisionPath::new(name).follow(&check.tree(), &mut entries),
         }
     }
     entries
@@ -63,50 +65,50 @@ pub(super) fn listing_for(arch: Arch) -> Vec<Entry> {
 
 /// A path through the decision tree of a check.
 #[derive(Debug, Clone)]
-struct Path {
+struct DecisionPath {
     name: &'static str,
     loaded: (u8, u32),
     conditions: Vec<Condition>,
     /// Whether a condition failed on this path that no entry can express.
-    open: bool,
+    is_inexpressible: bool,
 }
 
-impl Path {
+impl DecisionPath {
     fn new(name: &'static str) -> Self {
-        Self { name, loaded: (0, 0), conditions: Vec::new(), open: false }
+        Self { name, loaded: (0, 0), conditions: Vec::new(), is_inexpressible: false }
     }
 
-    fn follow(&self, tree: &Tree, entries: &mut Vec<Entry>) {
+    fn follow(&self, tree: &DecisionTree, entries: &mut Vec<ListingEntry>) {
         let (_, mask) = self.loaded;
         match tree {
-            Tree::Load(argument, mask, then) => {
-                Path { loaded: (*argument, *mask), ..self.clone() }.follow(then, entries);
+            DecisionTree::Load(argument, mask, then) => {
+                DecisionPath { loaded: (*argument, *mask), ..self.clone() }.follow(then, entries);
             }
-            Tree::AnyBit(bits, then, otherwise) => {
+            DecisionTree::AnyBit(bits, then, otherwise) => {
                 let bits = bits & mask;
                 let each = (0..u32::BITS).map(|at| 1 << at).filter(|bit| bits & bit != 0);
                 each.for_each(|bit| self.with(bit, bit).follow(then, entries));
                 self.with(bits, 0).follow(otherwise, entries);
             }
-            Tree::OneOf(values, then, otherwise) => {
+            DecisionTree::OneOf(values, then, otherwise) => {
                 values.iter().for_each(|value| self.with(mask, *value).follow(then, entries));
-                Path { open: true, ..self.clone() }.follow(otherwise, entries);
+                DecisionPath { is_inexpressible: true, ..self.clone() }.follow(otherwise, entries);
             }
             // The default, or the result of a negative condition only.
-            Tree::Refuse(libc::EPERM) | Tree::Tell => {}
-            _ if self.open => {}
-            Tree::Allow => entries.push(self.clone().entry(None)),
-            Tree::Refuse(errno) => entries.push(self.clone().entry(Some(*errno))),
+            DecisionTree::Deny(libc::EPERM) | DecisionTree::Notify => {}
+            _ if self.is_inexpressible => {}
+            DecisionTree::Allow => entries.push(self.clone().entry(None)),
+            DecisionTree::Deny(errno) => entries.push(self.clone().entry(Some(*errno))),
         }
     }
 
     fn with(&self, mask: u32, value: u32) -> Self {
         let condition = Condition { argument: self.loaded.0, mask, value };
         let conditions = self.conditions.iter().copied().chain([condition]).collect();
-        Path { conditions, open: false, ..self.clone() }
+        DecisionPath { conditions, is_inexpressible: false, ..self.clone() }
     }
 
-    fn entry(self, errno: Option<i32>) -> Entry {
-        Entry { name: self.name, errno, conditions: self.conditions }
+    fn entry(self, errno: Option<i32>) -> ListingEntry {
+        ListingEntry { name: self.name, errno, conditions: self.conditions }
     }
 }

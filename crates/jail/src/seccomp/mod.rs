@@ -26,9 +26,9 @@ use std::fmt;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use bpf::{Assembler, Target};
+use bpf::{Assembler, JumpTarget};
 use checks::Check;
-use policy::Rule;
+use policy::SyscallRule;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the system-call filter knows x86-64 and aarch64 only");
@@ -45,7 +45,7 @@ pub enum Arch {
 impl Arch {
     /// Returns the value of `seccomp_data.arch` for native calls: ELF machine, 64-bit flag, little-endian
     /// flag.
-    fn audit(self) -> u32 {
+    fn audit_arch(self) -> u32 {
         match self {
             Arch::X86_64 => 0xc000_003e,
             Arch::Aarch64 => 0xc000_00b7,
@@ -60,18 +60,18 @@ impl Arch {
     }
 }
 
-const THIS_MACHINE: Arch = if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 };
+const NATIVE_ARCH: Arch = if cfg!(target_arch = "x86_64") { Arch::X86_64 } else { Arch::Aarch64 };
 
 /// The kind of process that a filter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wearer {
+pub enum FilterFor {
     /// PID 1 of a jail.
-    Program,
+    Init,
     /// A tenant's program, or a guest and its processes: the filter of PID 1, with denials reported to the
     /// launcher.
-    Heard,
+    Program,
     /// PID 1 of a warm jail, which only waits.
-    Host,
+    WarmInit,
     /// The process that collects a warm program's artifacts.
     Collector,
     /// A warm interpreter: the rights of a program, and those needed to fork a child into a jail. Its denials
@@ -84,37 +84,38 @@ pub enum Wearer {
     Child,
 }
 
-impl Wearer {
+impl FilterFor {
     /// Returns whether denials with EPERM are notifications.
-    fn tells(self) -> bool {
-        matches!(self, Wearer::Heard | Wearer::Zygote | Wearer::Child)
+    fn notifies(self) -> bool {
+        matches!(self, FilterFor::Program | FilterFor::Zygote | FilterFor::Child)
     }
 }
 
 /// A compiled filter. Built once in the launcher, installed in every child.
 #[derive(Clone)]
-pub struct Filter(Vec<libc::sock_filter>);
+pub struct SeccompFilter(Vec<libc::sock_filter>);
 
-impl fmt::Debug for Filter {
+impl fmt::Debug for SeccompFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Filter({} instructions)", self.0.len())
     }
 }
 
-impl Filter {
+impl SeccompFilter {
     /// Compiles the filter for this machine's architecture.
     #[must_use]
-    pub fn for_this_machine(wearer: Wearer) -> Filter {
-        Filter::compile(THIS_MACHINE, wearer)
+    pub fn for_this_machine(wearer: FilterFor) -> SeccompFilter {
+        SeccompFilter::compile(NATIVE_ARCH, wearer)
     }
 
     /// Compiles the filter for any architecture.
     #[must_use]
-    pub fn compile(arch: Arch, wearer: Wearer) -> Filter {
-        let mut assembler = Assembler::new(wearer.tells());
-        let mut actions: Vec<(u32, Target)> = Vec::new();
+    pub fn compile(arch: Arch, wearer: FilterFor) -> SeccompFilter {
+        let mut assembler = Assembler::new(wearer.notifies());
+        let mut actions: Vec<(u32, JumpTarget)> = Vec::new();
         // A child's filter leaves unknown numbers to the zygote's.
-        let unknown = if wearer == Wearer::Child { Target::ALLOW } else { Target::errno(libc::ENOSYS) };
+        let unknown =
+            if wearer == FilterFor::Child { JumpTarget::ALLOW } else { JumpTarget::errno(libc::ENOSYS) };
         let mut next = 0;
         for (number, rule) in rules(arch, wearer) {
             if number > next {
@@ -125,7 +126,7 @@ impl Filter {
         }
         // Open-ended: covers everything above the newest number, including x32 (bit 30) and negative numbers.
         actions.push((next, unknown));
-        Filter(assembler.finish(arch.audit(), &actions))
+        SeccompFilter(assembler.finish(arch.audit_arch(), &actions))
     }
 
     /// Installs the filter permanently in the calling thread. Allocates nothing, so it may run after a fork.
@@ -133,20 +134,20 @@ impl Filter {
     /// # Errors
     /// EACCES if `no_new_privs` is not set yet; otherwise see `seccomp(2)`.
     pub fn install(&self) -> io::Result<()> {
-        self.install_with(0).map(drop)
+        self.install_with_flags(0).map(drop)
     }
 
     /// Installs the filter and returns its notification listener, which is closed on `execve`.
     ///
     /// # Errors
     /// EBUSY if this process already has a filter with a listener; otherwise see [`Filter::install`].
-    pub(crate) fn install_to_be_heard(&self) -> io::Result<OwnedFd> {
-        let listener = self.install_with(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    pub(crate) fn install_with_listener(&self) -> io::Result<OwnedFd> {
+        let listener = self.install_with_flags(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
         // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
     }
 
-    fn install_with(&self, flags: libc::c_ulong) -> io::Result<libc::c_long> {
+    fn install_with_flags(&self, flags: libc::c_ulong) -> io::Result<libc::c_long> {
         let Ok(len) = u16::try_from(self.0.len()) else {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         };
@@ -175,43 +176,46 @@ impl Filter {
 }
 
 /// Returns name and number of every call that can reach the kernel, including those with argument checks.
-pub fn allowed(arch: Arch) -> impl Iterator<Item = (&'static str, u32)> {
+pub fn allowed_calls(arch: Arch) -> impl Iterator<Item = (&'static str, u32)> {
     let policy = policy::by_name();
-    arch.numbers().iter().copied().filter(move |(name, _)| policy.get(name).is_some_and(Rule::reaches_kernel))
+    arch.numbers()
+        .iter()
+        .copied()
+        .filter(move |(name, _)| policy.get(name).is_some_and(SyscallRule::reaches_kernel))
 }
 
 /// Returns the name of a system call on this machine.
-pub(crate) fn name_of(number: i32) -> Option<&'static str> {
-    let numbers = THIS_MACHINE.numbers();
+pub(crate) fn syscall_name(number: i32) -> Option<&'static str> {
+    let numbers = NATIVE_ARCH.numbers();
     let number = u32::try_from(number).ok()?;
     numbers.iter().find(|(_, known)| *known == number).map(|(name, _)| *name)
 }
 
 /// Returns the rule of every known number, in ascending order.
-fn rules(arch: Arch, wearer: Wearer) -> impl Iterator<Item = (u32, Rule)> {
+fn rules(arch: Arch, wearer: FilterFor) -> impl Iterator<Item = (u32, SyscallRule)> {
     let policy = policy::by_name();
     arch.numbers().iter().map(move |(name, number)| {
-        let program = policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM));
-        let for_births = policy::FOR_BIRTHS.iter().find(|(call, _)| call == name).map(|(_, rule)| *rule);
+        let program = policy.get(name).copied().unwrap_or(SyscallRule::Errno(libc::EPERM));
+        let for_births = policy::ZYGOTE_RULES.iter().find(|(call, _)| call == name).map(|(_, rule)| *rule);
         let rule = match wearer {
-            Wearer::Program | Wearer::Heard => program,
-            Wearer::Host if policy::FOR_HOSTS.contains(name) => program,
-            Wearer::Collector if policy::FOR_COLLECTORS.contains(name) => program,
-            Wearer::Host | Wearer::Collector => Rule::Errno(libc::EPERM),
-            Wearer::Zygote => for_births.unwrap_or(program),
-            Wearer::Child if *name == "exit_group" => Rule::Check(Check::Leave),
+            FilterFor::Init | FilterFor::Program => program,
+            FilterFor::WarmInit if policy::WARM_INIT_CALLS.contains(name) => program,
+            FilterFor::Collector if policy::COLLECTOR_CALLS.contains(name) => program,
+            FilterFor::WarmInit | FilterFor::Collector => SyscallRule::Errno(libc::EPERM),
+            FilterFor::Zygote => for_births.unwrap_or(program),
+            FilterFor::Child if *name == "exit_group" => SyscallRule::Check(Check::AnnouncedExit),
             // A denial in the zygote's filter that is not a notification needs no second one.
-            Wearer::Child if for_births.is_some() || program.tells() => program,
-            Wearer::Child => Rule::Allow,
+            FilterFor::Child if for_births.is_some() || program.notifies() => program,
+            FilterFor::Child => SyscallRule::Allow,
         };
         (*number, rule)
     })
 }
 
-fn target(assembler: &mut Assembler, rule: Rule) -> Target {
+fn target(assembler: &mut Assembler, rule: SyscallRule) -> JumpTarget {
     match rule {
-        Rule::Allow => Target::ALLOW,
-        Rule::Errno(errno) => assembler.refusal(errno),
-        Rule::Check(check) => assembler.block(check),
+        SyscallRule::Allow => JumpTarget::ALLOW,
+        SyscallRule::Errno(errno) => assembler.denial(errno),
+        SyscallRule::Check(check) => assembler.block(check),
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! The numbers are the kernel's and the same on both architectures. Each list ascends.
 
-use super::checks::{Tree, load, one_of};
+use super::checks::{DecisionTree, load, one_of};
 
 const SOCKET: u32 = libc::SOL_SOCKET as u32;
 const IP: u32 = libc::IPPROTO_IP as u32;
@@ -86,22 +86,22 @@ const READABLE: &[(u32, &[u32])] = &[
     (NETLINK, &[10, 11, 12]),
 ];
 
-pub(super) fn settable() -> Tree {
+pub(super) fn setsockopt_tree() -> DecisionTree {
     by_level(SETTABLE)
 }
 
-pub(super) fn readable() -> Tree {
+pub(super) fn getsockopt_tree() -> DecisionTree {
     by_level(READABLE)
 }
 
-fn by_level(levels: &'static [(u32, &'static [u32])]) -> Tree {
-    let eperm = || Tree::Refuse(libc::EPERM);
-    let level = |otherwise: Tree, (level, names): &'static (u32, &'static [u32])| {
+fn by_level(levels: &'static [(u32, &'static [u32])]) -> DecisionTree {
+    let eperm = || DecisionTree::Deny(libc::EPERM);
+    let level = |otherwise: DecisionTree, (level, names): &'static (u32, &'static [u32])| {
         let unlisted = match *level {
-            UDP => one_of(BATCHED_DATAGRAMS, Tree::Refuse(libc::ENOPROTOOPT), eperm()),
+            UDP => one_of(BATCHED_DATAGRAMS, DecisionTree::Deny(libc::ENOPROTOOPT), eperm()),
             _ => eperm(),
         };
-        let listed = load(NAME, ALL, one_of(names, Tree::Allow, unlisted));
+        let listed = load(NAME, ALL, one_of(names, DecisionTree::Allow, unlisted));
         one_of(std::slice::from_ref(level), listed, otherwise)
     };
     load(LEVEL, ALL, levels.iter().fold(eperm(), level))

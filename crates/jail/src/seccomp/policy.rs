@@ -9,7 +9,7 @@ use super::checks::Check;
 
 /// The rule for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
+pub(super) enum SyscallRule {
     /// The kernel performs it.
     Allow,
     /// The kernel performs it if its arguments pass the check.
@@ -18,35 +18,35 @@ pub(super) enum Rule {
     Errno(i32),
 }
 
-impl Rule {
+impl SyscallRule {
     /// Returns whether it denies anything with EPERM, which is a notification if there is a listener.
-    pub(super) fn tells(&self) -> bool {
+    pub(super) fn notifies(&self) -> bool {
         match self {
-            Rule::Allow => false,
-            Rule::Check(check) => check.tree().tells(),
-            Rule::Errno(errno) => *errno == libc::EPERM,
+            SyscallRule::Allow => false,
+            SyscallRule::Check(check) => check.tree().notifies(),
+            SyscallRule::Errno(errno) => *errno == libc::EPERM,
         }
     }
 
     pub(super) fn reaches_kernel(&self) -> bool {
-        !matches!(self, Rule::Errno(_))
+        !matches!(self, SyscallRule::Errno(_))
     }
 }
 
-use Rule::{Allow, Errno};
-const fn check(check: Check) -> Rule {
-    Rule::Check(check)
+use SyscallRule::{Allow, Errno};
+const fn check(check: Check) -> SyscallRule {
+    SyscallRule::Check(check)
 }
 
 /// Returns the table as a map by name.
-pub(super) fn by_name() -> HashMap<&'static str, Rule> {
+pub(super) fn by_name() -> HashMap<&'static str, SyscallRule> {
     POLICY.iter().flat_map(|(rule, names)| names.iter().map(|name| (*name, *rule))).collect()
 }
 
 /// Calls that a zygote makes beyond those of a program, to fork a child into an existing jail. It creates no
 /// namespace and mounts nothing: it enters namespaces passed to it, with one flag word for each clone, and
 /// its child drops all privileges there.
-pub(super) const FOR_BIRTHS: &[(&str, Rule)] = &[
+pub(super) const ZYGOTE_RULES: &[(&str, SyscallRule)] = &[
     ("capset", Allow),
     ("clone", check(Check::ZygoteClone)),
     ("landlock_restrict_self", Allow),
@@ -57,11 +57,11 @@ pub(super) const FOR_BIRTHS: &[(&str, Rule)] = &[
 ];
 
 /// All calls of a PID 1 that only waits for its end.
-pub(super) const FOR_HOSTS: &[&str] =
+pub(super) const WARM_INIT_CALLS: &[&str] =
     &["close", "exit_group", "futex", "ppoll", "restart_syscall", "sendmsg"];
 
 /// All calls needed to read files and write them to a pipe.
-pub(super) const FOR_COLLECTORS: &[&str] = &[
+pub(super) const COLLECTOR_CALLS: &[&str] = &[
     "brk",
     "close",
     "exit_group",
@@ -85,7 +85,7 @@ pub(super) const FOR_COLLECTORS: &[&str] = &[
 
 /// `(rule, the calls it applies to)`.
 #[rustfmt::skip]
-pub(super) const POLICY: &[(Rule, &[&str])] = &[
+pub(super) const POLICY: &[(SyscallRule, &[&str])] = &[
     // ── Files ──────────────────────────────────────────────────────────────────────────────────────────
     // Reading and writing through descriptors. `splice` stays because Go's network copy fails without it.
     (Allow, &[

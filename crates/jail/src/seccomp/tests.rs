@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use libc::sock_filter;
 
-use super::policy::{self, Rule};
+use super::policy::{self, SyscallRule};
 use super::*;
 
 mod files;
@@ -51,7 +51,12 @@ fn verdict(name: &str, arguments: &[u64]) -> u32 {
     registers[..arguments.len()].copy_from_slice(arguments);
     let mut verdicts = ARCHES.iter().filter_map(|arch| {
         let (_, number) = arch.numbers().iter().find(|(known, _)| *known == name)?;
-        Some(interpret(&Filter::compile(*arch, Wearer::Program).0, arch.audit(), *number, registers))
+        Some(interpret(
+            &SeccompFilter::compile(*arch, FilterFor::Init).0,
+            arch.audit_arch(),
+            *number,
+            registers,
+        ))
     });
     let first = verdicts.next().expect("a known name");
     assert!(verdicts.all(|other| other == first), "{name} differs between architectures");
@@ -71,28 +76,28 @@ fn fails(name: &str, arguments: &[u64], with: i32) {
 #[test]
 fn every_number_gets_the_verdict_of_the_table() {
     for arch in ARCHES {
-        let filter = Filter::compile(arch, Wearer::Program);
+        let filter = SeccompFilter::compile(arch, FilterFor::Init);
         let policy = policy::by_name();
         for number in (0..600).chain([0x3fff_ffff, 0x4000_0000, 0x4000_0001, 0x8000_0000, u32::MAX]) {
             let name = arch.numbers().iter().find(|(_, known)| *known == number).map(|(name, _)| *name);
-            let rule = name.map(|name| policy.get(name).copied().unwrap_or(Rule::Errno(libc::EPERM)));
-            let verdict = interpret(&filter.0, arch.audit(), number, [0; 6]);
+            let rule = name.map(|name| policy.get(name).copied().unwrap_or(SyscallRule::Errno(libc::EPERM)));
+            let verdict = interpret(&filter.0, arch.audit_arch(), number, [0; 6]);
             match rule {
                 None => assert_eq!(verdict, errno(libc::ENOSYS), "{arch:?} {number}"),
-                Some(Rule::Allow) => assert_eq!(verdict, ALLOW, "{arch:?} {name:?}"),
-                Some(Rule::Errno(with)) => assert_eq!(verdict, errno(with), "{arch:?} {name:?}"),
+                Some(SyscallRule::Allow) => assert_eq!(verdict, ALLOW, "{arch:?} {name:?}"),
+                Some(SyscallRule::Errno(with)) => assert_eq!(verdict, errno(with), "{arch:?} {name:?}"),
                 // Tested separately below; here only that it ends in some verdict.
-                Some(Rule::Check(_)) => assert!(verdict == ALLOW || verdict & 0xffff_0000 == errno(0)),
+                Some(SyscallRule::Check(_)) => assert!(verdict == ALLOW || verdict & 0xffff_0000 == errno(0)),
             }
         }
     }
 }
 
 #[test]
-fn a_foreign_architecture_ends_the_process() {
+fn foreign_architecture_kills_the_process() {
     for arch in ARCHES {
-        let filter = Filter::compile(arch, Wearer::Program);
-        for foreign in [0x4000_0003, 0x4000_0028, 0, arch.audit() ^ 1] {
+        let filter = SeccompFilter::compile(arch, FilterFor::Init);
+        for foreign in [0x4000_0003, 0x4000_0028, 0, arch.audit_arch() ^ 1] {
             assert_eq!(interpret(&filter.0, foreign, 0, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
         }
     }
@@ -112,9 +117,10 @@ fn the_table_names_each_call_once_and_only_real_ones() {
 }
 
 #[test]
-fn few_calls_reach_the_kernel_and_the_program_is_short() {
+fn number_of_allowed_calls_and_instructions_is_bounded() {
     for (arch, ceiling) in [(Arch::X86_64, 198), (Arch::Aarch64, 169)] {
-        let (count, length) = (allowed(arch).count(), Filter::compile(arch, Wearer::Program).len());
+        let (count, length) =
+            (allowed_calls(arch).count(), SeccompFilter::compile(arch, FilterFor::Init).len());
         println!("{arch:?}: {count} calls reach the kernel, {length} instructions");
         // 200 is the documented limit; these ceilings are the current numbers, and only go down.
         assert!(count <= ceiling, "{arch:?} lets {count} calls through");
@@ -124,7 +130,7 @@ fn few_calls_reach_the_kernel_and_the_program_is_short() {
 
 /// Calls that no edit of the table may ever let through; they are why the filter exists.
 #[test]
-fn what_breaks_sandboxes_never_reaches_the_kernel() {
+fn dangerous_calls_never_reach_the_kernel() {
     const NEVER: &str = "ptrace process_vm_readv process_vm_writev kcmp keyctl add_key request_key bpf \
         perf_event_open unshare setns clone3 mount umount2 pivot_root chroot mount_setattr open_tree \
         open_tree_attr move_mount fsopen fsconfig fsmount fspick statmount listmount swapon swapoff reboot \
@@ -141,7 +147,7 @@ fn what_breaks_sandboxes_never_reaches_the_kernel() {
 }
 
 #[test]
-fn clone_makes_threads_and_children_but_no_namespaces() {
+fn clone_creates_threads_and_children_but_no_namespaces() {
     passes("clone", &[libc::SIGCHLD as u64]);
     passes("clone", &[0x003d_0f00]); // a glibc thread
     passes("clone", &[0x0120_0011]); // a glibc fork
@@ -156,7 +162,7 @@ fn clone_makes_threads_and_children_but_no_namespaces() {
 }
 
 #[test]
-fn requests_are_compared_by_their_low_half() {
+fn ioctl_requests_are_compared_by_their_low_half() {
     let good = [
         libc::TCGETS,
         libc::TCSETS,
@@ -219,7 +225,7 @@ fn requests_are_compared_by_their_low_half() {
 }
 
 #[test]
-fn prctl_personality_and_scheduler_are_lists() {
+fn prctl_personality_and_scheduler_allow_listed_values_only() {
     let options = [
         libc::PR_SET_PDEATHSIG,
         libc::PR_SET_NAME,
@@ -269,13 +275,15 @@ fn prctl_personality_and_scheduler_are_lists() {
 
 /// A distant target gets a relay jump: a search much longer than a jump still finds every value.
 #[test]
-fn long_programs_stay_within_the_reach_of_jumps() {
+fn jumps_in_long_programs_stay_within_reach() {
     let mut assembler = Assembler::default();
     let block = assembler.block(checks::Check::Clone);
     let mut actions = Vec::new();
     for number in 0..1500 {
-        actions
-            .push((number * 2, if number % 7 == 0 { block } else { Target::errno(number as i32 % 90 + 1) }));
+        actions.push((
+            number * 2,
+            if number % 7 == 0 { block } else { JumpTarget::errno(number as i32 % 90 + 1) },
+        ));
     }
     let program = assembler.finish(7, &actions);
     assert!(program.len() > 1000);
@@ -288,7 +296,7 @@ fn long_programs_stay_within_the_reach_of_jumps() {
 }
 
 /// Runs in the child. Returns the number of the first expectation that fails, or 0.
-fn under_the_filter(filter: &Filter) -> i32 {
+fn check_in_child(filter: &SeccompFilter) -> i32 {
     // SAFETY: every call takes plain numbers or null and changes at most this short-lived child, which has
     // one thread and never returns to the test harness.
     unsafe {
@@ -316,13 +324,13 @@ fn under_the_filter(filter: &Filter) -> i32 {
 }
 
 #[test]
-fn the_kernel_loads_and_keeps_it() {
-    let filter = Filter::for_this_machine(Wearer::Program);
+fn kernel_loads_and_enforces_the_filter() {
+    let filter = SeccompFilter::for_this_machine(FilterFor::Init);
     // SAFETY: the child makes only system calls (no allocation, no lock of the harness) and ends with
     // `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let code = under_the_filter(&filter);
+        let code = check_in_child(&filter);
         // SAFETY: ends the forked child without running the harness's exit handlers.
         unsafe { libc::_exit(code) };
     }
@@ -336,15 +344,15 @@ fn the_kernel_loads_and_keeps_it() {
 /// A zygote's child has two filters. Together they allow exactly what a program's filter allows. The filter
 /// of a program without a zygote is equal as well, and denials with EPERM in any of them notify the launcher.
 #[test]
-fn a_childs_two_filters_are_a_programs() {
+fn zygote_and_child_filter_together_equal_the_program_filter() {
     let arguments = [[0; 6], [u64::MAX; 6], [0x1000_0000; 6], [0x8000; 6], [0x2000_0000; 6], [1; 6], [38; 6]];
     for arch in ARCHES {
         let [program, heard, zygote, child, host] =
-            [Wearer::Program, Wearer::Heard, Wearer::Zygote, Wearer::Child, Wearer::Host]
-                .map(|w| Filter::compile(arch, w).0);
+            [FilterFor::Init, FilterFor::Program, FilterFor::Zygote, FilterFor::Child, FilterFor::WarmInit]
+                .map(|w| SeccompFilter::compile(arch, w).0);
         let numbers = arch.numbers().iter().map(|(_, number)| *number).chain([1_000, 0x4000_0001]);
         for (number, arguments) in numbers.flat_map(|number| arguments.map(|arguments| (number, arguments))) {
-            let by = |filter: &[sock_filter]| interpret(filter, arch.audit(), number, arguments);
+            let by = |filter: &[sock_filter]| interpret(filter, arch.audit_arch(), number, arguments);
             let (alone, outer, inner) = (by(&program), by(&zygote), by(&child));
             // The kernel applies the stricter verdict, which is the smaller one; of two equal ones it applies
             // that of the filter installed last, so denials notify the child's listener.
@@ -363,29 +371,29 @@ fn a_childs_two_filters_are_a_programs() {
 
 /// An announced exit is a notification; any other exit passes the filter.
 #[test]
-fn only_an_announced_end_is_told_of() {
+fn only_announced_exits_are_notified() {
     for arch in ARCHES {
-        let child = Filter::compile(arch, Wearer::Child).0;
+        let child = SeccompFilter::compile(arch, FilterFor::Child).0;
         let (_, number) = arch.numbers().iter().find(|(name, _)| *name == "exit_group").unwrap();
-        let leaving = u64::from(crate::bare::message::LEAVING);
+        let leaving = u64::from(crate::bare::message::EXIT_MAGIC);
         for (second, verdict) in [(0, ALLOW), (1, ALLOW), (leaving, libc::SECCOMP_RET_USER_NOTIF)] {
             let arguments = [7, second, 0, 0, 0, 0];
-            assert_eq!(interpret(&child, arch.audit(), *number, arguments), verdict);
+            assert_eq!(interpret(&child, arch.audit_arch(), *number, arguments), verdict);
         }
     }
 }
 
 /// Returns the verdict of a container runtime with the listing: the first matching entry, or EPERM.
-fn listed(entries: &[listing::Entry], name: &str, arguments: [u64; 6]) -> u32 {
+fn listing_verdict(entries: &[listing::ListingEntry], name: &str, arguments: [u64; 6]) -> u32 {
     let holds = |condition: &listing::Condition| {
         arguments[usize::from(condition.argument)] & u64::from(condition.mask) == u64::from(condition.value)
     };
-    let fits = |entry: &&listing::Entry| entry.name == name && entry.conditions.iter().all(holds);
+    let fits = |entry: &&listing::ListingEntry| entry.name == name && entry.conditions.iter().all(holds);
     entries.iter().find(fits).map_or(errno(libc::EPERM), |entry| entry.errno.map_or(ALLOW, errno))
 }
 
 #[test]
-fn container_runtimes_are_told_the_same_table() {
+fn listing_for_container_runtimes_matches_the_filter() {
     // Contains every value that some check compares, and neighbors of these.
     let interesting =
         [0, 1, 2, 3, 6, 8, 16, 17, 22, 38, 0o100, 0o644, 0o4755, 0o2755, 0o20_000_000, 0o100_644, 0o020_644]
@@ -408,7 +416,7 @@ fn container_runtimes_are_told_the_same_table() {
             .chain([0x8, 0x2_0000, 0x4_0000, 0x5356_4d41, 0x1_0000_5412, 0xdead_0000_0000_0002]);
     let interesting: Vec<u64> = interesting.collect();
     for arch in ARCHES {
-        let (filter, entries) = (Filter::compile(arch, Wearer::Program), listing::listing_for(arch));
+        let (filter, entries) = (SeccompFilter::compile(arch, FilterFor::Init), listing::listing_for(arch));
         for (name, number) in arch.numbers() {
             for (at, value) in interesting.iter().enumerate() {
                 for other in &interesting[..=at] {
@@ -417,8 +425,8 @@ fn container_runtimes_are_told_the_same_table() {
                         [*other, 1, *value, *other, *value, 0],
                         [2, *value, *other, 0, 0, 0],
                     ] {
-                        let ours = interpret(&filter.0, arch.audit(), *number, arguments);
-                        let theirs = listed(&entries, name, arguments);
+                        let ours = interpret(&filter.0, arch.audit_arch(), *number, arguments);
+                        let theirs = listing_verdict(&entries, name, arguments);
                         let same = ours == theirs || (ours != ALLOW && theirs == errno(libc::EPERM));
                         assert!(same, "{name} {arguments:x?}: {ours:#x}, listed {theirs:#x}");
                     }

@@ -4,14 +4,14 @@ use std::fs;
 use std::io::Cursor;
 use std::os::unix::fs::MetadataExt;
 
-use belljar_layers::shelf::{Bounds, Manifest, Prune, ShelfError};
+use belljar_layers::store::{LayerBounds, LayerStoreError, Manifest, Prune};
 use tar::{Builder, EntryType, Header};
 
-use crate::common::{Place, count, publish};
+use crate::common::{StoreFixture, count, publish};
 
 /// Returns an exported layer.
 async fn exported() -> (Vec<u8>, Manifest, i64) {
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     let held = publish(&shelf, "a").await.unwrap();
     let mut bytes = Vec::new();
@@ -20,9 +20,9 @@ async fn exported() -> (Vec<u8>, Manifest, i64) {
     (bytes, manifest, time)
 }
 
-fn refused(archive: Vec<u8>) -> ShelfError {
-    let place = Place::new();
-    let shelf = place.open_with(Bounds { layer_bytes: 1 << 20, ..Bounds::default() });
+fn refused(archive: Vec<u8>) -> LayerStoreError {
+    let place = StoreFixture::new();
+    let shelf = place.open_with(LayerBounds { layer_bytes: 1 << 20, ..LayerBounds::default() });
     let error = shelf.import(Cursor::new(archive)).unwrap_err();
     assert_eq!(count(&place.path().join("layers")), 0);
     assert!(place.is_tidy());
@@ -30,9 +30,9 @@ fn refused(archive: Vec<u8>) -> ShelfError {
 }
 
 #[tokio::test]
-async fn what_goes_out_comes_in() {
+async fn an_exported_layer_is_imported_unchanged() {
     let (archive, manifest, time) = exported().await;
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     let held = shelf.import(Cursor::new(&archive)).unwrap();
     assert_eq!(held.manifest().tree, manifest.tree);
@@ -51,7 +51,7 @@ async fn what_goes_out_comes_in() {
 #[tokio::test]
 async fn no_changed_byte_changes_a_layer() {
     let (archive, manifest, _) = exported().await;
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     for index in (0..archive.len()).step_by(7) {
         let mut changed = archive.clone();
@@ -145,7 +145,7 @@ async fn hostile_archives_are_refused() {
         add(&mut archive);
         let error = refused(archive.into_inner().unwrap());
         assert!(
-            matches!(&error, ShelfError::Archive(why) if !why.contains("match its manifest")),
+            matches!(&error, LayerStoreError::Archive(why) if !why.contains("match its manifest")),
             "{what}: {error}"
         );
         assert!(!std::path::Path::new("/tmp/belljar-test-x").exists(), "{what}");

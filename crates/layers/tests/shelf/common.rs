@@ -5,16 +5,19 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use belljar_layers::shelf::{Bounds, Held, Key, Notice, Package, Recipe, Scope, Shelf, ShelfError, Stage};
+use belljar_layers::store::{
+    ExactPackage, LayerBounds, LayerKey, LayerLease, LayerRecipe, LayerScope, LayerStore, LayerStoreError,
+    StagedLayer, StoreWarning,
+};
 use tempfile::TempDir;
 
 /// A folder with a store, and the warnings that it reported.
-pub(crate) struct Place {
+pub(crate) struct StoreFixture {
     pub(crate) folder: TempDir,
-    pub(crate) told: Arc<Mutex<Vec<Notice>>>,
+    pub(crate) told: Arc<Mutex<Vec<StoreWarning>>>,
 }
 
-impl Place {
+impl StoreFixture {
     pub(crate) fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), told: Arc::default() }
     }
@@ -24,21 +27,21 @@ impl Place {
     }
 
     /// Opens the store like a process that has just started.
-    pub(crate) fn open(&self) -> Shelf {
-        self.open_with(Bounds::default())
+    pub(crate) fn open(&self) -> LayerStore {
+        self.open_with(LayerBounds::default())
     }
 
-    pub(crate) fn open_with(&self, bounds: Bounds) -> Shelf {
+    pub(crate) fn open_with(&self, bounds: LayerBounds) -> LayerStore {
         let told = Arc::clone(&self.told);
-        let tell = Arc::new(move |notice: &Notice| told.lock().unwrap().push(notice.clone()));
-        Shelf::open(&self.path(), bounds, tell).unwrap()
+        let tell = Arc::new(move |notice: &StoreWarning| told.lock().unwrap().push(notice.clone()));
+        LayerStore::open(&self.path(), bounds, tell).unwrap()
     }
 
-    pub(crate) fn told(&self) -> Vec<Notice> {
+    pub(crate) fn told(&self) -> Vec<StoreWarning> {
         std::mem::take(&mut self.told.lock().unwrap())
     }
 
-    pub(crate) fn layer(&self, key: &Key) -> PathBuf {
+    pub(crate) fn layer(&self, key: &LayerKey) -> PathBuf {
         self.path().join("layers").join(key.to_string())
     }
 
@@ -48,7 +51,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StoreFixture {
     fn drop(&mut self) {
         // An unprivileged user cannot remove the content of read-only folders.
         unseal(&self.path());
@@ -69,21 +72,24 @@ pub(crate) fn count(folder: &Path) -> usize {
     fs::read_dir(folder).unwrap().count()
 }
 
-pub(crate) fn recipe(name: &str) -> Recipe {
-    let package =
-        Package { name: name.to_owned(), version: "1.0".to_owned(), hashes: vec!["sha256:00".to_owned()] };
-    Recipe {
+pub(crate) fn recipe(name: &str) -> LayerRecipe {
+    let package = ExactPackage {
+        name: name.to_owned(),
+        version: "1.0".to_owned(),
+        hashes: vec!["sha256:00".to_owned()],
+    };
+    LayerRecipe {
         registry: "https://pypi.org/simple".to_owned(),
         packages: vec![package],
         interpreter: "cpython-3.12".to_owned(),
         platform: "x86_64-linux-gnu".to_owned(),
         options: Vec::new(),
-        scope: Scope::Tenant("default".to_owned()),
+        scope: LayerScope::Tenant("default".to_owned()),
     }
 }
 
 /// Creates files as an installer might.
-pub(crate) fn fill(stage: &Stage, name: &str) {
+pub(crate) fn fill(stage: &StagedLayer, name: &str) {
     let top = stage.files();
     fs::create_dir_all(top.join("pkg/sub")).unwrap();
     fs::create_dir(top.join("bin")).unwrap();
@@ -94,7 +100,7 @@ pub(crate) fn fill(stage: &Stage, name: &str) {
     symlink("../bin/tool", top.join("pkg/link")).unwrap();
 }
 
-pub(crate) async fn publish(shelf: &Shelf, name: &str) -> Result<Held, ShelfError> {
+pub(crate) async fn publish(shelf: &LayerStore, name: &str) -> Result<LayerLease, LayerStoreError> {
     let stage = shelf.stage()?;
     fill(&stage, name);
     shelf.publish(stage, recipe(name)).await

@@ -5,10 +5,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use belljar_layers::shelf::{Bounds, ShelfError};
+use belljar_layers::store::{LayerBounds, LayerStoreError};
 use rustix::fs::{CWD, FileType, Mode};
 
-use crate::common::{Place, count, fill, recipe};
+use crate::common::{StoreFixture, count, fill, recipe};
 
 type Make = fn(&Path);
 
@@ -68,16 +68,19 @@ const HOSTILE: [(&str, Make); 22] = [
 ];
 
 #[tokio::test]
-async fn what_has_no_place_in_a_layer_is_refused() {
-    let bounds = Bounds { layer_bytes: 1 << 20, ..Bounds::default() };
+async fn hostile_entries_are_refused() {
+    let bounds = LayerBounds { layer_bytes: 1 << 20, ..LayerBounds::default() };
     for (what, make) in HOSTILE {
-        let place = Place::new();
+        let place = StoreFixture::new();
         let shelf = place.open_with(bounds);
         let stage = shelf.stage().unwrap();
         fill(&stage, "a");
         make(stage.files());
         let error = shelf.publish(stage, recipe("a")).await.unwrap_err();
-        assert!(matches!(error, ShelfError::Unfit { .. } | ShelfError::TooLarge { .. }), "{what}: {error}");
+        assert!(
+            matches!(error, LayerStoreError::NotAllowed { .. } | LayerStoreError::TooLarge { .. }),
+            "{what}: {error}"
+        );
         assert_eq!(count(&place.path().join("layers")), 0, "{what}");
         assert!(place.is_tidy(), "{what}");
     }
@@ -85,7 +88,7 @@ async fn what_has_no_place_in_a_layer_is_refused() {
 
 #[tokio::test]
 async fn file_capabilities_are_refused() {
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     let stage = shelf.stage().unwrap();
     fill(&stage, "a");
@@ -97,13 +100,13 @@ async fn file_capabilities_are_refused() {
         return;
     }
     let error = shelf.publish(stage, recipe("a")).await.unwrap_err();
-    assert!(matches!(error, ShelfError::Unfit { .. }), "{error}");
+    assert!(matches!(error, LayerStoreError::NotAllowed { .. }), "{error}");
 }
 
 /// Files on a mount below the stage would not be those that were hashed.
 #[tokio::test]
 async fn another_file_system_is_not_entered() {
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     let stage = shelf.stage().unwrap();
     fill(&stage, "a");
@@ -124,14 +127,14 @@ async fn another_file_system_is_not_entered() {
     let below = mounts.find(|at| Path::new(at).starts_with(place.path())).unwrap();
     let kept = Path::new(below).join("mine").exists();
     let _ = std::process::Command::new("umount").arg("-l").arg(below).status();
-    assert!(matches!(refused, Err(ShelfError::Unfit { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(LayerStoreError::NotAllowed { .. })), "{refused:?}");
     assert!(kept);
 }
 
 /// A tree deeper than any descriptor or stack limit is still removed, but not the targets of links.
 #[tokio::test]
-async fn a_bottomless_stage_is_removed() {
-    let place = Place::new();
+async fn a_very_deep_stage_is_removed() {
+    let place = StoreFixture::new();
     let shelf = place.open();
     let outside = place.folder.path().join("outside");
     fs::create_dir(&outside).unwrap();

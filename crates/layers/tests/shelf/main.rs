@@ -4,8 +4,8 @@
 mod archives;
 mod common;
 mod hostile;
-mod keeping;
 mod processes;
+mod pruning;
 mod publishing;
-mod shared;
+mod shared_cache;
 mod tampering;

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use belljar_layers::shelf::{Bounds, Flights, Prune, Shelf, ShelfError};
+use belljar_layers::store::{LayerBounds, LayerStore, LayerStoreError, Prune, SingleFlight};
 
-use crate::common::{Place, fill, publish, recipe};
+use crate::common::{StoreFixture, fill, publish, recipe};
 
 const ROLE: &str = "BELLJAR_SHELF_ROLE";
 const FOLDER: &str = "BELLJAR_SHELF_FOLDER";
@@ -19,13 +19,16 @@ fn other_process() {
     let (Ok(role), Ok(folder)) = (std::env::var(ROLE), std::env::var(FOLDER)) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let shelf = Shelf::open(Path::new(&folder), Bounds::default(), Arc::new(|_| {})).unwrap();
+        let shelf = LayerStore::open(Path::new(&folder), LayerBounds::default(), Arc::new(|_| {})).unwrap();
         match role.as_str() {
             "publish" => drop(publish(&shelf, "a").await.unwrap()),
             "stage" => {
                 let stage = shelf.stage().unwrap();
                 fill(&stage, "a");
-                let _turn = shelf.turn(&belljar_layers::shelf::Digest::of("x", ["x"])).await.unwrap();
+                let _turn = shelf
+                    .lock_work(&belljar_layers::store::ContentDigest::from_parts("x", ["x"]))
+                    .await
+                    .unwrap();
                 wait();
             }
             "hold" => {
@@ -50,18 +53,18 @@ fn wait() {
     let _ = std::io::stdin().lock().read_line(&mut String::new());
 }
 
-async fn obtain(shelf: &Shelf, folder: &Path) {
+async fn obtain(shelf: &LayerStore, folder: &Path) {
     let build = async {
         let mut log = fs::File::options().append(true).create(true).open(folder.join("builds")).unwrap();
         log.write_all(b"x").unwrap();
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         publish(shelf, "a").await
     };
-    let flights = Flights::<Result<_, ShelfError>>::default();
+    let flights = SingleFlight::<Result<_, LayerStoreError>>::default();
     shelf.obtain(&flights, &recipe("a").key(), build).await.unwrap();
 }
 
-fn command(role: &str, place: &Place, before: &[&str]) -> Command {
+fn command(role: &str, place: &StoreFixture, before: &[&str]) -> Command {
     let own = std::env::current_exe().unwrap();
     let mut words = before.to_vec();
     words.extend([own.to_str().unwrap(), "--exact", "processes::other_process", "--nocapture"]);
@@ -72,7 +75,7 @@ fn command(role: &str, place: &Place, before: &[&str]) -> Command {
 }
 
 /// Starts a process, and waits until it reports that it is ready.
-fn ready(role: &str, place: &Place) -> Child {
+fn ready(role: &str, place: &StoreFixture) -> Child {
     let mut child = command(role, place, &[]).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.map_while(Result::ok).any(|line| line == "ready"), "{role} exited early");
@@ -85,8 +88,8 @@ fn kill(mut child: Child) {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_staged_is_swept_and_what_a_living_one_did_is_not() {
-    let place = Place::new();
+async fn stages_of_killed_processes_are_swept_and_of_living_ones_kept() {
+    let place = StoreFixture::new();
     let living = ready("stage", &place);
     drop(place.open());
     assert!(!place.is_tidy());
@@ -94,13 +97,13 @@ async fn what_a_killed_process_staged_is_swept_and_what_a_living_one_did_is_not(
     drop(place.open());
     assert!(fs::read_dir(place.path().join("staging")).unwrap().next().is_none());
     // Its work can now be done by another process.
-    place.open().turn(&belljar_layers::shelf::Digest::of("x", ["x"])).await.unwrap();
+    place.open().lock_work(&belljar_layers::store::ContentDigest::from_parts("x", ["x"])).await.unwrap();
     assert!(place.is_tidy());
 }
 
 #[tokio::test]
-async fn what_another_process_uses_is_not_pruned() {
-    let place = Place::new();
+async fn layers_in_use_by_another_process_are_not_pruned() {
+    let place = StoreFixture::new();
     let shelf = place.open();
     drop(publish(&shelf, "a").await.unwrap());
     let other = ready("hold", &place);
@@ -113,7 +116,7 @@ async fn what_another_process_uses_is_not_pruned() {
 
 #[tokio::test]
 async fn several_processes_build_once() {
-    let place = Place::new();
+    let place = StoreFixture::new();
     drop(place.open());
     let children: Vec<_> = (0..4).map(|_| command("obtain", &place, &[]).spawn().unwrap()).collect();
     for child in children {
@@ -125,7 +128,7 @@ async fn several_processes_build_once() {
 }
 
 /// Checks that every layer is complete afterwards, and that nothing else is left.
-async fn is_whole(place: &Place, when: &str) {
+async fn is_whole(place: &StoreFixture, when: &str) {
     let shelf = place.open();
     for name in fs::read_dir(place.path().join("layers")).unwrap() {
         let key = name.unwrap().file_name().to_str().unwrap().parse().unwrap();
@@ -137,7 +140,7 @@ async fn is_whole(place: &Place, when: &str) {
 
 /// Kills the process at the n-th call of each kind that changes something.
 #[tokio::test]
-async fn killed_at_any_step_of_a_publication_it_leaves_no_half_layer() {
+async fn a_kill_at_any_step_of_publishing_leaves_no_partial_layer() {
     if Command::new("strace").arg("-V").output().is_err() {
         assert!(std::env::var_os("CI").is_none(), "strace is required in CI");
         println!("skipped: strace is not installed");
@@ -154,7 +157,7 @@ async fn killed_at_any_step_of_a_publication_it_leaves_no_half_layer() {
         ("flock", &[2, 3, 4]),
     ] {
         for time in times {
-            let place = Place::new();
+            let place = StoreFixture::new();
             let inject = format!("inject={calls}:signal=SIGKILL:when={time}");
             let words = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", &inject];
             let ended = command("publish", &place, &words).output().unwrap();
@@ -172,8 +175,8 @@ async fn killed_at_any_step_of_a_publication_it_leaves_no_half_layer() {
 
 /// Kills the process at arbitrary moments, while layers come and go.
 #[tokio::test]
-async fn killed_at_any_moment_it_leaves_no_half_layer() {
-    let place = Place::new();
+async fn a_kill_at_any_moment_leaves_no_partial_layer() {
+    let place = StoreFixture::new();
     drop(place.open());
     for round in 0..15 {
         let child = command("again and again", &place, &[]).spawn().unwrap();

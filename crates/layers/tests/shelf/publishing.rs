@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use belljar_layers::shelf::{Digest, Flights, Obtained, Origin, Shelf, ShelfError};
+use belljar_layers::store::{
+    ContentDigest, LayerOrigin, LayerStore, LayerStoreError, ObtainedLayer, SingleFlight,
+};
 
-use crate::common::{Place, count, fill, publish, recipe};
+use crate::common::{StoreFixture, count, fill, publish, recipe};
 
 #[tokio::test]
-async fn what_was_published_is_found_and_cannot_be_written() {
-    let place = Place::new();
+async fn a_published_layer_is_found_and_read_only() {
+    let place = StoreFixture::new();
     let shelf = place.open();
     let key = recipe("a").key();
     assert!(shelf.find(&key).await.unwrap().is_none());
@@ -34,7 +36,7 @@ async fn what_was_published_is_found_and_cannot_be_written() {
 
 #[tokio::test]
 async fn a_stage_that_is_not_published_leaves_nothing() {
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     let stage = shelf.stage().unwrap();
     fill(&stage, "a");
@@ -44,8 +46,8 @@ async fn a_stage_that_is_not_published_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn the_first_of_two_that_are_published_at_once_is_taken() {
-    let place = Place::new();
+async fn concurrent_publications_yield_one_layer() {
+    let place = StoreFixture::new();
     let (first, second) = (place.open(), place.open());
     let (one, two) = tokio::join!(publish(&first, "a"), publish(&second, "a"));
     let (one, two) = (one.unwrap(), two.unwrap());
@@ -55,8 +57,8 @@ async fn the_first_of_two_that_are_published_at_once_is_taken() {
 }
 
 #[tokio::test]
-async fn a_damaged_one_in_the_way_is_replaced() {
-    let place = Place::new();
+async fn publishing_replaces_a_damaged_layer() {
+    let place = StoreFixture::new();
     let shelf = place.open();
     let held = publish(&shelf, "a").await.unwrap();
     fs::write(place.layer(&held.key()).join("extra"), "x").unwrap();
@@ -67,19 +69,19 @@ async fn a_damaged_one_in_the_way_is_replaced() {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Failed {
-    Shelf(ShelfError),
+    Shelf(LayerStoreError),
     Build,
 }
 
-impl From<ShelfError> for Failed {
-    fn from(error: ShelfError) -> Self {
+impl From<LayerStoreError> for Failed {
+    fn from(error: LayerStoreError) -> Self {
         Self::Shelf(error)
     }
 }
 
 /// A hundred callers that request the same layer.
-async fn hundred(shelf: &Shelf, fail: bool) -> (usize, Vec<Result<Obtained, Failed>>) {
-    let (flights, builds) = (Arc::new(Flights::default()), Arc::new(AtomicUsize::new(0)));
+async fn hundred(shelf: &LayerStore, fail: bool) -> (usize, Vec<Result<ObtainedLayer, Failed>>) {
+    let (flights, builds) = (Arc::new(SingleFlight::default()), Arc::new(AtomicUsize::new(0)));
     let tasks: Vec<_> = (0..100)
         .map(|_| {
             let (shelf, flights, builds) = (shelf.clone(), Arc::clone(&flights), Arc::clone(&builds));
@@ -104,20 +106,20 @@ async fn hundred(shelf: &Shelf, fail: bool) -> (usize, Vec<Result<Obtained, Fail
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_first_requests_build_once() {
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     let (builds, results) = hundred(&shelf, false).await;
     assert_eq!(builds, 1);
-    assert!(results.iter().all(|result| result.as_ref().is_ok_and(|got| got.held.files().exists())));
+    assert!(results.iter().all(|result| result.as_ref().is_ok_and(|got| got.layer.files().exists())));
     let (builds, results) = hundred(&shelf, false).await;
     assert_eq!(builds, 0);
-    assert!(results.iter().all(|result| result.as_ref().is_ok_and(|got| got.origin == Origin::Shelf)));
+    assert!(results.iter().all(|result| result.as_ref().is_ok_and(|got| got.origin == LayerOrigin::Local)));
     assert!(place.is_tidy());
 }
 
 #[tokio::test]
-async fn a_hundred_first_requests_fail_alike() {
-    let place = Place::new();
+async fn a_hundred_first_requests_get_the_same_error() {
+    let place = StoreFixture::new();
     let (builds, results) = hundred(&place.open(), true).await;
     assert_eq!(builds, 1);
     assert!(results.iter().all(|result| matches!(result, Err(Failed::Build))));
@@ -125,18 +127,18 @@ async fn a_hundred_first_requests_fail_alike() {
 }
 
 #[tokio::test]
-async fn answers_age_and_stay() {
-    let place = Place::new();
-    let (shelf, question) = (place.open(), Digest::of("question", ["numpy"]));
+async fn resolutions_expire_but_are_kept() {
+    let place = StoreFixture::new();
+    let (shelf, question) = (place.open(), ContentDigest::from_parts("question", ["numpy"]));
     assert_eq!(shelf.resolution::<Vec<String>>(&question, Duration::MAX).await, None);
-    shelf.remember(&question, &vec!["numpy==2.0".to_owned()]).await.unwrap();
+    shelf.store_resolution(&question, &vec!["numpy==2.0".to_owned()]).await.unwrap();
     let fresh = shelf.resolution::<Vec<String>>(&question, Duration::from_secs(3_600)).await.unwrap();
     assert_eq!((fresh.fresh, fresh.value), (true, vec!["numpy==2.0".to_owned()]));
     let old = place.open().resolution::<Vec<String>>(&question, Duration::ZERO).await.unwrap();
     assert!(!old.fresh);
     // A file with another digest's resolution is ignored, and so is an invalid file.
-    let other = Digest::of("question", ["pandas"]);
-    let at = |digest: &Digest| place.path().join("resolutions").join(digest.to_string());
+    let other = ContentDigest::from_parts("question", ["pandas"]);
+    let at = |digest: &ContentDigest| place.path().join("resolutions").join(digest.to_string());
     fs::copy(at(&question), at(&other)).unwrap();
     assert_eq!(shelf.resolution::<Vec<String>>(&other, Duration::MAX).await, None);
     fs::write(at(&question), "{").unwrap();
@@ -147,7 +149,7 @@ async fn answers_age_and_stay() {
 /// Listing a folder updates its atime. Finding a layer does not list any folder.
 #[tokio::test]
 async fn a_layer_among_a_thousand_is_found_without_a_list() {
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     let key = publish(&shelf, "a").await.unwrap().key();
     let folders = ["layers", "locks", "staging", "turns"].map(|name| place.path().join(name));
@@ -170,18 +172,18 @@ async fn a_layer_among_a_thousand_is_found_without_a_list() {
 }
 
 #[tokio::test]
-async fn a_folder_that_others_may_write_is_no_shelf() {
-    let place = Place::new();
+async fn a_folder_writable_by_others_is_refused() {
+    let place = StoreFixture::new();
     drop(place.open());
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let error = Shelf::open(&place.path(), Default::default(), Arc::new(|_| {})).unwrap_err();
-    assert!(matches!(error, ShelfError::Exposed { .. }), "{error}");
+    let error = LayerStore::open(&place.path(), Default::default(), Arc::new(|_| {})).unwrap_err();
+    assert!(matches!(error, LayerStoreError::WritableByOthers { .. }), "{error}");
 }
 
 /// Uses a small tmpfs, if the test may mount one.
 #[tokio::test]
-async fn a_full_disk_breaks_nothing() {
-    let place = Place::new();
+async fn a_full_disk_is_an_error_without_damage() {
+    let place = StoreFixture::new();
     fs::create_dir(place.path()).unwrap();
     let Some(_mounted) = Mounted::tmpfs(&place.path(), "size=1m,mode=700") else {
         println!("skipped: needs root to mount a small file system");
@@ -195,7 +197,7 @@ async fn a_full_disk_breaks_nothing() {
     while file.write_all(&[1; 4_096]).is_ok() {}
     drop(file);
     let error = shelf.publish(stage, recipe("b")).await.unwrap_err();
-    assert!(matches!(error, ShelfError::NoSpace { .. }), "{error}");
+    assert!(matches!(error, LayerStoreError::NoSpace { .. }), "{error}");
     assert!(error.to_string().contains("belljar deps prune"), "{error}");
     assert!(place.is_tidy());
     shelf.verify(&held.key()).unwrap();
@@ -203,8 +205,8 @@ async fn a_full_disk_breaks_nothing() {
 }
 
 #[tokio::test]
-async fn a_read_only_folder_is_said_so() {
-    let place = Place::new();
+async fn a_read_only_folder_is_reported() {
+    let place = StoreFixture::new();
     fs::create_dir(place.path()).unwrap();
     let Some(mounted) = Mounted::tmpfs(&place.path(), "size=1m,mode=700") else {
         println!("skipped: needs root to mount a file system read-only");
@@ -214,7 +216,7 @@ async fn a_read_only_folder_is_said_so() {
     publish(&shelf, "a").await.unwrap();
     mounted.read_only();
     let error = publish(&shelf, "b").await.unwrap_err();
-    assert!(matches!(error, ShelfError::ReadOnly { .. }), "{error}");
+    assert!(matches!(error, LayerStoreError::ReadOnly { .. }), "{error}");
     assert!(error.to_string().contains("dependencies.folder"), "{error}");
 }
 

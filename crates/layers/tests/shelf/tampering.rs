@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use belljar_layers::shelf::{Notice, ShelfError};
+use belljar_layers::store::{LayerStoreError, StoreWarning};
 
-use crate::common::{Place, count, publish, recipe};
+use crate::common::{StoreFixture, count, publish, recipe};
 
 /// Changes a file despite its mode, and restores the modes.
 fn anyway(path: &Path, mode: u32, change: impl FnOnce(&Path)) {
@@ -83,12 +83,15 @@ const CHANGES: [(&str, Change); 14] = [
 #[tokio::test]
 async fn a_damaged_layer_is_not_used_after_a_start() {
     for (what, change) in CHANGES {
-        let place = Place::new();
+        let place = StoreFixture::new();
         let key = publish(&place.open(), "a").await.unwrap().key();
         change(&place.layer(&key));
         let shelf = place.open();
         assert!(shelf.find(&key).await.unwrap().is_none(), "{what}");
-        assert!(matches!(&place.told()[..], [Notice::Broken { key: told, .. }] if *told == key), "{what}");
+        assert!(
+            matches!(&place.told()[..], [StoreWarning::Damaged { key: told, .. }] if *told == key),
+            "{what}"
+        );
         assert_eq!(count(&place.path().join("broken")), 1, "{what}");
         // Rebuilt, it is valid again.
         publish(&shelf, "a").await.unwrap();
@@ -100,15 +103,15 @@ async fn a_damaged_layer_is_not_used_after_a_start() {
 #[tokio::test]
 async fn verify_finds_damage_of_a_layer_that_is_in_use() {
     for (what, change) in CHANGES {
-        let place = Place::new();
+        let place = StoreFixture::new();
         let shelf = place.open();
         let held = publish(&shelf, "a").await.unwrap();
         shelf.verify(&held.key()).unwrap();
         change(&place.layer(&held.key()));
         let error = shelf.verify(&held.key()).unwrap_err();
-        assert!(matches!(error, ShelfError::Broken { .. }), "{what}: {error}");
+        assert!(matches!(error, LayerStoreError::Damaged { .. }), "{what}: {error}");
         assert!(shelf.find(&held.key()).await.unwrap().is_none(), "{what}");
-        assert_eq!(shelf.verify(&held.key()), Err(ShelfError::NotFound(held.key())), "{what}");
+        assert_eq!(shelf.verify(&held.key()), Err(LayerStoreError::NotFound(held.key())), "{what}");
         assert_eq!(place.told().len(), 1, "{what}");
     }
 }
@@ -116,7 +119,7 @@ async fn verify_finds_damage_of_a_layer_that_is_in_use() {
 /// A process that has verified and uses a layer notices that it was replaced.
 #[tokio::test]
 async fn a_layer_that_was_replaced_is_verified_again() {
-    let place = Place::new();
+    let place = StoreFixture::new();
     let shelf = place.open();
     let held = publish(&shelf, "a").await.unwrap();
     let other = place.open();

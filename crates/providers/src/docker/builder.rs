@@ -15,8 +15,8 @@ use super::Settings;
 use super::daemon::Daemon;
 
 /// Timeout for making an image. The daemon answers an import only when it is done.
-const PATIENCE: Duration = Duration::from_secs(3_600);
-const CHUNK: usize = 256 << 10;
+const IMAGE_TIMEOUT: Duration = Duration::from_secs(3_600);
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// Builds and imports images. Its error messages are for users and name a remedy.
 #[derive(Debug)]
@@ -32,7 +32,8 @@ impl ImageBuilder {
     /// Returns a message if the daemon cannot be reached.
     pub async fn connect(settings: Settings) -> Result<Self, String> {
         let daemon = Daemon::new(settings);
-        let client = daemon.connected().await.map_err(text)?.client.clone().with_timeout(PATIENCE);
+        let client =
+            daemon.connection().await.map_err(error_text)?.client.clone().with_timeout(IMAGE_TIMEOUT);
         Ok(Self { daemon, client })
     }
 
@@ -40,9 +41,9 @@ impl ImageBuilder {
     ///
     /// # Errors
     /// Returns a message if the image is missing and cannot be pulled.
-    pub async fn bring(&self, sink: &mut dyn Sink) -> Result<(), String> {
-        let connected = self.daemon.connected().await.map_err(text)?;
-        self.daemon.image(connected, &self.daemon.settings.image, sink).await.map(drop).map_err(text)
+    pub async fn ensure_image(&self, sink: &mut dyn Sink) -> Result<(), String> {
+        let connected = self.daemon.connection().await.map_err(error_text)?;
+        self.daemon.image(connected, &self.daemon.settings.image, sink).await.map(drop).map_err(error_text)
     }
 
     /// Builds an image from an archive that contains a Dockerfile. Returns its id.
@@ -68,11 +69,11 @@ impl ImageBuilder {
         };
         let mut steps = self.client.build_image(options, None, Some(body_full(context.into())));
         while let Some(step) = steps.next().await {
-            let step = step.map_err(|error| self.why_not(&error))?;
+            let step = step.map_err(|error| self.explain_build_error(&error))?;
             let said = step.stream.or(step.status).unwrap_or_default();
-            said.lines().for_each(|line| sink.progress(plain(line)));
+            said.lines().for_each(|line| sink.progress(strip_colors(line)));
         }
-        self.id(name).await
+        self.image_id(name).await
     }
 
     /// Imports a root file system archive as an image, applying Dockerfile instructions. Returns its id.
@@ -96,8 +97,8 @@ impl ImageBuilder {
         };
         // Reading blocks the thread, but nothing else runs meanwhile.
         let chunks = stream::iter(std::iter::from_fn(move || {
-            let mut chunk = Vec::with_capacity(CHUNK);
-            match root.by_ref().take(CHUNK as u64).read_to_end(&mut chunk) {
+            let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+            match root.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut chunk) {
                 Ok(0) => None,
                 Ok(_) => Some(Ok(chunk.into())),
                 Err(error) => Some(Err(error)),
@@ -105,35 +106,35 @@ impl ImageBuilder {
         }));
         let mut steps = self.client.create_image(Some(options), Some(body_try_stream(chunks)), None);
         while let Some(step) = steps.next().await {
-            step.map_err(|error| text(self.daemon.explain("import the image", &error)))?;
+            step.map_err(|error| error_text(self.daemon.explain("import the image", &error)))?;
         }
-        self.id(name).await
+        self.image_id(name).await
     }
 
     /// Docker's message repeats the whole failed step, which is less useful than its output.
-    fn why_not(&self, error: &Error) -> String {
+    fn explain_build_error(&self, error: &Error) -> String {
         match error {
             Error::DockerStreamError { error } => match error.rsplit_once("' returned ") {
                 Some((_, code)) => format!("build the image: a Dockerfile step returned {code}"),
                 None => format!("build the image: {error}"),
             },
-            _ => text(self.daemon.explain("build the image", error)),
+            _ => error_text(self.daemon.explain("build the image", error)),
         }
     }
 
-    async fn id(&self, name: &str) -> Result<String, String> {
+    async fn image_id(&self, name: &str) -> Result<String, String> {
         let image = self.client.inspect_image(name).await;
-        let image = image.map_err(|error| text(self.daemon.explain("find the image", &error)))?;
+        let image = image.map_err(|error| error_text(self.daemon.explain("find the image", &error)))?;
         Ok(image.id.unwrap_or_default())
     }
 }
 
 /// Strips the color codes in which Docker prints errors.
-fn plain(line: &str) -> &str {
+fn strip_colors(line: &str) -> &str {
     let line = line.trim_start_matches("\u{1b}[0m").trim_start_matches("\u{1b}[91m");
     line.trim_end_matches("\u{1b}[0m")
 }
 
-fn text(error: ProviderError) -> String {
+fn error_text(error: ProviderError) -> String {
     error.to_string()
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use belljar_egress::Egress;
 use belljar_engine::layer::Layer;
-use belljar_engine::limits::{Limits, OPEN_FILES};
+use belljar_engine::limits::{Limits, MAX_OPEN_FILES};
 use belljar_engine::outcome::Kernel;
 use belljar_engine::plan::{Network, WORKSPACE};
 use belljar_engine::provider::ProviderError;
 use belljar_guest::Guest;
-use belljar_jail::{spec, tables};
+use belljar_jail::{container_settings, spec};
 use bollard::errors::Error;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
@@ -21,29 +21,29 @@ use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
-use super::daemon::{Connected, Daemon, OWNER_LABEL};
-use super::gate::Gate;
+use super::attach_stream::AttachStream;
+use super::container_spec::ContainerSpec;
+use super::daemon::{Daemon, DaemonConnection, OWNER_LABEL};
+use super::egress::ContainerEgress;
 use super::image::DockerImage;
-use super::line::Line;
-use super::shape::Shape;
-use super::users::User;
-use super::{count, dev, profile, receipt};
-use crate::inside::ahead::Ahead;
-use crate::inside::task::INBOX;
-use crate::inside::{self, GREETING};
+use super::user_ids::UserIdLease;
+use super::{dev, receipt, seccomp_profile, stats};
+use crate::guest::prestart::PrestartedInterpreter;
+use crate::guest::task::INBOX;
+use crate::guest::{self, GUEST_CONNECT_TIMEOUT};
 
 /// The period of the CPU quota.
-const PERIOD_US: i64 = 100_000;
+const CPU_PERIOD_US: i64 = 100_000;
 /// The first port that needs no capability to listen on.
-const LOW_PORTS: &str = "net.ipv4.ip_unprivileged_port_start";
+const UNPRIVILEGED_PORT_SYSCTL: &str = "net.ipv4.ip_unprivileged_port_start";
 /// Processes of the guest: one process with one thread.
-const PROCESSES_OF_OURS: u64 = 1;
+const GUEST_PROCESSES: u64 = 1;
 /// Host threads allowed for gVisor itself, and for each process inside it. Slightly more than the 78 and 5
 /// that were measured, so that `nproc`, which gVisor honors, refuses first. Beyond this limit gVisor exits.
-const GVISORS_THREADS: i64 = 256;
-const GVISORS_THREADS_EACH: i64 = 10;
+const GVISOR_BASE_THREADS: i64 = 256;
+const GVISOR_THREADS_PER_PROCESS: i64 = 10;
 /// Writable paths and their modes. All are tmpfs, accounted as memory.
-const PLACES: [(&str, &str); 5] = [
+const WRITABLE_PATHS: [(&str, &str); 5] = [
     ("/workspace", "0755"),
     ("/tmp", "1777"),
     ("/dev/shm", "1777"),
@@ -52,9 +52,9 @@ const PLACES: [(&str, &str); 5] = [
 ];
 /// When the machine runs out of memory, containers are killed before other processes. The guest raises its
 /// programs' score further.
-const OOM_SCORE: i64 = 500;
+const OOM_SCORE_ADJUSTMENT: i64 = 500;
 /// Entries of `/sys` that do not concern the container itself.
-const MASKED_SYS: [&str; 10] =
+const MASKED_SYS_ENTRIES: [&str; 10] =
     ["block", "bus", "class", "dev", "devices", "firmware", "hypervisor", "kernel", "module", "power"];
 
 /// A running container. Dropping it removes it.
@@ -68,24 +68,24 @@ pub(super) struct Container {
     /// Its egress, if it may reach individual hosts.
     pub(super) egress: Option<Egress>,
     /// The interpreter pre-started in it.
-    pub(super) ahead: Option<Ahead>,
-    pub(super) made: Made,
+    pub(super) prestarted: Option<PrestartedInterpreter>,
+    pub(super) owned: OwnedContainer,
 }
 
 /// A container that exists in Docker. Dropping it removes it.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct OwnedContainer {
     pub(super) id: String,
     daemon: Arc<Daemon>,
     /// Released once the container is gone.
-    held: Option<(OwnedSemaphorePermit, User)>,
+    reservation: Option<(OwnedSemaphorePermit, UserIdLease)>,
     runtime: Handle,
 }
 
-impl Made {
+impl OwnedContainer {
     /// Starts removing the container. The handle can be awaited.
     pub(super) fn remove(&mut self) -> Option<JoinHandle<()>> {
-        let held = self.held.take()?;
+        let held = self.reservation.take()?;
         let (daemon, id) = (Arc::clone(&self.daemon), self.id.clone());
         Some(self.runtime.spawn(async move {
             daemon.remove(&id).await;
@@ -94,7 +94,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for OwnedContainer {
     fn drop(&mut self) {
         let _going = self.remove();
     }
@@ -103,55 +103,63 @@ impl Drop for Made {
 impl Container {
     /// Creates a container. If the caller stops waiting, the container is still created fully and then
     /// removed.
-    pub(super) async fn make(
+    pub(super) async fn create(
         daemon: &Arc<Daemon>,
-        shape: &Shape,
+        shape: &ContainerSpec,
         image: DockerImage,
     ) -> Result<Self, ProviderError> {
-        let making = tokio::spawn(make(Arc::clone(daemon), shape.clone(), image));
+        let making = tokio::spawn(create_container(Arc::clone(daemon), shape.clone(), image));
         making.await.unwrap_or_else(|error| Err(ProviderError::Lost { message: error.to_string() }))
     }
 }
 
-async fn make(daemon: Arc<Daemon>, shape: Shape, image: DockerImage) -> Result<Container, ProviderError> {
-    let connected = daemon.connected().await?;
+async fn create_container(
+    daemon: Arc<Daemon>,
+    shape: ContainerSpec,
+    image: DockerImage,
+) -> Result<Container, ProviderError> {
+    let connected = daemon.connection().await?;
     let explained = |step: &'static str| {
         let daemon = Arc::clone(&daemon);
         move |error| daemon.explain(step, &error)
     };
-    let permit = Arc::clone(&daemon.room).acquire_owned().await;
+    let permit = Arc::clone(&daemon.container_slots).acquire_owned().await;
     let permit = permit.map_err(|error| ProviderError::Lost { message: error.to_string() })?;
-    let user = daemon.users.take(connected.maps_users);
-    let ids = ids(&shape, &user, connected)?;
-    let gate = Gate::of(&shape.network)?;
-    let order = Order { daemon: &daemon, connected, shape: &shape, ids, gate: gate.as_ref() };
+    let user = daemon.users.lease(connected.maps_users);
+    let ids = user_and_group(&shape, &user, connected)?;
+    let gate = ContainerEgress::for_network(&shape.network)?;
+    let order = CreateRequest { daemon: &daemon, connected, shape: &shape, ids, gate: gate.as_ref() };
     let created = connected.client.create_container(None, order.body(&image.id)).await;
-    let made = Made {
+    let made = OwnedContainer {
         id: created.map_err(explained("create the container"))?.id,
         daemon: Arc::clone(&daemon),
-        held: Some((permit, user)),
+        reservation: Some((permit, user)),
         runtime: Handle::current(),
     };
-    daemon.clear().await;
+    daemon.retry_removals().await;
     let line = attach(connected, &made.id).await.map_err(explained("attach to the container"))?;
     let started = connected.client.start_container(&made.id, None::<StartContainerOptions>).await;
     started.map_err(explained("start the container"))?;
-    let guest = greet(line, &shape.limits, &daemon, &made.id).await?;
+    let guest = connect_guest(line, &shape.limits, &daemon, &made.id).await?;
     let inspected = connected.client.inspect_container(&made.id, None::<InspectContainerOptions>).await;
     let inspected = inspected.map_err(explained("inspect the container"))?;
     let kernel = super::kernel(&daemon.settings);
-    let Some(seen) = count::seen(&guest).await else {
-        return Err(ProviderError::Lost { message: daemon.fate(&made.id).await.to_string() });
+    let Some(seen) = stats::guest_status(&guest).await else {
+        return Err(ProviderError::Lost { message: daemon.exit_cause(&made.id).await.to_string() });
     };
-    let isolation = receipt::enforced(&inspected, connected.maps_users, kernel, &seen);
-    receipt::demand(&isolation, kernel, &shape.network, &shape.require)?;
+    let isolation = receipt::enforced_layers(&inspected, connected.maps_users, kernel, &seen);
+    receipt::require_layers(&isolation, kernel, &shape.network, &shape.require)?;
     let egress = gate.map(|gate| gate.egress);
-    Ok(Container { guest, image, isolation, kernel, egress, ahead: None, made })
+    Ok(Container { guest, image, isolation, kernel, egress, prestarted: None, owned: made })
 }
 
 /// Returns the ids to run as: unique ones, or those of the owner of the writable host folders.
-fn ids(shape: &Shape, user: &User, connected: &Connected) -> Result<(u32, u32), ProviderError> {
-    match shape.owner()? {
+fn user_and_group(
+    shape: &ContainerSpec,
+    user: &UserIdLease,
+    connected: &DaemonConnection,
+) -> Result<(u32, u32), ProviderError> {
+    match shape.writable_owner()? {
         Some(_) if connected.maps_users => Err(ProviderError::Unsupported {
             field: "mount",
             message:
@@ -163,7 +171,7 @@ fn ids(shape: &Shape, user: &User, connected: &Connected) -> Result<(u32, u32), 
     }
 }
 
-async fn attach(connected: &Connected, id: &str) -> Result<Line, Error> {
+async fn attach(connected: &DaemonConnection, id: &str) -> Result<AttachStream, Error> {
     let options = AttachContainerOptions {
         stream: true,
         stdin: true,
@@ -171,16 +179,26 @@ async fn attach(connected: &Connected, id: &str) -> Result<Line, Error> {
         stderr: true,
         ..Default::default()
     };
-    connected.client.attach_container(id, Some(options)).await.map(Line::new)
+    connected.client.attach_container(id, Some(options)).await.map(AttachStream::new)
 }
 
-async fn greet(line: Line, limits: &Limits, daemon: &Daemon, id: &str) -> Result<Guest, ProviderError> {
-    let said = line.said();
-    let cause = match tokio::time::timeout(GREETING, Guest::connect(line, inside::settings(limits))).await {
+async fn connect_guest(
+    line: AttachStream,
+    limits: &Limits,
+    daemon: &Daemon,
+    id: &str,
+) -> Result<Guest, ProviderError> {
+    let said = line.stderr();
+    let cause = match tokio::time::timeout(
+        GUEST_CONNECT_TIMEOUT,
+        Guest::connect(line, guest::guest_settings(limits)),
+    )
+    .await
+    {
         Ok(Ok(guest)) => return Ok(guest),
         Ok(Err(_)) if !said.text().is_empty() => said.text(),
         Ok(Err(error)) => {
-            format!("{error}: {}; limits.memory_bytes may be too low", daemon.fate(id).await)
+            format!("{error}: {}; limits.memory_bytes may be too low", daemon.exit_cause(id).await)
         }
         Err(_) => "the guest did not answer in time".to_owned(),
     };
@@ -188,22 +206,22 @@ async fn greet(line: Line, limits: &Limits, daemon: &Daemon, id: &str) -> Result
 }
 
 /// The parameters of a container to create.
-struct Order<'a> {
+struct CreateRequest<'a> {
     daemon: &'a Daemon,
-    connected: &'a Connected,
-    shape: &'a Shape,
+    connected: &'a DaemonConnection,
+    shape: &'a ContainerSpec,
     ids: (u32, u32),
-    gate: Option<&'a Gate>,
+    gate: Option<&'a ContainerEgress>,
 }
 
-impl Order<'_> {
+impl CreateRequest<'_> {
     fn body(&self, image: &str) -> ContainerCreateBody {
         let (user, group) = self.ids;
         ContainerCreateBody {
             image: Some(image.to_owned()),
             user: Some(format!("{user}:{group}")),
             hostname: Some("sandbox".to_owned()),
-            entrypoint: Some(self.connected.kit.command(self.gate.is_some())),
+            entrypoint: Some(self.connected.kit.guest_command(self.gate.is_some())),
             cmd: Some(Vec::new()),
             working_dir: Some("/".to_owned()),
             // The guest reads from stdin: when this process is gone, stdin closes, the guest exits, and the
@@ -218,7 +236,7 @@ impl Order<'_> {
                 test: Some(vec!["NONE".to_owned()]),
                 ..HealthConfig::default()
             }),
-            labels: Some(HashMap::from([(OWNER_LABEL.to_owned(), self.connected.owner.text())])),
+            labels: Some(HashMap::from([(OWNER_LABEL.to_owned(), self.connected.owner.to_label())])),
             stop_signal: Some("SIGKILL".to_owned()),
             host_config: Some(self.host_config()),
             ..ContainerCreateBody::default()
@@ -228,7 +246,7 @@ impl Order<'_> {
     fn host_config(&self) -> HostConfig {
         let limits = &self.shape.limits;
         let network = if self.shape.network == Network::Full { "bridge" } else { "none" };
-        let seccomp = format!("seccomp={}", profile::seccomp());
+        let seccomp = format!("seccomp={}", seccomp_profile::profile_json());
         HostConfig {
             runtime: self.daemon.settings.runtime.clone(),
             auto_remove: Some(true),
@@ -239,19 +257,21 @@ impl Order<'_> {
             readonly_paths: Some(vec!["/proc/sys".to_owned(), "/proc/sysrq-trigger".to_owned()]),
             network_mode: Some(network.to_owned()),
             // The container's own DNS listener, in a network that has no other.
-            sysctls: self.gate.map(|_| HashMap::from([(LOW_PORTS.to_owned(), "0".to_owned())])),
+            sysctls: self
+                .gate
+                .map(|_| HashMap::from([(UNPRIVILEGED_PORT_SYSCTL.to_owned(), "0".to_owned())])),
             dns: self.gate.map(|_| vec!["127.0.0.1".to_owned()]),
             ipc_mode: Some("private".to_owned()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             memory: Some(signed(limits.memory_bytes)),
             memory_swap: Some(signed(limits.memory_bytes)),
             // A quota, because Docker refuses a number of CPUs above that of the machine.
-            cpu_period: Some(PERIOD_US),
-            cpu_quota: Some(i64::from(limits.cpu_millis) * PERIOD_US / 1_000),
-            oom_score_adj: Some(OOM_SCORE),
-            pids_limit: Some(self.processes()),
+            cpu_period: Some(CPU_PERIOD_US),
+            cpu_quota: Some(i64::from(limits.cpu_millis) * CPU_PERIOD_US / 1_000),
+            oom_score_adj: Some(OOM_SCORE_ADJUSTMENT),
+            pids_limit: Some(self.process_limit()),
             ulimits: Some(ulimits(limits, self.shape.writes_to_host())),
-            tmpfs: Some(self.places()),
+            tmpfs: Some(self.tmpfs_mounts()),
             mounts: Some(self.mounts()),
             log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
             init: Some(false),
@@ -260,59 +280,60 @@ impl Order<'_> {
     }
 
     /// Returns the host's process limit. gVisor runs several threads of its own for each thread of a program.
-    fn processes(&self) -> i64 {
-        let inside = i64::from(self.shape.limits.processes) + PROCESSES_OF_OURS as i64;
+    fn process_limit(&self) -> i64 {
+        let inside = i64::from(self.shape.limits.processes) + GUEST_PROCESSES as i64;
         match super::kernel(&self.daemon.settings) {
-            Kernel::Gvisor => GVISORS_THREADS + GVISORS_THREADS_EACH * inside,
+            Kernel::Gvisor => GVISOR_BASE_THREADS + GVISOR_THREADS_PER_PROCESS * inside,
             _ => inside,
         }
     }
 
     /// Each tmpfs has the full size, because Docker cannot mount one tmpfs at several paths.
-    fn places(&self) -> HashMap<String, String> {
-        let (size, (user, group)) = (tables::disk_size(self.shape.limits.disk_bytes), self.ids);
+    fn tmpfs_mounts(&self) -> HashMap<String, String> {
+        let (size, (user, group)) =
+            (container_settings::tmpfs_options(self.shape.limits.disk_bytes), self.ids);
         let options = |mode| format!("rw,exec,nosuid,nodev,{size},mode={mode},uid={user},gid={group}");
         let taken = self.shape.has_playground();
-        let places = PLACES.iter().filter(|(place, _)| !(taken && *place == WORKSPACE));
+        let places = WRITABLE_PATHS.iter().filter(|(place, _)| !(taken && *place == WORKSPACE));
         let places = places.map(|(place, mode)| ((*place).to_owned(), options(mode)));
-        let dev = self.has_dev().then(|| (dev::PLACE.0.to_owned(), dev::PLACE.1.to_owned()));
+        let dev = self.mounts_own_dev().then(|| (dev::DEV_TMPFS.0.to_owned(), dev::DEV_TMPFS.1.to_owned()));
         places.chain(dev).collect()
     }
 
     /// Returns whether the container uses our `/dev`. gVisor brings its own, and a daemon that remaps users
     /// could not provide terminals in ours.
-    fn has_dev(&self) -> bool {
+    fn mounts_own_dev(&self) -> bool {
         super::kernel(&self.daemon.settings) != Kernel::Gvisor && !self.connected.maps_users
     }
 
     fn mounts(&self) -> Vec<Mount> {
         let kit = self.connected.kit.mounts.iter().cloned();
-        let terminals = self.has_dev().then(dev::terminals);
-        kit.chain(self.shape.mounts()).chain(self.gate.map(Gate::mount)).chain(terminals).collect()
+        let terminals = self.mounts_own_dev().then(dev::devpts_mount);
+        kit.chain(self.shape.mounts()).chain(self.gate.map(ContainerEgress::mount)).chain(terminals).collect()
     }
 }
 
 fn masked_paths() -> Vec<String> {
     // Naming masked paths replaces Docker's list, so its entries are repeated here.
     let docker = ["/proc/kcore", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug"];
-    let system = MASKED_SYS.map(|name| format!("/sys/{name}"));
-    tables::masked_paths().chain(docker.map(str::to_owned)).chain(system).collect()
+    let system = MASKED_SYS_ENTRIES.map(|name| format!("/sys/{name}"));
+    container_settings::masked_paths().chain(docker.map(str::to_owned)).chain(system).collect()
 }
 
 /// With a user id that other processes share, only the cgroup limits processes.
 fn ulimits(limits: &Limits, shared_user: bool) -> Vec<ResourcesUlimits> {
-    let limits = spec::Limits {
+    let limits = spec::JailLimits {
         timeout: None,
         memory_bytes: limits.memory_bytes,
         cpu_millis: limits.cpu_millis,
         processes: limits.processes,
         disk_bytes: limits.disk_bytes,
-        open_files: OPEN_FILES,
+        open_files: MAX_OPEN_FILES,
     };
     // Above the cgroup's limit, so that the cgroup refuses first, because it counts refusals.
-    let named = tables::resource_limits(&limits, PROCESSES_OF_OURS + 2).into_iter();
+    let named = container_settings::resource_limits(&limits, GUEST_PROCESSES + 2).into_iter();
     let named = named.filter(|(name, ..)| !(shared_user && *name == "nproc"));
-    let ulimit = |(name, soft, hard): tables::NamedLimit| ResourcesUlimits {
+    let ulimit = |(name, soft, hard): container_settings::NamedLimit| ResourcesUlimits {
         name: Some(name.to_owned()),
         soft: Some(signed(soft)),
         hard: Some(signed(hard)),
@@ -326,6 +347,6 @@ fn signed(quantity: u64) -> i64 {
 }
 
 /// Returns all writable paths.
-pub(super) fn writable() -> impl Iterator<Item = &'static str> {
-    PLACES.iter().map(|(place, _)| *place)
+pub(super) fn writable_paths() -> impl Iterator<Item = &'static str> {
+    WRITABLE_PATHS.iter().map(|(place, _)| *place)
 }

@@ -12,20 +12,20 @@ use bollard::query_parameters::{ListContainersOptions, RemoveContainerOptions, W
 use futures_util::StreamExt;
 use tokio::sync::{OnceCell, Semaphore};
 
-use super::owner::Owner;
-use super::users::Users;
-use super::{Settings, kit::Kit};
+use super::process_identity::ProcessIdentity;
+use super::user_ids::UserIds;
+use super::{Settings, guest_bundle::GuestBundle};
 
 /// Timeout for an answer of the daemon. Pulling an image streams and is not subject to it.
-const PATIENCE_SECONDS: u64 = 120;
+const REQUEST_TIMEOUT_SECONDS: u64 = 120;
 /// The default address of the daemon.
-const USUAL_HOST: &str = "unix:///var/run/docker.sock";
+const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 /// Concurrent containers of this process, including those being removed.
 pub(super) const MAX_CONTAINERS: usize = 128;
 /// How many failed removals are remembered. The next process finds the others.
-const MAX_LEFT: usize = 1_024;
+const MAX_PENDING_REMOVALS: usize = 1_024;
 /// Time allowed at shutdown for removing all containers.
-const FAREWELL: std::time::Duration = std::time::Duration::from_secs(60);
+const SHUTDOWN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The label that names the process a container belongs to.
 pub(super) const OWNER_LABEL: &str = "dev.belljar.owner";
@@ -34,20 +34,20 @@ pub(super) const OWNER_LABEL: &str = "dev.belljar.owner";
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) settings: Settings,
-    pub(super) users: Users,
-    pub(super) room: Arc<Semaphore>,
+    pub(super) users: UserIds,
+    pub(super) container_slots: Arc<Semaphore>,
     host: String,
-    connected: OnceCell<Connected>,
+    connection: OnceCell<DaemonConnection>,
     /// Containers whose removal failed because the daemon could not be reached.
-    left: Mutex<Vec<String>>,
+    pending_removals: Mutex<Vec<String>>,
 }
 
 /// A connection to the daemon, and what was learned on connecting.
 #[derive(Debug)]
-pub(super) struct Connected {
+pub(super) struct DaemonConnection {
     pub(super) client: Client,
-    pub(super) kit: Kit,
-    pub(super) owner: Owner,
+    pub(super) kit: GuestBundle,
+    pub(super) owner: ProcessIdentity,
     /// Whether user ids are remapped.
     pub(super) maps_users: bool,
 }
@@ -55,23 +55,23 @@ pub(super) struct Connected {
 impl Daemon {
     pub(super) fn new(settings: Settings) -> Self {
         let named = settings.host.clone().or_else(|| std::env::var("DOCKER_HOST").ok());
-        let host = named.filter(|host| !host.is_empty()).unwrap_or_else(|| USUAL_HOST.to_owned());
+        let host = named.filter(|host| !host.is_empty()).unwrap_or_else(|| DEFAULT_HOST.to_owned());
         Self {
             settings,
-            users: Users::default(),
-            room: Arc::new(Semaphore::new(MAX_CONTAINERS)),
+            users: UserIds::default(),
+            container_slots: Arc::new(Semaphore::new(MAX_CONTAINERS)),
             host,
-            connected: OnceCell::new(),
-            left: Mutex::default(),
+            connection: OnceCell::new(),
+            pending_removals: Mutex::default(),
         }
     }
 
     /// Returns the connection, connecting on first use. Connecting removes the containers of dead processes.
-    pub(super) async fn connected(&self) -> Result<&Connected, ProviderError> {
-        self.connected.get_or_try_init(|| self.connect()).await
+    pub(super) async fn connection(&self) -> Result<&DaemonConnection, ProviderError> {
+        self.connection.get_or_try_init(|| self.connect()).await
     }
 
-    async fn connect(&self) -> Result<Connected, ProviderError> {
+    async fn connect(&self) -> Result<DaemonConnection, ProviderError> {
         let step = "reach the Docker daemon";
         if !self.host.starts_with("unix://") {
             return Err(ProviderError::Setup {
@@ -83,27 +83,33 @@ impl Daemon {
             });
         }
         let explain = |error| self.explain(step, &error);
-        let client = Client::connect_with_unix(&self.host, PATIENCE_SECONDS, bollard::API_DEFAULT_VERSION);
+        let client =
+            Client::connect_with_unix(&self.host, REQUEST_TIMEOUT_SECONDS, bollard::API_DEFAULT_VERSION);
         let client = client.map_err(explain)?.negotiate_version().await.map_err(explain)?;
         let info = client.info().await.map_err(explain)?;
         let maps = |option: &String| option.contains("name=userns") || option.contains("name=rootless");
         let maps_users = info.security_options.iter().flatten().any(maps);
-        let connected =
-            Connected { client, kit: Kit::of_this_process()?, owner: Owner::this_process(), maps_users };
-        self.sweep(&connected).await?;
+        let connected = DaemonConnection {
+            client,
+            kit: GuestBundle::from_current_process()?,
+            owner: ProcessIdentity::this_process(),
+            maps_users,
+        };
+        self.remove_orphans(&connected).await?;
         Ok(connected)
     }
 
     /// Removes containers whose process is gone.
-    async fn sweep(&self, connected: &Connected) -> Result<(), ProviderError> {
+    async fn remove_orphans(&self, connected: &DaemonConnection) -> Result<(), ProviderError> {
         let filters = HashMap::from([("label".to_owned(), vec![OWNER_LABEL.to_owned()])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..Default::default() };
         let listed = connected.client.list_containers(Some(options)).await;
         for container in listed.map_err(|error| self.explain("list containers", &error))? {
             let owner = container.labels.as_ref().and_then(|labels| labels.get(OWNER_LABEL));
-            if owner.is_some_and(|owner| connected.owner.outlived(owner)) {
+            if owner.is_some_and(|owner| connected.owner.is_owner_gone(owner)) {
                 // On failure, the next process retries.
-                let _gone = remove(&connected.client, container.id.as_deref().unwrap_or_default()).await;
+                let _gone =
+                    remove_container(&connected.client, container.id.as_deref().unwrap_or_default()).await;
             }
         }
         Ok(())
@@ -119,14 +125,16 @@ impl Daemon {
                 "this user may not access {host}; add the user to the group of that socket \
                  (usually: sudo usermod -aG docker $USER, and log in again)"
             ),
-            Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => self.not_there(),
-            _ if absent => self.not_there(),
+            Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => self.unreachable_message(),
+            _ if absent => self.unreachable_message(),
             _ => match error {
                 Error::DockerResponseServerError { message, .. } => {
                     format!("Docker answered: {}", message.trim())
                 }
                 Error::RequestTimeoutError => {
-                    format!("the daemon at {host} did not answer within {PATIENCE_SECONDS} s; see its log")
+                    format!(
+                        "the daemon at {host} did not answer within {REQUEST_TIMEOUT_SECONDS} s; see its log"
+                    )
                 }
                 // The connection ended between two responses, or during one.
                 Error::HyperLegacyError { .. } | Error::HyperResponseError { .. } => {
@@ -141,7 +149,7 @@ impl Daemon {
         ProviderError::Setup { step: step.to_owned(), cause }
     }
 
-    fn not_there(&self) -> String {
+    fn unreachable_message(&self) -> String {
         format!(
             "no Docker daemon at {}; start Docker (usually: sudo systemctl start docker), or set its \
              address: DOCKER_HOST, or host in [providers.docker]",
@@ -151,32 +159,32 @@ impl Daemon {
 
     /// Removes a container, now or once the daemon can be reached again.
     pub(super) async fn remove(&self, id: &str) {
-        let gone = match self.connected().await {
-            Ok(connected) => remove(&connected.client, id).await,
+        let gone = match self.connection().await {
+            Ok(connected) => remove_container(&connected.client, id).await,
             Err(_) => false,
         };
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        if !gone && left.len() < MAX_LEFT {
+        let mut left = self.pending_removals.lock().unwrap_or_else(PoisonError::into_inner);
+        if !gone && left.len() < MAX_PENDING_REMOVALS {
             left.push(id.to_owned());
         }
     }
 
     /// Retries failed removals.
-    pub(super) async fn clear(&self) {
-        let left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(super) async fn retry_removals(&self) {
+        let left = std::mem::take(&mut *self.pending_removals.lock().unwrap_or_else(PoisonError::into_inner));
         for id in left {
             self.remove(&id).await;
         }
     }
 
     /// Waits until every container is removed.
-    pub(super) async fn farewell(&self) {
-        self.clear().await;
-        let all = self.room.acquire_many(MAX_CONTAINERS as u32);
+    pub(super) async fn wait_for_removals(&self) {
+        self.retry_removals().await;
+        let all = self.container_slots.acquire_many(MAX_CONTAINERS as u32);
         // On failure, the next process retries.
-        let _gone = tokio::time::timeout(FAREWELL, all).await;
+        let _gone = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
         // Prevents new containers.
-        self.room.close();
+        self.container_slots.close();
     }
 }
 
@@ -196,7 +204,7 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
 }
 
 /// Removes a container, running or not, and waits until it is gone. Returns whether it is.
-async fn remove(client: &Client, id: &str) -> bool {
+async fn remove_container(client: &Client, id: &str) -> bool {
     let options = RemoveContainerOptions { force: true, v: true, ..Default::default() };
     match client.remove_container(id, Some(options)).await {
         Ok(()) | Err(Error::DockerResponseServerError { status_code: 404, .. }) => true,

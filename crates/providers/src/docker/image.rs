@@ -1,27 +1,27 @@
 //! Docker images: finding and pulling them.
 
-use belljar_engine::images::{MAX_VARIABLES, Variables};
+use belljar_engine::images::{ImageVariables, MAX_VARIABLES_BYTES};
 use belljar_engine::provider::{ProviderError, Sink};
 use bollard::errors::Error;
 use bollard::models::ImageInspect;
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::StreamExt;
 
-use super::daemon::{Connected, Daemon};
+use super::daemon::{Daemon, DaemonConnection};
 
 /// An image known to Docker.
 #[derive(Debug, Clone)]
 pub(super) struct DockerImage {
     pub(super) id: String,
-    pub(super) variables: Variables,
+    pub(super) variables: ImageVariables,
 }
 
 impl DockerImage {
-    fn of(name: &str, inspected: ImageInspect) -> Result<Self, ProviderError> {
+    fn from_inspect(name: &str, inspected: ImageInspect) -> Result<Self, ProviderError> {
         let lines = inspected.config.and_then(|config| config.env).unwrap_or_default();
-        let variables = Variables::read(&lines).ok_or_else(|| ProviderError::Setup {
+        let variables = ImageVariables::parse(&lines).ok_or_else(|| ProviderError::Setup {
             step: format!("use image {}", name.escape_debug()),
-            cause: format!("the image sets more than {MAX_VARIABLES} bytes of environment variables"),
+            cause: format!("the image sets more than {MAX_VARIABLES_BYTES} bytes of environment variables"),
         })?;
         Ok(Self { id: inspected.id.unwrap_or_default(), variables })
     }
@@ -31,12 +31,12 @@ impl Daemon {
     /// Returns an image, pulling it if the settings allow.
     pub(super) async fn image(
         &self,
-        connected: &Connected,
+        connected: &DaemonConnection,
         name: &str,
         sink: &mut dyn Sink,
     ) -> Result<DockerImage, ProviderError> {
         match connected.client.inspect_image(name).await {
-            Ok(image) => return DockerImage::of(name, image),
+            Ok(image) => return DockerImage::from_inspect(name, image),
             Err(Error::DockerResponseServerError { status_code: 404, .. }) if self.settings.pull => {}
             Err(Error::DockerResponseServerError { status_code: 404, .. }) => {
                 return Err(ProviderError::Setup {
@@ -53,12 +53,12 @@ impl Daemon {
         self.pull(connected, name, sink).await?;
         let pulled = connected.client.inspect_image(name).await;
         let pulled = pulled.map_err(|error| self.explain(&format!("find image {name}"), &error))?;
-        DockerImage::of(name, pulled)
+        DockerImage::from_inspect(name, pulled)
     }
 
     async fn pull(
         &self,
-        connected: &Connected,
+        connected: &DaemonConnection,
         name: &str,
         sink: &mut dyn Sink,
     ) -> Result<(), ProviderError> {

@@ -9,34 +9,35 @@ use belljar_engine::explain;
 use belljar_engine::finding::Finding;
 use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
-use belljar_engine::living::{
-    Asked, ByteStream, Commands, Files, Living, LivingError, NetworkUse, State, Stats,
-};
 use belljar_engine::network::HostRules;
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{Plan, Program, Task};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink};
+use belljar_engine::sandbox_handle::{
+    ByteStream, Commands, Files, NetworkStats, SandboxError, SandboxFuture, SandboxHandle, SandboxPhase,
+    SandboxStats,
+};
 
-use super::container::{Container, Made};
+use super::container::{Container, OwnedContainer};
+use super::container_spec::ContainerSpec;
 use super::daemon::Daemon;
 use super::image::DockerImage;
 use super::runtimes::search_path;
-use super::shape::Shape;
-use super::{NAME, Shared, count};
-use crate::inside::ahead::Ahead;
-use crate::inside::task::{Errand, Ready};
-use crate::inside::{self, Inside, Keeper, environment};
-use crate::program::Found;
+use super::{DockerShared, NAME, stats};
+use crate::guest::prestart::PrestartedInterpreter;
+use crate::guest::task::{PreparedTask, TaskRun};
+use crate::guest::{self, GuestClient, Lifecycle, sandbox_environment};
+use crate::program::FoundRuntime;
 
 /// Time allowed for the stream to close after its container is removed.
-const MOURNING: Duration = Duration::from_secs(5);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A container in use.
 #[derive(Debug)]
 pub(super) struct DockerLiving {
-    inside: Inside,
-    kept: Arc<Kept>,
-    shared: Arc<Shared>,
+    guest_client: GuestClient,
+    lifecycle: Arc<ContainerLifecycle>,
+    shared: Arc<DockerShared>,
     plan: Plan,
     /// The search path inside the container.
     path: String,
@@ -48,32 +49,32 @@ pub(super) struct DockerLiving {
     image: DockerImage,
     /// Whether it is for a single task; the shape of the container for the next task; the interpreter
     /// pre-started here.
-    fresh: bool,
-    next: Option<Shape>,
-    ahead: Mutex<Option<Ahead>>,
+    single_task: bool,
+    next_spec: Option<ContainerSpec>,
+    prestarted: Mutex<Option<PrestartedInterpreter>>,
     /// The usage when it was paused. It does not change until resumed, and a paused guest cannot be asked.
-    at_rest: Mutex<Option<Stats>>,
+    paused_stats: Mutex<Option<SandboxStats>>,
 }
 
 /// The container, until it is killed or closed.
 #[derive(Debug)]
-struct Kept {
+struct ContainerLifecycle {
     daemon: Arc<Daemon>,
     id: String,
-    made: Mutex<Option<Made>>,
+    owned: Mutex<Option<OwnedContainer>>,
 }
 
-impl Keeper for Kept {
+impl Lifecycle for ContainerLifecycle {
     fn kill(&self) {
-        drop(self.made.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.owned.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    fn fate(&self) -> BoxFuture<'_, String> {
+    fn exit_cause(&self) -> BoxFuture<'_, String> {
         Box::pin(async {
-            if self.made.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+            if self.owned.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
                 return "the sandbox was closed".to_owned();
             }
-            self.daemon.fate(&self.id).await.to_string()
+            self.daemon.exit_cause(&self.id).await.to_string()
         })
     }
 }
@@ -81,33 +82,40 @@ impl Keeper for Kept {
 impl DockerLiving {
     /// Creates one for a single task.
     pub(super) fn for_task(
-        shared: &Arc<Shared>,
+        shared: &Arc<DockerShared>,
         plan: Plan,
         container: Container,
         warm: Warmth,
-        next: Option<Shape>,
+        next: Option<ContainerSpec>,
     ) -> Self {
-        Self { next, ..Self::new(shared, plan, container, warm, true) }
+        Self { next_spec: next, ..Self::new(shared, plan, container, warm, true) }
     }
 
     /// Creates one that stays until it is closed.
-    pub(super) fn to_stay(shared: &Arc<Shared>, plan: Plan, container: Container) -> Self {
+    pub(super) fn long_lived(shared: &Arc<DockerShared>, plan: Plan, container: Container) -> Self {
         Self::new(shared, plan, container, Warmth::Cold, false)
     }
 
-    fn new(shared: &Arc<Shared>, mut plan: Plan, container: Container, warm: Warmth, fresh: bool) -> Self {
-        let Container { guest, image, isolation, kernel, egress, ahead, made } = container;
+    fn new(
+        shared: &Arc<DockerShared>,
+        mut plan: Plan,
+        container: Container,
+        warm: Warmth,
+        fresh: bool,
+    ) -> Self {
+        let Container { guest, image, isolation, kernel, egress, prestarted: ahead, owned: made } = container;
         let daemon = Arc::clone(&shared.daemon);
-        let kept = Arc::new(Kept { daemon, id: made.id.clone(), made: Mutex::new(Some(made)) });
+        let kept =
+            Arc::new(ContainerLifecycle { daemon, id: made.id.clone(), owned: Mutex::new(Some(made)) });
         let path = search_path(&plan, image.variables.path.as_deref());
         // Variables set by the image have the lowest precedence.
         let mut set = image.variables.env.clone();
         set.append(&mut plan.env);
         plan.env = set;
-        let env = if fresh { BTreeMap::new() } else { environment(&path, &plan) };
+        let env = if fresh { BTreeMap::new() } else { sandbox_environment(&path, &plan) };
         Self {
-            inside: Inside::new(guest, Arc::clone(&kept) as Arc<dyn Keeper>, env),
-            kept,
+            guest_client: GuestClient::new(guest, Arc::clone(&kept) as Arc<dyn Lifecycle>, env),
+            lifecycle: kept,
             shared: Arc::clone(shared),
             plan,
             path,
@@ -116,81 +124,85 @@ impl DockerLiving {
             kernel,
             warm,
             image,
-            fresh,
-            next: None,
-            ahead: Mutex::new(ahead),
-            at_rest: Mutex::new(None),
+            single_task: fresh,
+            next_spec: None,
+            prestarted: Mutex::new(ahead),
+            paused_stats: Mutex::new(None),
         }
     }
 
     /// Returns the runtime for the task's language.
-    async fn runtime(&self, task: &Task) -> Result<Option<Found>, ProviderError> {
+    async fn runtime(&self, task: &Task) -> Result<Option<FoundRuntime>, ProviderError> {
         let Program::Code { language, .. } = &task.program else { return Ok(None) };
         let name = self.plan.image.identity();
-        self.shared.runtimes.find(&self.inside.guest, &self.image, language, &name).await.map(Some)
+        self.shared.runtimes.find(&self.guest_client.guest, &self.image, language, &name).await.map(Some)
     }
 
     /// Takes the interpreter pre-started for this task, if any, and refills the pool for the next task like
     /// it.
-    async fn ahead_for(&self, ready: &Ready<'_>) -> Option<Ahead> {
-        let order = ready.ahead();
-        let waiting = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let fits = waiting.as_ref().is_some_and(|ahead| ahead.is_for(order.as_ref()));
-        if let Some(shape) = &self.next {
+    async fn take_prestarted(&self, ready: &PreparedTask<'_>) -> Option<PrestartedInterpreter> {
+        let order = ready.prestart_spec();
+        let waiting = self.prestarted.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fits = waiting.as_ref().is_some_and(|ahead| ahead.matches(order.as_ref()));
+        if let Some(shape) = &self.next_spec {
             self.shared.pool.refill(shape.clone(), self.image.clone(), order);
         }
         match waiting {
             Some(ahead) if !fits => {
-                ahead.end(&self.inside.guest).await;
+                ahead.kill(&self.guest_client.guest).await;
                 None
             }
             waiting => waiting,
         }
     }
 
-    async fn take_stats(&self) -> Result<Stats, LivingError> {
-        let at_rest = *self.at_rest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stats) = at_rest.filter(|_| !self.inside.guest.is_gone()) {
+    async fn read_stats(&self) -> Result<SandboxStats, SandboxError> {
+        let at_rest = *self.paused_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stats) = at_rest.filter(|_| !self.guest_client.guest.is_gone()) {
             return Ok(stats);
         }
-        let stats = count::stats(&self.inside.guest, self.plan.playground.is_some()).await;
-        if self.inside.guest.is_gone() {
-            return Err(LivingError::Gone(self.kept.fate().await));
+        let stats = stats::stats(&self.guest_client.guest, self.plan.host_workspace.is_some()).await;
+        if self.guest_client.guest.is_gone() {
+            return Err(SandboxError::Gone(self.lifecycle.exit_cause().await));
         }
         Ok(stats)
     }
 
-    async fn set_paused(&self, paused: bool) -> Result<(), LivingError> {
-        if paused == self.inside.is_paused() {
+    async fn set_paused(&self, paused: bool) -> Result<(), SandboxError> {
+        if paused == self.guest_client.is_paused() {
             return Ok(());
         }
-        let stats = self.take_stats().await?;
-        let client = &self.shared.daemon.connected().await?.client;
+        let stats = self.read_stats().await?;
+        let client = &self.shared.daemon.connection().await?.client;
         if paused {
             // From here on, calls that a paused guest would not answer fail at once.
-            self.inside.set_paused(true);
+            self.guest_client.set_paused(true);
         }
         let done = match paused {
-            true => client.pause_container(&self.kept.id).await,
-            false => client.unpause_container(&self.kept.id).await,
+            true => client.pause_container(&self.lifecycle.id).await,
+            false => client.unpause_container(&self.lifecycle.id).await,
         };
         if paused == done.is_err() {
-            self.inside.set_paused(false);
+            self.guest_client.set_paused(false);
         }
         let explain = |error| self.shared.daemon.explain("pause or resume the container", &error);
         done.map_err(explain)?;
-        *self.at_rest.lock().unwrap_or_else(PoisonError::into_inner) = paused.then_some(stats);
+        *self.paused_stats.lock().unwrap_or_else(PoisonError::into_inner) = paused.then_some(stats);
         Ok(())
     }
 
     /// Returns the outcome of a task whose container ended. In a single-task container, hitting a limit is
     /// the task's own ending.
-    async fn ended_under(&self, why: String, started: Instant) -> Result<Outcome, LivingError> {
-        if !self.fresh {
-            return Err(LivingError::Gone(why));
+    async fn outcome_of_ended_container(
+        &self,
+        why: String,
+        started: Instant,
+    ) -> Result<Outcome, SandboxError> {
+        if !self.single_task {
+            return Err(SandboxError::Gone(why));
         }
-        let Some(limit) = self.kept.daemon.fate(&self.kept.id).await.limit() else {
-            return Err(LivingError::Gone(why));
+        let Some(limit) = self.lifecycle.daemon.exit_cause(&self.lifecycle.id).await.limit() else {
+            return Err(SandboxError::Gone(why));
         };
         Ok(Outcome {
             ending: Ending::LimitHit(limit, None),
@@ -203,12 +215,12 @@ impl DockerLiving {
         })
     }
 
-    async fn end(&self) {
-        let made = self.kept.made.lock().unwrap_or_else(PoisonError::into_inner).take();
+    async fn remove_container(&self) {
+        let made = self.lifecycle.owned.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(removing) = made.and_then(|mut made| made.remove()) {
             let _removed = removing.await;
             // The stream closes with the container. If the daemon is gone, it has closed already.
-            let _gone = tokio::time::timeout(MOURNING, self.inside.guest.gone()).await;
+            let _gone = tokio::time::timeout(DISCONNECT_TIMEOUT, self.guest_client.guest.gone()).await;
         }
         if let Some(egress) = &self.egress {
             egress.close().await;
@@ -216,21 +228,21 @@ impl DockerLiving {
     }
 }
 
-impl Living for DockerLiving {
-    fn state(&self) -> State {
-        match (self.inside.guest.is_gone(), self.inside.is_paused()) {
-            (true, _) => State::Ended,
-            (false, true) => State::Paused,
-            (false, false) => State::Running,
+impl SandboxHandle for DockerLiving {
+    fn state(&self) -> SandboxPhase {
+        match (self.guest_client.guest.is_gone(), self.guest_client.is_paused()) {
+            (true, _) => SandboxPhase::Ended,
+            (false, true) => SandboxPhase::Paused,
+            (false, false) => SandboxPhase::Running,
         }
     }
 
     fn commands(&self) -> &dyn Commands {
-        &self.inside
+        &self.guest_client
     }
 
     fn files(&self) -> &dyn Files {
-        &self.inside
+        &self.guest_client
     }
 
     fn run<'a>(
@@ -239,25 +251,25 @@ impl Living for DockerLiving {
         limits: &'a Limits,
         sink: &'a mut dyn Sink,
         cancel: BoxFuture<'a, ()>,
-    ) -> Asked<'a, Outcome> {
+    ) -> SandboxFuture<'a, Outcome> {
         Box::pin(async move {
             let (mark, started) = (self.egress.as_ref().map(Egress::mark), Instant::now());
-            let errand = Errand {
+            let errand = TaskRun {
                 task,
                 limits,
                 plan: &self.plan,
-                found: self.runtime(task).await?,
+                runtime: self.runtime(task).await?,
                 path: &self.path,
-                fresh: self.fresh && self.plan.playground.is_none(),
-                alone: self.fresh,
-                artifacts: &self.shared.artifacts.0,
-                commands: &self.inside,
-                notes: None,
+                single_task: self.single_task && self.plan.host_workspace.is_none(),
+                exclusive: self.single_task,
+                artifact_rules: &self.shared.artifacts.0,
+                commands: &self.guest_client,
+                denials: None,
             };
-            let ready = errand.ready();
-            let ahead = self.ahead_for(&ready).await;
+            let ready = errand.prepare();
+            let ahead = self.take_prestarted(&ready).await;
             let mut outcome = match ready.run(self, ahead, sink, cancel).await {
-                Err(LivingError::Gone(why)) => self.ended_under(why, started).await?,
+                Err(SandboxError::Gone(why)) => self.outcome_of_ended_container(why, started).await?,
                 outcome => outcome?,
             };
             if let Some((egress, mark)) = self.egress.as_ref().zip(mark) {
@@ -267,37 +279,42 @@ impl Living for DockerLiving {
         })
     }
 
-    fn open_port(&self, port: u16) -> Asked<'_, ByteStream> {
+    fn open_port(&self, port: u16) -> SandboxFuture<'_, ByteStream> {
         Box::pin(async move {
-            let stream = self.inside.told(self.inside.awake()?.open_port(port).await).await?;
+            let stream = self
+                .guest_client
+                .convert_result(self.guest_client.running_guest()?.open_port(port).await)
+                .await?;
             Ok(Box::pin(stream) as ByteStream)
         })
     }
 
-    fn pause(&self) -> Asked<'_, ()> {
+    fn pause(&self) -> SandboxFuture<'_, ()> {
         Box::pin(self.set_paused(true))
     }
 
-    fn resume(&self) -> Asked<'_, ()> {
+    fn resume(&self) -> SandboxFuture<'_, ()> {
         Box::pin(self.set_paused(false))
     }
 
-    fn halt(&self, why: String) -> Asked<'_, ()> {
+    fn halt(&self, why: String) -> SandboxFuture<'_, ()> {
         // First stop new commands from starting. One that has just started is found when the caller repeats
         // this.
-        self.inside.set_halted(Some(why));
-        Box::pin(async { self.inside.told(self.inside.awake()?.end_all().await).await })
+        self.guest_client.set_halted(Some(why));
+        Box::pin(async {
+            self.guest_client.convert_result(self.guest_client.running_guest()?.end_all().await).await
+        })
     }
 
     fn release(&self) {
-        self.inside.set_halted(None);
+        self.guest_client.set_halted(None);
     }
 
-    fn halted(&self) -> Option<String> {
-        self.inside.halted()
+    fn halt_reason(&self) -> Option<String> {
+        self.guest_client.halted()
     }
 
-    fn receipt(&self) -> Asked<'_, Receipt> {
+    fn receipt(&self) -> SandboxFuture<'_, Receipt> {
         let receipt = Receipt {
             provider: NAME,
             kernel: self.kernel,
@@ -309,38 +326,39 @@ impl Living for DockerLiving {
         Box::pin(std::future::ready(Ok(receipt)))
     }
 
-    fn stats(&self) -> Asked<'_, Stats> {
-        Box::pin(self.take_stats())
+    fn stats(&self) -> SandboxFuture<'_, SandboxStats> {
+        Box::pin(self.read_stats())
     }
 
-    fn kept_from(&self) -> Asked<'_, Vec<Finding>> {
+    fn denial_findings(&self) -> SandboxFuture<'_, Vec<Finding>> {
         Box::pin(async {
-            let Stats { forks_refused, memory_kills, disk_full, .. } = self.take_stats().await?;
-            let kept = explain::Kept { forks_refused, memory_kills, disk_full, ..explain::Kept::default() };
-            let mut findings = explain::findings(&kept, Ending::Exited(0), &self.plan.limits);
+            let SandboxStats { forks_refused, memory_kills, disk_full, .. } = self.read_stats().await?;
+            let kept =
+                explain::Denials { forks_refused, memory_kills, disk_full, ..explain::Denials::default() };
+            let mut findings = explain::denial_findings(&kept, Ending::Exited(0), &self.plan.limits);
             findings.extend(self.egress.iter().flat_map(Egress::findings));
             Ok(findings)
         })
     }
 
-    fn network(&self) -> Option<NetworkUse> {
-        self.egress.as_ref().map(inside::network_use)
+    fn network_stats(&self) -> Option<NetworkStats> {
+        self.egress.as_ref().map(guest::network_use)
     }
 
-    fn set_hosts(&self, rules: HostRules) -> Result<(), LivingError> {
-        let egress = self.egress.as_ref().ok_or_else(LivingError::no_gate)?;
+    fn set_hosts(&self, rules: HostRules) -> Result<(), SandboxError> {
+        let egress = self.egress.as_ref().ok_or_else(SandboxError::hosts_not_changeable)?;
         egress.set_rules(rules);
         Ok(())
     }
 
     fn ended(&self) -> BoxFuture<'_, String> {
         Box::pin(async {
-            self.inside.guest.gone().await;
-            self.kept.fate().await
+            self.guest_client.guest.gone().await;
+            self.lifecycle.exit_cause().await
         })
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.end())
+        Box::pin(self.remove_container())
     }
 }

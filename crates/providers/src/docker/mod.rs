@@ -9,46 +9,48 @@
 //! When this process ends for any reason, its attach connections close, so its containers end and Docker
 //! removes them.
 
+mod attach_stream;
 mod builder;
 mod container;
-mod count;
+mod container_spec;
 mod daemon;
 mod dev;
-mod fate;
-mod gate;
+mod egress;
+mod exit_cause;
+mod guest_bundle;
 mod image;
-mod kit;
-mod line;
 mod living;
-mod owner;
 mod pool;
-mod profile;
+mod process_identity;
 mod receipt;
 mod runtimes;
-mod shape;
-mod users;
+mod seccomp_profile;
+mod stats;
+mod user_ids;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_engine::fleet::Strength;
 use belljar_engine::language::Language;
 use belljar_engine::layer::Layer;
-use belljar_engine::living::{Failure, FailureKind, Living, LivingCapabilities, LivingError};
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{Image, Plan, Program, Task};
 use belljar_engine::provider::{
-    Blind, BoxFuture, Capabilities, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox,
-    Sink,
+    BoxFuture, Capabilities, DiscardSink, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError,
+    Sandbox, Sink,
+};
+use belljar_engine::provider_set::IsolationStrength;
+use belljar_engine::sandbox_handle::{
+    Failure, FailureKind, SandboxCapabilities, SandboxError, SandboxHandle,
 };
 
-use crate::native::{self, run::Artifacts};
+use crate::native::{self, run::ArtifactLimits};
 use container::Container;
+use container_spec::ContainerSpec;
 use daemon::Daemon;
 use living::DockerLiving;
-use pool::Pool;
-use runtimes::Runtimes;
-use shape::Shape;
+use pool::ContainerPool;
+use runtimes::ImageRuntimes;
 
 pub use crate::settings::DockerSettings as Settings;
 pub use builder::ImageBuilder;
@@ -66,15 +68,15 @@ fn kernel(settings: &Settings) -> Kernel {
 
 /// The Docker provider.
 #[derive(Debug)]
-pub struct Docker(Arc<Shared>);
+pub struct Docker(Arc<DockerShared>);
 
 /// State shared by all sandboxes of the provider.
 #[derive(Debug)]
-struct Shared {
+struct DockerShared {
     daemon: Arc<Daemon>,
-    pool: Arc<Pool>,
-    runtimes: Runtimes,
-    artifacts: Artifacts,
+    pool: Arc<ContainerPool>,
+    runtimes: ImageRuntimes,
+    artifacts: ArtifactLimits,
 }
 
 impl Docker {
@@ -82,12 +84,12 @@ impl Docker {
     /// is back.
     pub fn new(settings: Settings) -> Self {
         let daemon = Arc::new(Daemon::new(settings));
-        let pool = Pool::new(&daemon);
-        Self(Arc::new(Shared {
+        let pool = ContainerPool::new(&daemon);
+        Self(Arc::new(DockerShared {
             daemon,
             pool,
-            runtimes: Runtimes::default(),
-            artifacts: Artifacts::default(),
+            runtimes: ImageRuntimes::default(),
+            artifacts: ArtifactLimits::default(),
         }))
     }
 }
@@ -121,45 +123,57 @@ impl Provider for Docker {
         // in gVisor. Installers need this egress.
         let single_hosts = kernel != Kernel::Gvisor;
         Capabilities {
-            strength: Some(Strength::new(kernel, lacks.len())),
+            strength: Some(IsolationStrength::new(kernel, lacks.len())),
             missing: lacks,
             host_paths: true,
             package_layers: single_hosts,
             remote: false,
             single_hosts,
-            images: ImageChoice::Named { usual: settings.image.clone(), others: settings.images.clone() },
-            living: Some(LivingCapabilities { cannot_pause: None }),
+            images: ImageChoice::Named {
+                default_image: settings.image.clone(),
+                allowed: settings.images.clone(),
+            },
+            sandboxes: Some(SandboxCapabilities { cannot_pause: None }),
         }
     }
 
-    fn runtime<'a>(&'a self, language: &'static Language, image: &'a Image) -> BoxFuture<'a, Option<String>> {
+    fn runtime_identity<'a>(
+        &'a self,
+        language: &'static Language,
+        image: &'a Image,
+    ) -> BoxFuture<'a, Option<String>> {
         Box::pin(async move {
             let (Image::Named(name), daemon) = (image, &self.0.daemon) else { return None };
-            let image = daemon.image(daemon.connected().await.ok()?, name, &mut Blind).await.ok()?;
+            let image = daemon.image(daemon.connection().await.ok()?, name, &mut DiscardSink).await.ok()?;
             Some(format!("docker {} {}", image.id, language.name))
         })
     }
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
         Box::pin(async move {
-            let (shape, plan) = (Shape::of(plan)?, with_gate(plan));
+            let (shape, plan) = (ContainerSpec::from_plan(plan)?, with_proxy_environment(plan));
             let sandbox = DockerSandbox { shared: Arc::clone(&self.0), plan, shape };
             Ok(Box::new(sandbox) as Box<dyn Sandbox>)
         })
     }
 
-    fn open_living<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Living>, ProviderError>> {
+    fn open_sandbox<'a>(
+        &'a self,
+        plan: &'a Plan,
+    ) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         Box::pin(async move {
-            let container = self.0.fresh(&Shape::of(plan)?, &mut Blind).await?;
-            Ok(Box::new(DockerLiving::to_stay(&self.0, with_gate(plan), container)) as Box<dyn Living>)
+            let container =
+                self.0.create_container(&ContainerSpec::from_plan(plan)?, &mut DiscardSink).await?;
+            Ok(Box::new(DockerLiving::long_lived(&self.0, with_proxy_environment(plan), container))
+                as Box<dyn SandboxHandle>)
         })
     }
 
     /// Checks that the daemon answers and that the image exists.
-    fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+    fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(async {
-            let connected = self.0.daemon.connected().await?;
-            self.0.daemon.image(connected, &self.0.daemon.settings.image, &mut Blind).await.map(drop)
+            let connected = self.0.daemon.connection().await?;
+            self.0.daemon.image(connected, &self.0.daemon.settings.image, &mut DiscardSink).await.map(drop)
         })
     }
 
@@ -169,16 +183,16 @@ impl Provider for Docker {
 
     fn shut_down(&self) -> BoxFuture<'_, ()> {
         self.0.pool.close();
-        Box::pin(self.0.daemon.farewell())
+        Box::pin(self.0.daemon.wait_for_removals())
     }
 }
 
 /// A sandbox that runs each task in a new container, one after another.
 #[derive(Debug)]
 struct DockerSandbox {
-    shared: Arc<Shared>,
+    shared: Arc<DockerShared>,
     plan: Plan,
-    shape: Shape,
+    shape: ContainerSpec,
 }
 
 impl Sandbox for DockerSandbox {
@@ -188,12 +202,12 @@ impl Sandbox for DockerSandbox {
         sink: &'a mut dyn Sink,
         cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        Box::pin(self.run_in_one(task, sink, cancel))
+        Box::pin(self.run_in_container(task, sink, cancel))
     }
 }
 
 impl DockerSandbox {
-    async fn run_in_one(
+    async fn run_in_container(
         &self,
         task: &Task,
         sink: &mut dyn Sink,
@@ -201,30 +215,34 @@ impl DockerSandbox {
     ) -> Result<Outcome, ProviderError> {
         let started = Instant::now();
         let shared = &self.shared;
-        let (container, warm) = match shared.pool.take(&self.shape, language(task)) {
+        let (container, warm) = match shared.pool.take_idle(&self.shape, language(task)) {
             Some(container) => (container, Warmth::Pool),
             None => {
                 let made = tokio::select! {
                     biased;
-                    () = &mut cancel => return Ok(cancelled(started.elapsed())),
-                    made = shared.fresh(&self.shape, sink) => made?,
+                    () = &mut cancel => return Ok(canceled_outcome(started.elapsed())),
+                    made = shared.create_container(&self.shape, sink) => made?,
                 };
                 (made, Warmth::Cold)
             }
         };
-        let next = self.shape.can_wait().then(|| self.shape.clone());
+        let next = self.shape.can_be_pooled().then(|| self.shape.clone());
         let living = DockerLiving::for_task(shared, self.plan.clone(), container, warm, next);
         let outcome = living.run(task, &self.plan.limits, sink, cancel).await;
-        let outcome = outcome.map_err(|error| refusal(error, task))?;
+        let outcome = outcome.map_err(|error| to_provider_error(error, task))?;
         Ok(Outcome { duration: started.elapsed(), ..outcome })
     }
 }
 
-impl Shared {
+impl DockerShared {
     /// Creates a container that was never used.
-    async fn fresh(&self, shape: &Shape, sink: &mut dyn Sink) -> Result<Container, ProviderError> {
-        let image = self.daemon.image(self.daemon.connected().await?, &shape.image, sink).await?;
-        Container::make(&self.daemon, shape, image).await
+    async fn create_container(
+        &self,
+        shape: &ContainerSpec,
+        sink: &mut dyn Sink,
+    ) -> Result<Container, ProviderError> {
+        let image = self.daemon.image(self.daemon.connection().await?, &shape.image, sink).await?;
+        Container::create(&self.daemon, shape, image).await
     }
 }
 
@@ -236,16 +254,16 @@ fn language(task: &Task) -> Option<&'static str> {
 }
 
 /// Returns the plan with the egress environment variables added.
-fn with_gate(plan: &Plan) -> Plan {
+fn with_proxy_environment(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
-    let mut env = native::gate::environment(&plan.network);
+    let mut env = native::egress::proxy_environment(&plan.network);
     env.append(&mut plan.env);
     plan.env = env;
     plan
 }
 
 /// Returns the outcome of a run canceled before its container existed.
-fn cancelled(duration: Duration) -> Outcome {
+fn canceled_outcome(duration: Duration) -> Outcome {
     Outcome {
         ending: Ending::Cancelled,
         duration,
@@ -265,17 +283,17 @@ fn cancelled(duration: Duration) -> Outcome {
 }
 
 /// Converts an error of a sandbox to one of a one-shot run.
-fn refusal(error: LivingError, task: &Task) -> ProviderError {
+fn to_provider_error(error: SandboxError, task: &Task) -> ProviderError {
     match error {
-        LivingError::Provider(error) => error,
-        LivingError::Failed(failure) => refused(failure, task),
-        LivingError::Gone(message) => ProviderError::Lost { message },
+        SandboxError::Provider(error) => error,
+        SandboxError::Failed(failure) => failure_to_provider_error(failure, task),
+        SandboxError::Gone(message) => ProviderError::Lost { message },
         other => ProviderError::Lost { message: other.to_string() },
     }
 }
 
 /// Converts a failure. A missing program or folder is an error in the request, and retrying would not help.
-fn refused(failure: Failure, task: &Task) -> ProviderError {
+fn failure_to_provider_error(failure: Failure, task: &Task) -> ProviderError {
     let Failure { kind, subject, message } = failure;
     let errno = match kind {
         FailureKind::NotFound => "ENOENT",

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use belljar_engine::provider::PoolMetrics;
 
 use super::container::Container;
+use super::container_spec::ContainerSpec;
 use super::daemon::Daemon;
 use super::image::DockerImage;
-use super::shape::Shape;
-use crate::inside::ahead::{Ahead, Order};
+use crate::guest::prestart::{PrestartSpec, PrestartedInterpreter};
 
 /// Containers started concurrently. Starting one keeps a core busy.
-const MAKING: usize = 2;
+const MAX_CONCURRENT_STARTS: usize = 2;
 
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct ContainerPool {
     daemon: Arc<Daemon>,
     state: Mutex<State>,
 }
@@ -25,8 +25,8 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     /// Oldest first.
-    waiting: VecDeque<(Shape, Container)>,
-    making: usize,
+    idle: VecDeque<(ContainerSpec, Container)>,
+    starting: usize,
     hits: u64,
     misses: u64,
     last_refill: Duration,
@@ -34,24 +34,24 @@ struct State {
     closed: bool,
 }
 
-impl Pool {
+impl ContainerPool {
     pub(super) fn new(daemon: &Arc<Daemon>) -> Arc<Self> {
         Arc::new(Self { daemon: Arc::clone(daemon), state: Mutex::default() })
     }
 
     /// Takes an idle container of this shape, preferring one with this language's interpreter, then one with
     /// none.
-    pub(super) fn take(&self, shape: &Shape, language: Option<&str>) -> Option<Container> {
+    pub(super) fn take_idle(&self, shape: &ContainerSpec, language: Option<&str>) -> Option<Container> {
         let mut state = self.state();
         // The daemon may have restarted meanwhile.
-        state.waiting.retain(|(_, container)| !container.guest.is_gone());
-        let waiting = state.waiting.iter().enumerate().filter(|(_, (waits_for, _))| waits_for == shape);
+        state.idle.retain(|(_, container)| !container.guest.is_gone());
+        let waiting = state.idle.iter().enumerate().filter(|(_, (waits_for, _))| waits_for == shape);
         let found = waiting.min_by_key(|(_, (_, container))| {
-            let ready = container.ahead.as_ref().map(|ahead| ahead.language);
+            let ready = container.prestarted.as_ref().map(|ahead| ahead.language);
             (ready != language, ready.is_some())
         });
         let found = found.map(|(at, _)| at);
-        let taken = found.and_then(|at| state.waiting.remove(at));
+        let taken = found.and_then(|at| state.idle.remove(at));
         match &taken {
             Some(_) => state.hits += 1,
             None => state.misses += 1,
@@ -60,42 +60,48 @@ impl Pool {
     }
 
     /// Starts another container of this shape. When the pool is full, the oldest is evicted.
-    pub(super) fn refill(self: &Arc<Self>, shape: Shape, image: DockerImage, order: Option<Order>) {
+    pub(super) fn refill(
+        self: &Arc<Self>,
+        shape: ContainerSpec,
+        image: DockerImage,
+        order: Option<PrestartSpec>,
+    ) {
         {
             let mut state = self.state();
-            if state.closed || state.making >= MAKING.min(self.daemon.settings.pool) {
+            if state.closed || state.starting >= MAX_CONCURRENT_STARTS.min(self.daemon.settings.pool) {
                 return;
             }
-            state.making += 1;
+            state.starting += 1;
         }
         let pool = Arc::clone(self);
         tokio::spawn(async move {
             let started = Instant::now();
-            let mut made = Container::make(&pool.daemon, &shape, image).await;
+            let mut made = Container::create(&pool.daemon, &shape, image).await;
             if let (Ok(container), Some(order)) = (&mut made, order) {
-                container.ahead = Ahead::start(&container.guest, order).await;
+                container.prestarted = PrestartedInterpreter::start(&container.guest, order).await;
             }
             // Dropped after the lock is released: removing a container takes time.
-            let _surplus = pool.put(shape, made.map_err(|error| error.to_string()), started.elapsed());
+            let _surplus =
+                pool.add_started(shape, made.map_err(|error| error.to_string()), started.elapsed());
         });
     }
 
-    fn put(
+    fn add_started(
         &self,
-        shape: Shape,
+        shape: ContainerSpec,
         made: Result<Container, String>,
         took: Duration,
-    ) -> Option<(Shape, Container)> {
+    ) -> Option<(ContainerSpec, Container)> {
         let mut state = self.state();
-        state.making = state.making.saturating_sub(1);
+        state.starting = state.starting.saturating_sub(1);
         state.obstacle = made.as_ref().err().cloned();
         let container = made.ok()?;
         if state.closed {
             return Some((shape, container));
         }
         state.last_refill = took;
-        state.waiting.push_back((shape, container));
-        (state.waiting.len() > self.daemon.settings.pool).then(|| state.waiting.pop_front()).flatten()
+        state.idle.push_back((shape, container));
+        (state.idle.len() > self.daemon.settings.pool).then(|| state.idle.pop_front()).flatten()
     }
 
     /// Removes all idle containers and accepts no more.
@@ -103,17 +109,17 @@ impl Pool {
         let waiting = {
             let mut state = self.state();
             state.closed = true;
-            std::mem::take(&mut state.waiting)
+            std::mem::take(&mut state.idle)
         };
         drop(waiting);
     }
 
     pub(super) fn metrics(&self) -> Vec<PoolMetrics> {
         let state = self.state();
-        let mut tenants: Vec<&str> = state.waiting.iter().map(|(shape, _)| shape.tenant.as_str()).collect();
+        let mut tenants: Vec<&str> = state.idle.iter().map(|(shape, _)| shape.tenant.as_str()).collect();
         tenants.sort_unstable();
         tenants.dedup();
-        let count = |tenant: &str| state.waiting.iter().filter(|(shape, _)| shape.tenant == tenant).count();
+        let count = |tenant: &str| state.idle.iter().filter(|(shape, _)| shape.tenant == tenant).count();
         let pool = |tenant: &str| PoolMetrics {
             name: format!("docker {}", self.daemon.settings.image),
             tenant: tenant.to_owned(),

@@ -9,7 +9,7 @@ use bollard::models::{ContainerInspectResponse, HostConfig, HostConfigCgroupnsMo
 use super::dev;
 
 /// Returns the layers of a container in order, including user namespaces if the daemon remaps user ids.
-pub(super) fn layers(made: &ContainerInspectResponse, daemon_maps_users: bool) -> Vec<Layer> {
+pub(super) fn reported_layers(made: &ContainerInspectResponse, daemon_maps_users: bool) -> Vec<Layer> {
     let (Some(host), Some(config)) = (&made.host_config, &made.config) else { return Vec::new() };
     let is_own =
         |mode: &Option<String>| mode.as_deref().is_none_or(|mode| mode.is_empty() || mode == "private");
@@ -24,7 +24,7 @@ pub(super) fn layers(made: &ContainerInspectResponse, daemon_maps_users: bool) -
         Layer::CgroupNs => host.cgroupns_mode == Some(HostConfigCgroupnsModeEnum::PRIVATE),
         Layer::ReadOnlyRoot => host.readonly_rootfs == Some(true),
         Layer::DiskQuota => has_disk_quota(made, host),
-        Layer::SeparateUid => user.parse().is_ok_and(|user: Ids| user.is_separate()),
+        Layer::SeparateUid => user.parse().is_ok_and(|user: UserAndGroup| user.is_separate()),
         Layer::NoCapabilities => has_no_capabilities(host),
         Layer::NoNewPrivs => has_option(host, |option| option.starts_with("no-new-privileges")),
         Layer::Rlimits => host.ulimits.as_ref().is_some_and(|limits| !limits.is_empty()),
@@ -41,44 +41,44 @@ pub(super) fn layers(made: &ContainerInspectResponse, daemon_maps_users: bool) -
 }
 
 /// Layers that cgroups enforce.
-const GROUP: [Layer; 3] = [Layer::CgroupMemory, Layer::CgroupCpu, Layer::CgroupPids];
+const CGROUP_LAYERS: [Layer; 3] = [Layer::CgroupMemory, Layer::CgroupCpu, Layer::CgroupPids];
 /// All capability sets of a process.
-const CAPABILITIES: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+const CAPABILITY_SETS: [&str; 5] = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
 /// The guest's confinement as the kernel reports it, read before any tenant code runs.
-pub(super) struct Seen {
+pub(super) struct GuestStatus {
     /// `/proc/self/status` of the guest.
     pub(super) status: String,
     /// Whether the tmpfs mounts limit the number of files.
-    pub(super) counts_files: bool,
+    pub(super) limits_file_count: bool,
 }
 
 /// Returns the layers that Docker reports, minus those that the kernel does not confirm.
-pub(super) fn enforced(
+pub(super) fn enforced_layers(
     made: &ContainerInspectResponse,
     daemon_maps_users: bool,
     kernel: Kernel,
-    seen: &Seen,
+    seen: &GuestStatus,
 ) -> Vec<Layer> {
     let status = seen.status.as_str();
-    let mut layers = layers(made, daemon_maps_users);
+    let mut layers = reported_layers(made, daemon_maps_users);
     // gVisor may be configured to ignore cgroups, which Docker does not notice: the cgroup layers count only
     // if the container's process is in a cgroup of its own.
-    if kernel == Kernel::Gvisor && !is_in_own_group(made) {
-        layers.retain(|layer| !GROUP.contains(layer));
+    if kernel == Kernel::Gvisor && !is_in_own_cgroup(made) {
+        layers.retain(|layer| !CGROUP_LAYERS.contains(layer));
     }
     layers.retain(|layer| match layer {
         Layer::Seccomp => field(status, "Seccomp") == Some("2"),
-        Layer::NoCapabilities => CAPABILITIES.iter().all(|set| is_zero(field(status, set))),
+        Layer::NoCapabilities => CAPABILITY_SETS.iter().all(|set| is_zero(field(status, set))),
         // gVisor does not report it, and supports nothing that would grant privileges.
         Layer::NoNewPrivs => kernel == Kernel::Gvisor || field(status, "NoNewPrivs") == Some("1"),
-        Layer::DiskQuota => seen.counts_files,
+        Layer::DiskQuota => seen.limits_file_count,
         _ => true,
     });
     layers
 }
 
-fn is_in_own_group(made: &ContainerInspectResponse) -> bool {
+fn is_in_own_cgroup(made: &ContainerInspectResponse) -> bool {
     let pid = made.state.as_ref().and_then(|state| state.pid).unwrap_or(0);
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     made.id.as_ref().is_some_and(|id| groups.contains(id.as_str()))
@@ -94,7 +94,7 @@ fn is_zero(set: Option<&str>) -> bool {
 }
 
 /// Fails if a layer of the floor or a required one is missing, whatever the daemon did with the request.
-pub(super) fn demand(
+pub(super) fn require_layers(
     layers: &[Layer],
     kernel: Kernel,
     network: &Network,
@@ -106,7 +106,7 @@ pub(super) fn demand(
         Layer::Seccomp => kernel == Kernel::Gvisor,
         _ => false,
     };
-    let floor = Layer::FLOOR.iter().filter(|layer| !given_up(layer));
+    let floor = Layer::MANDATORY.iter().filter(|layer| !given_up(layer));
     match floor.chain(require).find(|layer| !layers.contains(layer)) {
         None => Ok(()),
         Some(layer) => Err(ProviderError::Setup {
@@ -130,25 +130,25 @@ fn has_no_capabilities(host: &HostConfig) -> bool {
 /// devpts.
 fn has_disk_quota(made: &ContainerInspectResponse, host: &HostConfig) -> bool {
     let places = host.tmpfs.iter().flatten();
-    let mut places = places.filter(|(place, options)| (place.as_str(), options.as_str()) != dev::PLACE);
+    let mut places = places.filter(|(place, options)| (place.as_str(), options.as_str()) != dev::DEV_TMPFS);
     let sized = places.all(|(_, options)| options.contains("size=") && options.contains("nr_inodes="));
     // Docker creates the volumes that an image declares.
     let mounts = made.mounts.iter().flatten();
-    let mut mounts = mounts.filter(|mount| mount.destination.as_deref() != Some(dev::TERMINALS));
+    let mut mounts = mounts.filter(|mount| mount.destination.as_deref() != Some(dev::DEVPTS_PATH));
     let writable = mounts.any(|mount| mount.rw == Some(true));
     sized && host.tmpfs.as_ref().is_some_and(|places| !places.is_empty()) && !writable
 }
 
 /// A user id and group id in the syntax of `--user`.
-struct Ids(u32, u32);
+struct UserAndGroup(u32, u32);
 
-impl Ids {
+impl UserAndGroup {
     fn is_separate(&self) -> bool {
-        self.0 >= super::users::FIRST && self.0 == self.1
+        self.0 >= super::user_ids::FIRST_USER_ID && self.0 == self.1
     }
 }
 
-impl std::str::FromStr for Ids {
+impl std::str::FromStr for UserAndGroup {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -165,29 +165,34 @@ mod tests {
     use bollard::models::ContainerConfig;
 
     #[test]
-    fn what_docker_dropped_is_not_in_the_receipt() {
+    fn settings_dropped_by_docker_are_not_in_the_receipt() {
         let made = |host: HostConfig| ContainerInspectResponse {
             id: Some("x".to_owned()),
             config: Some(ContainerConfig { user: Some("0:0".to_owned()), ..ContainerConfig::default() }),
             host_config: Some(host),
             ..ContainerInspectResponse::default()
         };
-        let bare = layers(&made(HostConfig::default()), false);
+        let bare = reported_layers(&made(HostConfig::default()), false);
         assert_eq!(bare, [Layer::PidNs, Layer::MountNs, Layer::IpcNs, Layer::UtsNs]);
-        assert!(demand(&bare, Kernel::Host, &Network::None, &[]).unwrap_err().to_string().contains("net_ns"));
+        assert!(
+            require_layers(&bare, Kernel::Host, &Network::None, &[])
+                .unwrap_err()
+                .to_string()
+                .contains("net_ns")
+        );
         // Without swap accounting in the kernel, Docker drops the limit with a warning.
         let swap = HostConfig { memory: Some(1 << 20), memory_swap: Some(-1), ..HostConfig::default() };
-        assert!(!layers(&made(swap), false).contains(&Layer::CgroupMemory));
+        assert!(!reported_layers(&made(swap), false).contains(&Layer::CgroupMemory));
         let added = HostConfig {
             cap_drop: Some(vec!["ALL".to_owned()]),
             cap_add: Some(vec!["SYS_ADMIN".to_owned()]),
             ..HostConfig::default()
         };
-        assert!(!layers(&made(added), false).contains(&Layer::NoCapabilities));
+        assert!(!reported_layers(&made(added), false).contains(&Layer::NoCapabilities));
     }
 
     #[test]
-    fn what_the_kernel_does_not_know_of_is_not_in_the_receipt() {
+    fn layers_unknown_to_the_kernel_are_not_in_the_receipt() {
         let place = HashMap::from([("/tmp".to_owned(), "size=1,nr_inodes=1".to_owned())]);
         let asked = HostConfig {
             tmpfs: Some(place),
@@ -201,13 +206,16 @@ mod tests {
             host_config: Some(asked),
             ..ContainerInspectResponse::default()
         };
-        let seen = |status: &str, counts_files| Seen { status: status.to_owned(), counts_files };
+        let seen = |status: &str, counts_files| GuestStatus {
+            status: status.to_owned(),
+            limits_file_count: counts_files,
+        };
         for counts in [true, false] {
-            let layers = enforced(&made, false, Kernel::Gvisor, &seen("", counts));
+            let layers = enforced_layers(&made, false, Kernel::Gvisor, &seen("", counts));
             assert_eq!(layers.contains(&Layer::DiskQuota), counts);
         }
         let held = |kernel, status: &str| {
-            let layers = enforced(&made, false, kernel, &seen(status, true));
+            let layers = enforced_layers(&made, false, kernel, &seen(status, true));
             [Layer::NoCapabilities, Layer::NoNewPrivs, Layer::Seccomp].map(|layer| layers.contains(&layer))
         };
         let sets = "CapInh:\t0000\nCapPrm:\t0000\nCapEff:\t0000\nCapBnd:\t0000\nCapAmb:\t0000\n";
@@ -215,11 +223,11 @@ mod tests {
         assert_eq!(held(Kernel::Host, &format!("{sets}NoNewPrivs:\t0\nSeccomp:\t0\n")), [true, false, false]);
         assert_eq!(held(Kernel::Host, "CapBnd:\t0400\nNoNewPrivs:\t1\nSeccomp:\t2\n"), [false, true, true]);
         assert_eq!(held(Kernel::Gvisor, &format!("{sets}Seccomp:\t0\n")), [true, true, false]);
-        assert!(demand(Layer::FLOOR, Kernel::Host, &Network::None, &[]).is_ok());
+        assert!(require_layers(Layer::MANDATORY, Kernel::Host, &Network::None, &[]).is_ok());
         let without = |kernel| {
             let floor: Vec<_> =
-                Layer::FLOOR.iter().copied().filter(|layer| *layer != Layer::Seccomp).collect();
-            demand(&floor, kernel, &Network::None, &[])
+                Layer::MANDATORY.iter().copied().filter(|layer| *layer != Layer::Seccomp).collect();
+            require_layers(&floor, kernel, &Network::None, &[])
         };
         assert!(without(Kernel::Host).is_err() && without(Kernel::Gvisor).is_ok());
     }

@@ -4,52 +4,52 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use belljar_engine::language::{Language, Runtime};
-use belljar_engine::living::{Attach, FileKind, OutputEvent, StartCommand};
 use belljar_engine::packages::PackageLayer;
 use belljar_engine::plan::Plan;
 use belljar_engine::provider::ProviderError;
+use belljar_engine::sandbox_handle::{AttachOptions, FileKind, OutputEvent, StartCommand};
 use belljar_guest::Guest;
 
 use super::image::DockerImage;
-use crate::program::{Found, IMAGE_FOLDERS, image_folders, version};
+use crate::program::{FoundRuntime, IMAGE_FOLDERS, image_folders, parse_version};
 
 /// Cached pairs of image and language.
-const MAX_KNOWN: usize = 1_000;
+const MAX_CACHED: usize = 1_000;
 /// More than any program prints as its version.
-const MAX_VERSION: usize = 4 << 10;
-const KEPT: u32 = 64 << 10;
-const ASKING_MS: u64 = 10_000;
+const MAX_VERSION_BYTES: usize = 4 << 10;
+const KEEP_BYTES: u32 = 64 << 10;
+const VERSION_TIMEOUT_MS: u64 = 10_000;
 
 /// Returns the search path inside a container, given the image's own.
 pub(super) fn search_path(plan: &Plan, own: Option<&str>) -> String {
-    let packages = plan.package_layers.iter().filter_map(PackageLayer::programs);
+    let packages = plan.package_layers.iter().filter_map(PackageLayer::bin_folder);
     let own = own.map_or_else(|| IMAGE_FOLDERS.join(":"), str::to_owned);
     packages.chain([own]).collect::<Vec<_>>().join(":")
 }
 
 /// The cache of runtimes found in images.
 #[derive(Debug, Default)]
-pub(super) struct Runtimes(Mutex<HashMap<(String, &'static str), Option<Found>>>);
+pub(super) struct ImageRuntimes(Mutex<HashMap<(String, &'static str), Option<FoundRuntime>>>);
 
-impl Runtimes {
+impl ImageRuntimes {
     pub(super) async fn find(
         &self,
         guest: &Guest,
         image: &DockerImage,
         language: &'static Language,
         name: &str,
-    ) -> Result<Found, ProviderError> {
+    ) -> Result<FoundRuntime, ProviderError> {
         let key = (image.id.clone(), language.name);
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let found = match known {
             Some(found) => found,
             None => {
-                let found = look(guest, language, image.variables.path.as_deref()).await;
+                let found = find_runtime(guest, language, image.variables.path.as_deref()).await;
                 if guest.is_gone() {
                     return Err(ProviderError::Lost { message: "the container ended".to_owned() });
                 }
                 let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                if known.len() >= MAX_KNOWN {
+                if known.len() >= MAX_CACHED {
                     known.clear();
                 }
                 known.insert(key, found.clone());
@@ -64,13 +64,17 @@ impl Runtimes {
     }
 }
 
-async fn look(guest: &Guest, language: &'static Language, path: Option<&str>) -> Option<Found> {
+async fn find_runtime(
+    guest: &Guest,
+    language: &'static Language,
+    path: Option<&str>,
+) -> Option<FoundRuntime> {
     let folders = image_folders(path);
     for runtime in language.runtimes {
         for folder in &folders {
             let program = format!("{folder}/{}", runtime.program);
             if is_program(guest, &program).await && is_new_enough(guest, runtime, &program).await {
-                return Some(Found { runtime, program });
+                return Some(FoundRuntime { runtime, program });
             }
         }
     }
@@ -84,21 +88,21 @@ async fn is_program(guest: &Guest, path: &str) -> bool {
 
 async fn is_new_enough(guest: &Guest, runtime: &Runtime, program: &str) -> bool {
     let Some(wanted) = runtime.at_least else { return true };
-    let said = said(guest, vec![program.to_owned(), "--version".to_owned()]).await;
-    said.and_then(|text| version(&text)).is_some_and(|found| found >= wanted)
+    let said = read_output(guest, vec![program.to_owned(), "--version".to_owned()]).await;
+    said.and_then(|text| parse_version(&text)).is_some_and(|found| found >= wanted)
 }
 
 /// Runs a program and returns its output, if it exits in time.
-async fn said(guest: &Guest, words: Vec<String>) -> Option<String> {
+async fn read_output(guest: &Guest, words: Vec<String>) -> Option<String> {
     let mut command = StartCommand::program(words);
-    command.keep_bytes = KEPT;
-    command.timeout_ms = Some(ASKING_MS);
-    let (_, mut output) = guest.start_attached(command, Attach { from: 0, hold: true }).await.ok()?;
+    command.keep_bytes = KEEP_BYTES;
+    command.timeout_ms = Some(VERSION_TIMEOUT_MS);
+    let (_, mut output) = guest.start_attached(command, AttachOptions { from: 0, hold: true }).await.ok()?;
     let mut text = Vec::new();
     while let Ok(Some(event)) = output.next().await {
         if let OutputEvent::Bytes { bytes, .. } = event {
             text.extend_from_slice(&bytes);
-            text.truncate(MAX_VERSION);
+            text.truncate(MAX_VERSION_BYTES);
         }
     }
     String::from_utf8(text).ok()

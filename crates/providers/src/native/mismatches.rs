@@ -2,28 +2,28 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use belljar_engine::provider::Mismatch;
+use belljar_engine::provider::ConfinementMismatch;
 use belljar_jail::spec;
 
 /// How many are held. A pool with a mismatch pauses before it starts another interpreter, so a regular
 /// collector misses none. The metric counts all of them.
-const MOST: usize = 256;
+const MAX_MISMATCHES: usize = 256;
 
 /// Mismatches not yet collected, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Mismatches(Mutex<Vec<Mismatch>>);
+pub(super) struct Mismatches(Mutex<Vec<ConfinementMismatch>>);
 
 impl Mismatches {
-    pub(super) fn push(&self, mismatch: spec::Mismatch) {
-        let spec::Mismatch { pool, tenant, what } = mismatch;
+    pub(super) fn push(&self, mismatch: spec::WarmChildMismatch) {
+        let spec::WarmChildMismatch { pool, tenant, what } = mismatch;
         // Each statement leaves the list consistent, so a panic elsewhere does not corrupt it.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < MOST {
-            kept.push(Mismatch { pool, tenant, what });
+        if kept.len() < MAX_MISMATCHES {
+            kept.push(ConfinementMismatch { pool, tenant, what });
         }
     }
 
-    pub(super) fn take(&self) -> Vec<Mismatch> {
+    pub(super) fn take(&self) -> Vec<ConfinementMismatch> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -33,14 +33,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_taken_once_and_bounded() {
+    fn mismatches_are_taken_once_and_bounded() {
         let mismatches = Mismatches::default();
-        for number in 0..MOST + 10 {
+        for number in 0..MAX_MISMATCHES + 10 {
             let text = number.to_string();
-            mismatches.push(spec::Mismatch { pool: "python".to_owned(), tenant: "a".to_owned(), what: text });
+            mismatches.push(spec::WarmChildMismatch {
+                pool: "python".to_owned(),
+                tenant: "a".to_owned(),
+                what: text,
+            });
         }
         let taken = mismatches.take();
-        assert_eq!((taken.len(), taken[0].what.as_str()), (MOST, "0"));
+        assert_eq!((taken.len(), taken[0].what.as_str()), (MAX_MISMATCHES, "0"));
         assert_eq!(mismatches.take(), []);
     }
 }

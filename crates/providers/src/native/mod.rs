@@ -1,39 +1,39 @@
 //! The native provider: sandboxes on this machine's kernel, through the jail. Needs no daemon, no Docker and
 //! no root.
 
-mod attend;
 mod connection;
-pub(crate) mod gate;
-pub(crate) mod image;
-mod link;
+pub(crate) mod egress;
+mod launcher_handle;
 mod living;
 mod mismatches;
 pub(crate) mod paths;
 pub mod places;
+pub(crate) mod roots;
 pub(crate) mod run;
+mod run_io;
 pub(crate) mod runtimes;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use belljar_engine::fleet::Strength;
 use belljar_engine::language::{LANGUAGES, Language};
 use belljar_engine::layer::Layer;
-use belljar_engine::living::{Living, LivingCapabilities};
 use belljar_engine::outcome::{Kernel, Outcome};
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, ImageChoice, LoopTurns, Mismatch, MissingLayer, PoolMetrics, Provider,
-    ProviderError, Sandbox, Sink,
+    BoxFuture, Capabilities, ConfinementMismatch, ImageChoice, LongestTurns, MissingLayer, PoolMetrics,
+    Provider, ProviderError, Sandbox, Sink,
 };
-use belljar_engine::warm::{WarmSettings, Warming};
+use belljar_engine::provider_set::IsolationStrength;
+use belljar_engine::sandbox_handle::{SandboxCapabilities, SandboxHandle};
+use belljar_engine::warm::{WarmPoolMode, WarmSettings};
 use belljar_jail::launcher::Launcher;
 use belljar_jail::spec;
 
-use image::{NumberedRoot, Roots};
-use link::Link;
-use run::Artifacts;
+use launcher_handle::LauncherHandle;
+use roots::{NumberedRoot, RootBuilder};
+use run::ArtifactLimits;
 
 /// Runs the launcher, or the guest of a sandbox, if this process was started as one. In that case it never
 /// returns.
@@ -46,12 +46,12 @@ pub fn run_if_asked() {
 
 /// A launcher that was started but not yet connected to: it sets itself up in parallel.
 #[derive(Debug)]
-pub struct Launched {
+pub struct SpawnedLauncher {
     launcher: Launcher,
-    memory_for_all: Option<u64>,
+    total_memory_bytes: Option<u64>,
 }
 
-impl Launched {
+impl SpawnedLauncher {
     /// Starts the launcher by executing this binary again.
     ///
     /// # Errors
@@ -62,44 +62,49 @@ impl Launched {
             cause: error.to_string(),
         };
         let launcher = Launcher::start().map_err(failed)?;
-        Ok(Self { launcher, memory_for_all: None })
+        Ok(Self { launcher, total_memory_bytes: None })
     }
 
     /// Limits the memory of all sandboxes together to less than the machine could provide.
     #[must_use]
-    pub fn with_memory_for_all(self, bytes: Option<u64>) -> Self {
-        Self { memory_for_all: bytes, ..self }
+    pub fn with_total_memory(self, bytes: Option<u64>) -> Self {
+        Self { total_memory_bytes: bytes, ..self }
     }
 }
 
-fn settings_of(warm: WarmSettings, memory_for_all: Option<u64>) -> spec::Settings {
+fn launcher_settings(warm: WarmSettings, memory_for_all: Option<u64>) -> spec::LauncherSettings {
     let warming = match warm.mode {
-        Warming::Pool => spec::Warming::Pool,
-        Warming::Fork => spec::Warming::Fork,
-        Warming::Off => spec::Warming::Off,
+        WarmPoolMode::Pool => spec::WarmMode::Pool,
+        WarmPoolMode::Fork => spec::WarmMode::Fork,
+        WarmPoolMode::Off => spec::WarmMode::Off,
     };
-    spec::Settings { warming, pool_memory_bytes: warm.memory_bytes, idle: warm.idle, memory_for_all }
+    spec::LauncherSettings {
+        warming,
+        pool_memory_bytes: warm.memory_bytes,
+        idle_timeout: warm.idle,
+        total_memory_bytes: memory_for_all,
+    }
 }
 
 /// Returns what image `host` shows of this machine.
 pub fn host_root() -> spec::RootTree {
-    image::host_tree()
+    roots::host_tree()
 }
 
 /// The native provider.
 #[derive(Debug)]
 pub struct Native {
-    shared: Arc<Shared>,
+    shared: Arc<NativeShared>,
     missing: Vec<MissingLayer>,
     no_freezer: Option<String>,
 }
 
 /// State shared by all sandboxes of the provider.
 #[derive(Debug)]
-struct Shared {
-    link: Link,
-    roots: Roots,
-    artifacts: Artifacts,
+struct NativeShared {
+    link: LauncherHandle,
+    roots: RootBuilder,
+    artifacts: ArtifactLimits,
 }
 
 /// Whether a language can run in image `host`, and by which program.
@@ -116,18 +121,18 @@ impl Native {
     ///
     /// # Errors
     /// Names the launcher's set-up step that failed.
-    pub async fn connect(launched: Launched, warm: WarmSettings) -> Result<Self, ProviderError> {
+    pub async fn connect(launched: SpawnedLauncher, warm: WarmSettings) -> Result<Self, ProviderError> {
         // Done while the launcher sets itself up.
-        let roots = Roots::new();
-        let settings = settings_of(warm, launched.memory_for_all);
-        let (link, host) = Link::open(launched, settings).await?;
+        let roots = RootBuilder::new();
+        let settings = launcher_settings(warm, launched.total_memory_bytes);
+        let (link, host) = LauncherHandle::open(launched, settings).await?;
         let missing = host.missing.into_iter().map(|gap| MissingLayer {
             layer: engine_layer(gap.layer),
             reason: gap.reason,
             remedy: gap.remedy,
         });
         Ok(Self {
-            shared: Arc::new(Shared { link, roots, artifacts: Artifacts::default() }),
+            shared: Arc::new(NativeShared { link, roots, artifacts: ArtifactLimits::default() }),
             missing: missing.collect(),
             no_freezer: host.no_freezer,
         })
@@ -148,7 +153,7 @@ impl Native {
     }
 
     /// Returns a string that changes with the program that runs a language.
-    fn identity_of(&self, language: &'static Language, image: &Image) -> Option<String> {
+    fn runtime_identity(&self, language: &'static Language, image: &Image) -> Option<String> {
         let found = self.shared.roots.runtime(language, image).ok()?.found;
         let real = match image.folder() {
             None => PathBuf::from(&found.program),
@@ -167,7 +172,7 @@ impl Provider for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let living = LivingCapabilities { cannot_pause: self.no_freezer.clone() };
+        let living = SandboxCapabilities { cannot_pause: self.no_freezer.clone() };
         Capabilities {
             missing: self.missing.clone(),
             host_paths: true,
@@ -175,8 +180,8 @@ impl Provider for Native {
             single_hosts: true,
             images: ImageChoice::Unpacked,
             remote: false,
-            living: Some(living),
-            strength: Some(Strength::new(Kernel::Host, self.missing.len())),
+            sandboxes: Some(living),
+            strength: Some(IsolationStrength::new(Kernel::Host, self.missing.len())),
         }
     }
 
@@ -187,10 +192,10 @@ impl Provider for Native {
         })
     }
 
-    fn turns(&self) -> BoxFuture<'_, Vec<LoopTurns>> {
+    fn longest_turns(&self) -> BoxFuture<'_, Vec<LongestTurns>> {
         Box::pin(async {
             let Ok(connection) = self.shared.link.connection() else { return Vec::new() };
-            let turns = |turns: spec::Turns| LoopTurns {
+            let turns = |turns: spec::SlowIteration| LongestTurns {
                 handler: turns.handler,
                 longest_cpu: turns.longest_cpu,
                 longest_wall: turns.longest_wall,
@@ -199,25 +204,32 @@ impl Provider for Native {
         })
     }
 
-    fn take_mismatches(&self) -> Vec<Mismatch> {
+    fn take_mismatches(&self) -> Vec<ConfinementMismatch> {
         self.shared.link.mismatches.take()
     }
 
-    fn runtime<'a>(&'a self, language: &'static Language, image: &'a Image) -> BoxFuture<'a, Option<String>> {
-        Box::pin(std::future::ready(self.identity_of(language, image)))
+    fn runtime_identity<'a>(
+        &'a self,
+        language: &'static Language,
+        image: &'a Image,
+    ) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(self.runtime_identity(language, image)))
     }
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
         Box::pin(async move {
-            let place = Place::of(plan)?;
+            let place = CheckedPlan::check(plan)?;
             Ok(Box::new(NativeSandbox { shared: Arc::clone(&self.shared), place }) as Box<dyn Sandbox>)
         })
     }
 
-    fn open_living<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Living>, ProviderError>> {
+    fn open_sandbox<'a>(
+        &'a self,
+        plan: &'a Plan,
+    ) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         Box::pin(async move {
-            let living = living::open(&self.shared, Place::of(plan)?).await?;
-            Ok(Box::new(living) as Box<dyn Living>)
+            let living = living::open(&self.shared, CheckedPlan::check(plan)?).await?;
+            Ok(Box::new(living) as Box<dyn SandboxHandle>)
         })
     }
 
@@ -227,8 +239,8 @@ impl Provider for Native {
 }
 
 /// Refuses required layers that the plan itself disables.
-fn refuse_what_this_plan_lacks(plan: &Plan) -> Result<(), ProviderError> {
-    let writable_host = plan.playground.is_some() || plan.mounts.iter().any(|mount| mount.writable);
+fn refuse_unenforceable_layers(plan: &Plan) -> Result<(), ProviderError> {
+    let writable_host = plan.host_workspace.is_some() || plan.mounts.iter().any(|mount| mount.writable);
     let refuse = |layer: Layer, why: &str| {
         Err(ProviderError::Unsupported {
             field: "require",
@@ -251,7 +263,7 @@ fn refuse_what_this_plan_lacks(plan: &Plan) -> Result<(), ProviderError> {
 
 /// A plan with its host paths checked.
 #[derive(Debug)]
-struct Place {
+struct CheckedPlan {
     plan: Plan,
     playground: Option<String>,
     binds: Vec<spec::HostBind>,
@@ -260,17 +272,17 @@ struct Place {
 /// A sandbox that runs each task in a new jail, one after another.
 #[derive(Debug)]
 struct NativeSandbox {
-    shared: Arc<Shared>,
-    place: Place,
+    shared: Arc<NativeShared>,
+    place: CheckedPlan,
 }
 
-impl Place {
-    fn of(plan: &Plan) -> Result<Self, ProviderError> {
-        refuse_what_this_plan_lacks(plan)?;
-        let playground = plan.playground.as_deref().map(paths::playground).transpose()?;
-        let binds = plan.mounts.iter().map(paths::bind).collect::<Result<_, _>>()?;
+impl CheckedPlan {
+    fn check(plan: &Plan) -> Result<Self, ProviderError> {
+        refuse_unenforceable_layers(plan)?;
+        let playground = plan.host_workspace.as_deref().map(paths::check_playground).transpose()?;
+        let binds = plan.mounts.iter().map(paths::check_mount).collect::<Result<_, _>>()?;
         let mut plan = plan.clone();
-        let mut env = gate::environment(&plan.network);
+        let mut env = egress::proxy_environment(&plan.network);
         env.append(&mut plan.env);
         plan.env = env;
         Ok(Self { plan, playground, binds })
@@ -296,10 +308,10 @@ impl Sandbox for NativeSandbox {
 
 /// Returns the root for a task, and the runtime of its language.
 fn root_for(
-    roots: &Roots,
-    place: &Place,
+    roots: &RootBuilder,
+    place: &CheckedPlan,
     task: &Task,
-) -> Result<(Arc<NumberedRoot>, Option<crate::program::Found>), ProviderError> {
+) -> Result<(Arc<NumberedRoot>, Option<crate::program::FoundRuntime>), ProviderError> {
     let image = &place.plan.image;
     let (found, prefixes) = match &task.program {
         Program::Code { language, .. } if language.name != "bash" => {
@@ -309,33 +321,33 @@ fn root_for(
         // A shell or a program may call any interpreter, so the common ones are included.
         Program::Code { language, .. } => {
             let found = roots.runtime(language, image)?;
-            (Some(found.found), roots.usual_prefixes(image))
+            (Some(found.found), roots.common_prefixes(image))
         }
-        Program::Command(_) => (None, roots.usual_prefixes(image)),
+        Program::Command(_) => (None, roots.common_prefixes(image)),
     };
     Ok((roots.tree(&place.plan, &place.binds, &prefixes)?, found))
 }
 
-fn engine_layer(layer: spec::Layer) -> Layer {
+fn engine_layer(layer: spec::JailLayer) -> Layer {
     match layer {
-        spec::Layer::UserNs => Layer::UserNs,
-        spec::Layer::PidNs => Layer::PidNs,
-        spec::Layer::MountNs => Layer::MountNs,
-        spec::Layer::IpcNs => Layer::IpcNs,
-        spec::Layer::UtsNs => Layer::UtsNs,
-        spec::Layer::NetNs => Layer::NetNs,
-        spec::Layer::CgroupNs => Layer::CgroupNs,
-        spec::Layer::ReadOnlyRoot => Layer::ReadOnlyRoot,
-        spec::Layer::DiskQuota => Layer::DiskQuota,
-        spec::Layer::SeparateUid => Layer::SeparateUid,
-        spec::Layer::NoCapabilities => Layer::NoCapabilities,
-        spec::Layer::NoNewPrivs => Layer::NoNewPrivs,
-        spec::Layer::Rlimits => Layer::Rlimits,
-        spec::Layer::Landlock => Layer::Landlock,
-        spec::Layer::Seccomp => Layer::Seccomp,
-        spec::Layer::CgroupMemory => Layer::CgroupMemory,
-        spec::Layer::CgroupCpu => Layer::CgroupCpu,
-        spec::Layer::CgroupPids => Layer::CgroupPids,
+        spec::JailLayer::UserNs => Layer::UserNs,
+        spec::JailLayer::PidNs => Layer::PidNs,
+        spec::JailLayer::MountNs => Layer::MountNs,
+        spec::JailLayer::IpcNs => Layer::IpcNs,
+        spec::JailLayer::UtsNs => Layer::UtsNs,
+        spec::JailLayer::NetNs => Layer::NetNs,
+        spec::JailLayer::CgroupNs => Layer::CgroupNs,
+        spec::JailLayer::ReadOnlyRoot => Layer::ReadOnlyRoot,
+        spec::JailLayer::DiskQuota => Layer::DiskQuota,
+        spec::JailLayer::SeparateUid => Layer::SeparateUid,
+        spec::JailLayer::NoCapabilities => Layer::NoCapabilities,
+        spec::JailLayer::NoNewPrivs => Layer::NoNewPrivs,
+        spec::JailLayer::Rlimits => Layer::Rlimits,
+        spec::JailLayer::Landlock => Layer::Landlock,
+        spec::JailLayer::Seccomp => Layer::Seccomp,
+        spec::JailLayer::CgroupMemory => Layer::CgroupMemory,
+        spec::JailLayer::CgroupCpu => Layer::CgroupCpu,
+        spec::JailLayer::CgroupPids => Layer::CgroupPids,
     }
 }
 

@@ -7,14 +7,15 @@ use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::HostBind;
 
 /// Folders that cannot be a playground themselves; folders below them can.
-const TOO_WIDE: &[&str] = &["/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"];
+const BROAD_FOLDERS: &[&str] =
+    &["/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"];
 /// System folders: neither they nor anything below them may be mounted writable.
-const SYSTEM: &[&str] = &[
+const SYSTEM_FOLDERS: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
 ];
 
 /// Checks a playground and returns its real path.
-pub(crate) fn playground(path: &Path) -> Result<String, ProviderError> {
+pub(crate) fn check_playground(path: &Path) -> Result<String, ProviderError> {
     let wrong = |why: &str| refuse("workspace", path, why);
     let metadata = std::fs::symlink_metadata(path).map_err(|error| wrong(&error.to_string()))?;
     if metadata.is_symlink() {
@@ -24,14 +25,14 @@ pub(crate) fn playground(path: &Path) -> Result<String, ProviderError> {
         return Err(wrong("is not a folder"));
     }
     let real = real_path("workspace", path)?;
-    match too_precious(&real, home().as_deref()) {
+    match protection_reason(&real, home().as_deref()) {
         Some(why) => Err(wrong(why)),
-        None => text("workspace", &real),
+        None => utf8_path("workspace", &real),
     }
 }
 
 /// Checks a mount and returns it with its real path.
-pub(crate) fn bind(mount: &Mount) -> Result<HostBind, ProviderError> {
+pub(crate) fn check_mount(mount: &Mount) -> Result<HostBind, ProviderError> {
     let wrong = |why: &str| refuse("mount", &mount.source, why);
     let metadata = std::fs::symlink_metadata(&mount.source).map_err(|error| wrong(&error.to_string()))?;
     if metadata.is_symlink() {
@@ -41,10 +42,10 @@ pub(crate) fn bind(mount: &Mount) -> Result<HostBind, ProviderError> {
         return Err(wrong("is neither a folder nor a regular file"));
     }
     let real = real_path("mount", &mount.source)?;
-    match too_precious(&real, home().as_deref()).filter(|_| mount.writable || real == Path::new("/")) {
+    match protection_reason(&real, home().as_deref()).filter(|_| mount.writable || real == Path::new("/")) {
         Some(why) => Err(wrong(why)),
         None => Ok(HostBind {
-            source: text("mount", &real)?,
+            source: utf8_path("mount", &real)?,
             destination: mount.destination.clone(),
             writable: mount.writable,
         }),
@@ -55,9 +56,9 @@ fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from)
 }
 
-fn too_precious(real: &Path, home: Option<&Path>) -> Option<&'static str> {
-    if TOO_WIDE.iter().any(|folder| real == Path::new(folder))
-        || SYSTEM.iter().any(|folder| real.starts_with(folder))
+fn protection_reason(real: &Path, home: Option<&Path>) -> Option<&'static str> {
+    if BROAD_FOLDERS.iter().any(|folder| real == Path::new(folder))
+        || SYSTEM_FOLDERS.iter().any(|folder| real.starts_with(folder))
     {
         return Some("is a system folder; use a separate folder");
     }
@@ -72,7 +73,7 @@ fn real_path(field: &'static str, path: &Path) -> Result<PathBuf, ProviderError>
 }
 
 /// Returns a path as UTF-8, which launcher requests require.
-pub(crate) fn text(field: &'static str, path: &Path) -> Result<String, ProviderError> {
+pub(crate) fn utf8_path(field: &'static str, path: &Path) -> Result<String, ProviderError> {
     path.to_str().map(str::to_owned).ok_or_else(|| refuse(field, path, "is not valid UTF-8"))
 }
 
@@ -99,10 +100,10 @@ mod tests {
             "/var",
             "/dev/shm",
         ] {
-            assert!(too_precious(Path::new(path), Some(home)).is_some(), "{path}");
+            assert!(protection_reason(Path::new(path), Some(home)).is_some(), "{path}");
         }
         for path in ["/home/ann/work", "/tmp/x", "/var/lib/data", "/srv/x"] {
-            assert!(too_precious(Path::new(path), Some(home)).is_none(), "{path}");
+            assert!(protection_reason(Path::new(path), Some(home)).is_none(), "{path}");
         }
     }
 
@@ -111,9 +112,9 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("belljar-paths-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("real")).unwrap();
         std::os::unix::fs::symlink(folder.join("real"), folder.join("link")).unwrap();
-        assert!(playground(&folder.join("real")).is_ok());
-        assert!(playground(&folder.join("link")).unwrap_err().to_string().contains("symbolic link"));
-        assert!(playground(&folder.join("none")).unwrap_err().to_string().contains("No such file"));
+        assert!(check_playground(&folder.join("real")).is_ok());
+        assert!(check_playground(&folder.join("link")).unwrap_err().to_string().contains("symbolic link"));
+        assert!(check_playground(&folder.join("none")).unwrap_err().to_string().contains("No such file"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

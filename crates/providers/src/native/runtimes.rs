@@ -15,33 +15,33 @@ use belljar_engine::language::{Language, Runtime};
 use belljar_engine::provider::ProviderError;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use crate::program::Found;
-pub(crate) use crate::program::{image_folders, version};
+use crate::program::FoundRuntime;
+pub(crate) use crate::program::{image_folders, parse_version};
 
 /// Folders that are always visible inside.
-const VISIBLE: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64"];
+const VISIBLE_FOLDERS: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib64"];
 const FALLBACK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// A runtime, and the host folders outside the visible ones that it needs.
 #[derive(Debug, Clone)]
-pub(super) struct Located {
-    pub(super) found: Found,
+pub(super) struct LocatedRuntime {
+    pub(super) found: FoundRuntime,
     pub(super) prefixes: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
-pub(super) struct Runtimes {
-    known: Mutex<BTreeMap<&'static str, Option<Located>>>,
+pub(super) struct HostRuntimes {
+    cache: Mutex<BTreeMap<&'static str, Option<LocatedRuntime>>>,
 }
 
-impl Runtimes {
+impl HostRuntimes {
     pub(super) fn new() -> Self {
-        Self { known: Mutex::new(BTreeMap::new()) }
+        Self { cache: Mutex::new(BTreeMap::new()) }
     }
 
     /// Returns the runtime of a language on this host.
-    pub(super) fn on_host(&self, language: &'static Language) -> Result<Located, ProviderError> {
-        let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    pub(super) fn on_host(&self, language: &'static Language) -> Result<LocatedRuntime, ProviderError> {
+        let mut known = self.cache.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let located = known.entry(language.name).or_insert_with(|| language.runtimes.iter().find_map(locate));
         located.clone().ok_or_else(|| ProviderError::LanguageMissing {
             language: language.name,
@@ -56,7 +56,7 @@ impl Runtimes {
         language: &'static Language,
         folder: &Path,
         path: Option<&str>,
-    ) -> Result<Located, ProviderError> {
+    ) -> Result<LocatedRuntime, ProviderError> {
         let missing = || ProviderError::LanguageMissing {
             language: language.name,
             image: folder.display().to_string(),
@@ -77,7 +77,10 @@ impl Runtimes {
             let candidates = folders.iter().map(|folder| format!("{folder}/{}", runtime.program));
             candidates
                 .filter(exists)
-                .map(|program| Located { found: Found { runtime, program }, prefixes: Vec::new() })
+                .map(|program| LocatedRuntime {
+                    found: FoundRuntime { runtime, program },
+                    prefixes: Vec::new(),
+                })
                 .next()
         });
         located.ok_or_else(missing)
@@ -85,14 +88,14 @@ impl Runtimes {
 }
 
 /// Returns the first usable candidate on `PATH`.
-fn locate(runtime: &'static Runtime) -> Option<Located> {
+fn locate(runtime: &'static Runtime) -> Option<LocatedRuntime> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(FALLBACK_PATH.split(':')).filter(|folder| folder.starts_with('/'));
     let candidates =
         folders.map(|folder| Path::new(folder).join(runtime.program)).filter(|path| is_executable(path));
     candidates
         .filter_map(|candidate| resolve(runtime, &candidate))
-        .find(|located| new_enough(runtime, located))
+        .find(|located| is_new_enough(runtime, located))
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -100,28 +103,28 @@ fn is_executable(path: &Path) -> bool {
 }
 
 fn is_visible(path: &Path) -> bool {
-    VISIBLE.iter().any(|folder| path.starts_with(folder))
+    VISIBLE_FOLDERS.iter().any(|folder| path.starts_with(folder))
 }
 
-fn resolve(runtime: &'static Runtime, candidate: &Path) -> Option<Located> {
+fn resolve(runtime: &'static Runtime, candidate: &Path) -> Option<LocatedRuntime> {
     let real = std::fs::canonicalize(candidate).ok()?;
     if is_visible(candidate) && is_visible(&real) {
         let program = candidate.to_str()?.to_owned();
-        return Some(Located { found: Found { runtime, program }, prefixes: Vec::new() });
+        return Some(LocatedRuntime { found: FoundRuntime { runtime, program }, prefixes: Vec::new() });
     }
     if let Some(located) = virtual_environment(runtime, candidate, &real) {
         return Some(located);
     }
-    let real = if is_the_thing_itself(runtime, &real) { real } else { ask(runtime, candidate)? };
+    let real = if is_real_binary(runtime, &real) { real } else { resolve_shim(runtime, candidate)? };
     let prefixes = if is_visible(&real) { Vec::new() } else { vec![prefix(&real)?] };
     let program = real.to_str()?.to_owned();
-    Some(Located { found: Found { runtime, program }, prefixes })
+    Some(LocatedRuntime { found: FoundRuntime { runtime, program }, prefixes })
 }
 
 /// Returns a Python virtual environment, whose folder becomes visible along with its interpreter's.
-fn virtual_environment(runtime: &'static Runtime, candidate: &Path, real: &Path) -> Option<Located> {
+fn virtual_environment(runtime: &'static Runtime, candidate: &Path, real: &Path) -> Option<LocatedRuntime> {
     let environment = candidate.parent()?.parent()?;
-    if !environment.join("pyvenv.cfg").is_file() || !is_the_thing_itself(runtime, real) {
+    if !environment.join("pyvenv.cfg").is_file() || !is_real_binary(runtime, real) {
         return None;
     }
     let environment = std::fs::canonicalize(environment).ok()?;
@@ -130,11 +133,11 @@ fn virtual_environment(runtime: &'static Runtime, candidate: &Path, real: &Path)
     if !is_visible(real) {
         prefixes.push(prefix(real)?);
     }
-    Some(Located { found: Found { runtime, program }, prefixes })
+    Some(LocatedRuntime { found: FoundRuntime { runtime, program }, prefixes })
 }
 
 /// Returns whether a file is the runtime itself and not a shim: an ELF binary with a matching name.
-fn is_the_thing_itself(runtime: &Runtime, real: &Path) -> bool {
+fn is_real_binary(runtime: &Runtime, real: &Path) -> bool {
     let named = real
         .file_name()
         .and_then(|name| name.to_str())
@@ -155,22 +158,22 @@ fn prefix(real: &Path) -> Option<PathBuf> {
 }
 
 /// Asks a shim for the path of the real program. The answer is cached.
-fn ask(runtime: &Runtime, candidate: &Path) -> Option<PathBuf> {
+fn resolve_shim(runtime: &Runtime, candidate: &Path) -> Option<PathBuf> {
     let (arguments, suffix) = runtime.locate;
     if arguments.is_empty() {
         return None;
     }
-    let answer = remembered(candidate, arguments, || output(candidate, arguments))?;
+    let answer = cached_answer(candidate, arguments, || output(candidate, arguments))?;
     let real = std::fs::canonicalize(format!("{}{suffix}", answer.trim())).ok()?;
-    is_the_thing_itself(runtime, &real).then_some(real)
+    is_real_binary(runtime, &real).then_some(real)
 }
 
-fn new_enough(runtime: &Runtime, located: &Located) -> bool {
+fn is_new_enough(runtime: &Runtime, located: &LocatedRuntime) -> bool {
     let Some(wanted) = runtime.at_least else { return true };
     let program = Path::new(&located.found.program);
     let arguments = &["--version"];
-    remembered(program, arguments, || output(program, arguments))
-        .and_then(|text| version(&text))
+    cached_answer(program, arguments, || output(program, arguments))
+        .and_then(|text| parse_version(&text))
         .is_some_and(|found| found >= wanted)
 }
 
@@ -183,7 +186,7 @@ fn output(program: &Path, arguments: &[&str]) -> Option<String> {
 
 /// Returns a cached answer, or asks and caches it. The key includes the program, its modification time and
 /// the current folder, because version managers depend on all three.
-fn remembered(program: &Path, arguments: &[&str], ask: impl FnOnce() -> Option<String>) -> Option<String> {
+fn cached_answer(program: &Path, arguments: &[&str], ask: impl FnOnce() -> Option<String>) -> Option<String> {
     let metadata = std::fs::metadata(program).ok()?;
     let folder = std::env::current_dir().unwrap_or_default();
     let (time, inode) = (metadata.mtime_nsec() ^ (metadata.mtime() << 30), metadata.ino());
@@ -198,17 +201,17 @@ fn remembered(program: &Path, arguments: &[&str], ask: impl FnOnce() -> Option<S
         return Some(answer.clone());
     }
     let answer = ask()?;
-    if known.len() >= MAX_REMEMBERED {
+    if known.len() >= MAX_CACHED_ANSWERS {
         known.clear();
     }
     known.insert(key, answer.clone());
     if let Some(path) = cache {
-        keep(&path, &known);
+        write_cache(&path, &known);
     }
     Some(answer)
 }
 
-const MAX_REMEMBERED: usize = 500;
+const MAX_CACHED_ANSWERS: usize = 500;
 
 fn cache_file() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -217,7 +220,7 @@ fn cache_file() -> Option<PathBuf> {
 }
 
 /// Writes the cache, ignoring errors: without it, the shim is asked again next time.
-fn keep(path: &Path, known: &BTreeMap<String, String>) {
+fn write_cache(path: &Path, known: &BTreeMap<String, String>) {
     let Some(folder) = path.parent() else { return };
     let temporary = folder.join(format!("runtimes.{}", std::process::id()));
     let written = std::fs::create_dir_all(folder)
@@ -233,10 +236,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
-        assert_eq!(version("v22.18.0"), Some((22, 18)));
-        assert_eq!(version("openjdk 17 2021-09-14"), Some((17, 0)));
-        assert_eq!(version("none"), None);
+    fn versions_are_parsed() {
+        assert_eq!(parse_version("v22.18.0"), Some((22, 18)));
+        assert_eq!(parse_version("openjdk 17 2021-09-14"), Some((17, 0)));
+        assert_eq!(parse_version("none"), None);
     }
 
     #[test]

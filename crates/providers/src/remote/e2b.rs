@@ -5,31 +5,34 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use belljar_engine::outcome::{Ending, Service};
-use belljar_engine::provider::{Flow, ProviderError, Stream};
+use belljar_engine::outcome::{Ending, ServiceInfo};
+use belljar_engine::provider::{ProviderError, SinkControl, Stream};
 use reqwest::{Method, RequestBuilder, Url};
 use serde_json::{Value, json};
 
-use super::connect::{Frame, Frames, framed};
-use super::http::{Again, Http, Trouble, address, host_of, shown};
-use super::task::heard_enough;
-use super::{Asked, Command, Ear, Lender, Lent, Outside, Terms, unique};
+use super::connect::{ConnectFrame, FrameDecoder, encode_frame};
+use super::http::{HttpClient, HttpError, RetryPolicy, host_of, parse_url, sanitize};
+use super::task::output_limit_ending;
+use super::{
+    InternetAccess, MachineSpec, OutputHandler, RemoteCommand, RemoteMachine, RemoteService, ServiceFuture,
+    random_name,
+};
 use crate::settings::{E2bSettings, Secret};
 
 /// Name in requests and receipts.
 pub(crate) const NAME: &str = "e2b";
 /// The daemon's port in each sandbox.
-const DAEMON: &str = "49983";
+const DAEMON_PORT: &str = "49983";
 /// How much longer than its program a sandbox lives if it is not deleted. Covers the time for transferring
 /// files.
-const GRACE: Duration = Duration::from_secs(120);
+const LIFETIME_MARGIN: Duration = Duration::from_secs(120);
 /// More than any response except a file.
-const MAX_ANSWER: u64 = 1 << 20;
+const MAX_RESPONSE_BYTES: u64 = 1 << 20;
 
 /// A client for the service.
 #[derive(Debug)]
 pub(super) struct E2b {
-    http: Http,
+    http: HttpClient,
     api: Url,
     key: Secret,
     settings: E2bSettings,
@@ -45,33 +48,33 @@ impl E2b {
         }
         let usual = || format!("https://api.{}", settings.domain);
         let api = settings.api_url.clone().unwrap_or_else(usual);
-        let api = address("providers.e2b.api_url", &api).map_err(wrong)?;
+        let api = parse_url("providers.e2b.api_url", &api).map_err(wrong)?;
         if let Some(url) = &settings.sandbox_url {
-            address("providers.e2b.sandbox_url", url).map_err(wrong)?;
+            parse_url("providers.e2b.sandbox_url", url).map_err(wrong)?;
         }
-        if settings.longest_seconds <= GRACE.as_secs() {
+        if settings.longest_seconds <= LIFETIME_MARGIN.as_secs() {
             return Err(wrong(format!(
                 "providers.e2b.longest_seconds: must be above {}, the time reserved for set-up and files",
-                GRACE.as_secs()
+                LIFETIME_MARGIN.as_secs()
             )));
         }
         if settings.sandboxes == 0 || settings.answer_seconds == 0 {
             return Err(wrong("providers.e2b: sandboxes and answer_seconds must be above zero".to_owned()));
         }
-        let http = Http::new(Duration::from_secs(settings.answer_seconds), &api).map_err(wrong)?;
+        let http = HttpClient::new(Duration::from_secs(settings.answer_seconds), &api).map_err(wrong)?;
         Ok(Self { http, api, key, settings: settings.clone() })
     }
 
     /// Builds a request to the API.
-    fn api(&self, method: Method, path: &str) -> RequestBuilder {
+    fn api_request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}{path}", self.api.as_str().trim_end_matches('/'));
         self.http.client.request(method, url).header("X-API-KEY", self.key.reveal())
     }
 
     /// Builds a request to the daemon in a sandbox.
-    fn daemon(&self, lent: &Lent, method: Method, path: &str) -> RequestBuilder {
+    fn daemon_request(&self, lent: &RemoteMachine, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.client.request(method, format!("{}{path}", lent.url));
-        let request = request.header("E2b-Sandbox-Id", &lent.id).header("E2b-Sandbox-Port", DAEMON);
+        let request = request.header("E2b-Sandbox-Id", &lent.id).header("E2b-Sandbox-Port", DAEMON_PORT);
         match &lent.token {
             Some(token) => request.header("X-Access-Token", token),
             None => request,
@@ -79,7 +82,7 @@ impl E2b {
     }
 
     /// Parses the response to a creation request.
-    fn lent(&self, answer: &Value) -> Option<Lent> {
+    fn parse_machine(&self, answer: &Value) -> Option<RemoteMachine> {
         let is_plain = |text: &&str| {
             !text.is_empty()
                 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
@@ -88,14 +91,14 @@ impl E2b {
         let domain = answer["domain"].as_str().filter(is_plain).unwrap_or(&self.settings.domain);
         let url = match &self.settings.sandbox_url {
             Some(url) => url.trim_end_matches('/').to_owned(),
-            None => format!("https://{DAEMON}-{id}.{domain}"),
+            None => format!("https://{DAEMON_PORT}-{id}.{domain}"),
         };
         let token = answer["envdAccessToken"].as_str().map(str::to_owned);
-        Some(Lent { id, url, token })
+        Some(RemoteMachine { id, url, token })
     }
 
     /// Explains an error in terms of the settings.
-    fn refusal(&self, step: &str, trouble: &Trouble) -> ProviderError {
+    fn explain(&self, step: &str, trouble: &HttpError) -> ProviderError {
         let cause = match trouble.status() {
             Some(401 | 403) => format!("{trouble}; check providers.e2b.api_key or E2B_API_KEY"),
             Some(402) => format!("{trouble}; the E2B account has no credit left"),
@@ -106,11 +109,11 @@ impl E2b {
             Some(429) => {
                 format!(
                     "{trouble}; raise the quota at E2B, or lower providers.e2b.sandboxes{}",
-                    trouble.when()
+                    trouble.retry_hint()
                 )
             }
             _ => match trouble {
-                Trouble::Unreachable { .. } => {
+                HttpError::Unreachable { .. } => {
                     format!("{trouble}; check the network, and providers.e2b.domain and api_url")
                 }
                 _ => trouble.to_string(),
@@ -121,119 +124,143 @@ impl E2b {
 }
 
 /// The error for a sandbox that failed during a run.
-fn lost(trouble: &Trouble) -> ProviderError {
+fn sandbox_lost(trouble: &HttpError) -> ProviderError {
     let message = match trouble {
-        Trouble::Refused { status: 502, .. } => format!("the sandbox at E2B is gone ({trouble})"),
+        HttpError::Refused { status: 502, .. } => format!("the sandbox at E2B is gone ({trouble})"),
         _ => format!("the sandbox at E2B failed: {trouble}"),
     };
     ProviderError::Lost { message }
 }
 
-impl Lender for E2b {
+impl RemoteService for E2b {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn service(&self) -> Service {
-        Service { host: host_of(&self.api), template: self.settings.template.clone(), region: None }
+    fn description(&self) -> ServiceInfo {
+        ServiceInfo { host: host_of(&self.api), template: self.settings.template.clone(), region: None }
     }
 
-    fn longest(&self) -> Duration {
-        Duration::from_secs(self.settings.longest_seconds).saturating_sub(GRACE)
+    fn max_run_time(&self) -> Duration {
+        Duration::from_secs(self.settings.longest_seconds).saturating_sub(LIFETIME_MARGIN)
     }
 
     /// Zero, because the daemon reports the ending at once.
-    fn grace(&self) -> Duration {
+    fn report_grace(&self) -> Duration {
         Duration::ZERO
     }
 
-    fn outside(&self) -> Outside {
-        Outside::AsAsked
+    fn internet_access(&self) -> InternetAccess {
+        InternetAccess::OnRequest
     }
 
-    fn user(&self) -> &'static str {
+    fn file_owner(&self) -> &'static str {
         "user"
     }
 
-    fn check(&self) -> Asked<'_, ()> {
+    fn check(&self) -> ServiceFuture<'_, ()> {
         Box::pin(async {
-            let asked = self.http.send(self.api(Method::GET, "/v2/sandboxes?limit=1"), Again::Always).await;
-            asked.map(drop).map_err(|trouble| self.refusal("list sandboxes", &trouble))
+            let asked = self
+                .http
+                .send(self.api_request(Method::GET, "/v2/sandboxes?limit=1"), RetryPolicy::Always)
+                .await;
+            asked.map(drop).map_err(|trouble| self.explain("list sandboxes", &trouble))
         })
     }
 
-    fn borrow(&self, terms: Terms) -> Asked<'_, Lent> {
+    fn create(&self, terms: MachineSpec) -> ServiceFuture<'_, RemoteMachine> {
         Box::pin(async move {
             let body = json!({
                 "templateID": self.settings.template,
-                "timeout": (terms.timeout + GRACE).as_secs() + 1,
+                "timeout": (terms.timeout + LIFETIME_MARGIN).as_secs() + 1,
                 "autoPause": false,
                 "allow_internet_access": terms.internet,
                 "metadata": {"made-by": "belljar"},
             });
             let step = "create a sandbox";
-            let key = unique()?;
+            let key = random_name()?;
             // Repeating the key returns the same sandbox.
-            let request = self.api(Method::POST, "/v2/sandboxes").header("Idempotency-Key", key);
+            let request = self.api_request(Method::POST, "/v2/sandboxes").header("Idempotency-Key", key);
             let request = request.header("Content-Type", "application/json").body(body.to_string());
-            let refusal = |trouble: Trouble| self.refusal(step, &trouble);
-            let answer = self.http.send(request, Again::Always).await.map_err(refusal)?;
-            let answer = self.http.json(answer, MAX_ANSWER).await.map_err(refusal)?;
-            self.lent(&answer).ok_or_else(|| ProviderError::Setup {
+            let refusal = |trouble: HttpError| self.explain(step, &trouble);
+            let answer = self.http.send(request, RetryPolicy::Always).await.map_err(refusal)?;
+            let answer = self.http.json(answer, MAX_RESPONSE_BYTES).await.map_err(refusal)?;
+            self.parse_machine(&answer).ok_or_else(|| ProviderError::Setup {
                 step: format!("{step} at E2B"),
                 cause: "the response names no sandbox".to_owned(),
             })
         })
     }
 
-    fn put<'a>(&'a self, lent: &'a Lent, path: &'a str, content: Vec<u8>) -> Asked<'a, ()> {
+    fn write_file<'a>(
+        &'a self,
+        lent: &'a RemoteMachine,
+        path: &'a str,
+        content: Vec<u8>,
+    ) -> ServiceFuture<'a, ()> {
         Box::pin(async move {
-            let request = self.daemon(lent, Method::POST, &format!("/files?username=root&path={path}"));
-            let patience = self.http.patience(content.len());
+            let request =
+                self.daemon_request(lent, Method::POST, &format!("/files?username=root&path={path}"));
+            let patience = self.http.timeout_for(content.len());
             let request = request.header("Content-Type", "application/octet-stream").body(content);
             // Writing a file twice is harmless.
             self.http
-                .send_for(request, Again::Always, patience)
+                .send_with_timeout(request, RetryPolicy::Always, patience)
                 .await
                 .map(drop)
-                .map_err(|trouble| lost(&trouble))
+                .map_err(|trouble| sandbox_lost(&trouble))
         })
     }
 
-    fn get<'a>(&'a self, lent: &'a Lent, path: &'a str, bound: u64) -> Asked<'a, Vec<u8>> {
+    fn read_file<'a>(
+        &'a self,
+        lent: &'a RemoteMachine,
+        path: &'a str,
+        bound: u64,
+    ) -> ServiceFuture<'a, Vec<u8>> {
         Box::pin(async move {
-            let request = self.daemon(lent, Method::GET, &format!("/files?username=user&path={path}"));
-            let answer = self.http.send(request, Again::Always).await.map_err(|trouble| lost(&trouble))?;
-            self.http.body(answer, bound).await.map_err(|trouble| lost(&trouble))
+            let request =
+                self.daemon_request(lent, Method::GET, &format!("/files?username=user&path={path}"));
+            let answer = self
+                .http
+                .send(request, RetryPolicy::Always)
+                .await
+                .map_err(|trouble| sandbox_lost(&trouble))?;
+            self.http.body(answer, bound).await.map_err(|trouble| sandbox_lost(&trouble))
         })
     }
 
-    fn run<'a>(&'a self, lent: &'a Lent, command: Command, ear: Ear<'a>) -> Asked<'a, Ending> {
+    fn run<'a>(
+        &'a self,
+        lent: &'a RemoteMachine,
+        command: RemoteCommand,
+        ear: OutputHandler<'a>,
+    ) -> ServiceFuture<'a, Ending> {
         Box::pin(async move {
-            let Command { words, env, workdir, ours, timeout, keep: _ } = command;
+            let RemoteCommand { words, env, workdir, privileged: ours, timeout, keep_bytes: _ } = command;
             let env: serde_json::Map<_, _> =
                 env.into_iter().map(|(name, value)| (name, value.into())).collect();
             let process = json!({"cmd": words[0], "args": words[1..], "envs": env, "cwd": workdir});
-            let start = framed(&json!({"process": process, "stdin": false}));
+            let start = encode_frame(&json!({"process": process, "stdin": false}));
             let user = STANDARD.encode(if ours { "root:" } else { "user:" });
             // The daemon ends the command too, in case this process cannot.
             let deadline = (timeout + Duration::from_secs(10)).as_millis().to_string();
             let request = self
-                .daemon(lent, Method::POST, "/process.Process/Start")
+                .daemon_request(lent, Method::POST, "/process.Process/Start")
                 .header("Authorization", format!("Basic {user}"))
                 .header("Content-Type", "application/connect+json")
                 .header("Connect-Protocol-Version", "1")
                 .header("Connect-Timeout-Ms", deadline)
                 .header("Keepalive-Ping-Interval", "50")
                 .body(start);
-            let answer = self.http.send(request, Again::IfNothingHappened).await;
-            let mut answer = answer.map_err(|trouble| lost(&trouble))?;
+            let answer = self.http.send(request, RetryPolicy::IfUnprocessed).await;
+            let mut answer = answer.map_err(|trouble| sandbox_lost(&trouble))?;
             let broken =
                 |why: String| ProviderError::Lost { message: format!("the sandbox at E2B failed: {why}") };
-            let mut frames = Frames::default();
+            let mut frames = FrameDecoder::default();
             loop {
                 while let Some(frame) = frames.next().map_err(broken)? {
-                    if let Some(ending) = hear(frame, ear)? {
+                    if let Some(ending) = handle_frame(frame, ear)? {
                         return Ok(ending);
                     }
                 }
@@ -242,19 +269,19 @@ impl Lender for E2b {
                     Ok(None) => return Err(broken("the stream ended before the program".to_owned())),
                     Err(error) => {
                         let message = format!("the connection to the sandbox at E2B broke: {error}");
-                        return Err(ProviderError::Lost { message: shown(&message) });
+                        return Err(ProviderError::Lost { message: sanitize(&message) });
                     }
                 }
             }
         })
     }
 
-    fn give_back<'a>(&'a self, lent: &'a Lent) -> Asked<'a, ()> {
+    fn delete<'a>(&'a self, lent: &'a RemoteMachine) -> ServiceFuture<'a, ()> {
         Box::pin(async move {
-            let request = self.api(Method::DELETE, &format!("/sandboxes/{}", lent.id));
-            match self.http.send(request, Again::Always).await {
+            let request = self.api_request(Method::DELETE, &format!("/sandboxes/{}", lent.id));
+            match self.http.send(request, RetryPolicy::Always).await {
                 Err(trouble) if trouble.status() != Some(404) => {
-                    Err(self.refusal("delete a sandbox", &trouble))
+                    Err(self.explain("delete a sandbox", &trouble))
                 }
                 _ => Ok(()),
             }
@@ -263,11 +290,11 @@ impl Lender for E2b {
 }
 
 /// Handles a frame of a running command. Returns how the command ended, if it did.
-fn hear(frame: Frame, ear: Ear<'_>) -> Result<Option<Ending>, ProviderError> {
+fn handle_frame(frame: ConnectFrame, ear: OutputHandler<'_>) -> Result<Option<Ending>, ProviderError> {
     let event = match frame {
-        Frame::Message(message) => message["event"].clone(),
-        Frame::End(error) => {
-            let said = |error: &Value| error["message"].as_str().or(error["code"].as_str()).map(shown);
+        ConnectFrame::Message(message) => message["event"].clone(),
+        ConnectFrame::End(error) => {
+            let said = |error: &Value| error["message"].as_str().or(error["code"].as_str()).map(sanitize);
             let said = error
                 .as_ref()
                 .and_then(said)
@@ -287,15 +314,15 @@ fn hear(frame: Frame, ear: Ear<'_>) -> Result<Option<Ending>, ProviderError> {
         let bytes = STANDARD.decode(text).map_err(|_| ProviderError::Lost {
             message: "the sandbox at E2B sent output that is not base64".to_owned(),
         })?;
-        if ear(stream, &bytes) == Flow::Kill {
-            return Ok(Some(heard_enough()));
+        if ear(stream, &bytes) == SinkControl::Kill {
+            return Ok(Some(output_limit_ending()));
         }
     }
-    Ok(event.get("end").map(ending))
+    Ok(event.get("end").map(parse_ending))
 }
 
 /// Parses an ending as Go formats it.
-fn ending(end: &Value) -> Ending {
+fn parse_ending(end: &Value) -> Ending {
     let status = end["status"].as_str().unwrap_or_default();
     let signal = status.strip_prefix("signal: ").map(|name| name.trim_end_matches(" (core dumped)"));
     match signal {
@@ -331,19 +358,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_read_as_go_writes_them() {
-        assert_eq!(ending(&json!({"exited": true, "status": "exit status 0"})), Ending::Exited(0));
+    fn endings_are_parsed_from_go_format() {
+        assert_eq!(parse_ending(&json!({"exited": true, "status": "exit status 0"})), Ending::Exited(0));
         assert_eq!(
-            ending(&json!({"exited": true, "exitCode": 7, "status": "exit status 7"})),
+            parse_ending(&json!({"exited": true, "exitCode": 7, "status": "exit status 7"})),
             Ending::Exited(7)
         );
         let dumped = json!({"exitCode": -1, "status": "signal: segmentation fault (core dumped)"});
-        assert_eq!(ending(&dumped), Ending::Signalled(11));
-        assert_eq!(ending(&json!({"exitCode": -1, "status": "signal: killed"})), Ending::Signalled(9));
+        assert_eq!(parse_ending(&dumped), Ending::Signalled(11));
+        assert_eq!(parse_ending(&json!({"exitCode": -1, "status": "signal: killed"})), Ending::Signalled(9));
     }
 
     #[test]
-    fn settings_that_cannot_work_are_named() {
+    fn invalid_settings_are_named() {
         let usual = || E2bSettings { api_key: Some("e2b_0".to_owned().into()), ..E2bSettings::default() };
         let wrong = |settings| E2b::new(&settings).unwrap_err().to_string();
         assert!(E2b::new(&usual()).is_ok());
@@ -359,11 +386,11 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_machine_names_no_other_host() {
+    fn a_sandbox_id_cannot_name_another_host() {
         let settings = E2bSettings { api_key: Some("e2b_0".to_owned().into()), ..E2bSettings::default() };
         let e2b = E2b::new(&settings).unwrap();
-        let lent = e2b.lent(&json!({"sandboxID": "ab1", "domain": null})).unwrap();
+        let lent = e2b.parse_machine(&json!({"sandboxID": "ab1", "domain": null})).unwrap();
         assert_eq!(lent.url, "https://49983-ab1.e2b.app");
-        assert_eq!(e2b.lent(&json!({"sandboxID": "a@evil/"})), None);
+        assert_eq!(e2b.parse_machine(&json!({"sandboxID": "a@evil/"})), None);
     }
 }

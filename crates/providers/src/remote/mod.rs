@@ -20,20 +20,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_engine::layer::Layer;
-use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Service, Usage, Warmth};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, ServiceInfo, Usage, Warmth};
 use belljar_engine::plan::{Image, Network, Plan, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, Flow, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
+    BoxFuture, Capabilities, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink, SinkControl,
+    Stream,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::settings::{AgentRunSettings, E2bSettings};
-use task::Left;
+use task::RemoteResults;
 
 /// Requirements for a machine.
 #[derive(Debug, Clone, Copy)]
-struct Terms {
+struct MachineSpec {
     /// How long the program may run.
     timeout: Duration,
     /// Whether it may reach the internet.
@@ -42,7 +43,7 @@ struct Terms {
 
 /// A machine at the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Lent {
+struct RemoteMachine {
     id: String,
     /// The URL of its daemon.
     url: String,
@@ -52,23 +53,23 @@ struct Lent {
 
 /// A command on a machine.
 #[derive(Debug)]
-struct Command {
+struct RemoteCommand {
     words: Vec<String>,
     env: Vec<(String, String)>,
     workdir: String,
     /// Whether it is one of our scripts, which need full privileges.
-    ours: bool,
+    privileged: bool,
     /// The timeout.
     timeout: Duration,
     /// How much of each stream is kept.
-    keep: u64,
+    keep_bytes: u64,
 }
 
 /// Which network a service's machines have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outside {
+enum InternetAccess {
     /// The internet on request.
-    AsAsked,
+    OnRequest,
     /// Always the internet.
     Always,
     /// No network.
@@ -76,53 +77,68 @@ enum Outside {
 }
 
 /// Receives the output of a command as it arrives.
-type Ear<'a> = &'a mut (dyn FnMut(Stream, &[u8]) -> Flow + Send);
-type Asked<'a, T> = BoxFuture<'a, Result<T, ProviderError>>;
+type OutputHandler<'a> = &'a mut (dyn FnMut(Stream, &[u8]) -> SinkControl + Send);
+type ServiceFuture<'a, T> = BoxFuture<'a, Result<T, ProviderError>>;
 
 /// A service that provides machines.
-trait Lender: Debug + Send + Sync {
+trait RemoteService: Debug + Send + Sync {
     fn name(&self) -> &'static str;
     /// Returns the service's description for receipts.
-    fn service(&self) -> Service;
+    fn description(&self) -> ServiceInfo;
     /// Returns the longest time a program may run.
-    fn longest(&self) -> Duration;
+    fn max_run_time(&self) -> Duration;
     /// Returns how long after a program's end the service may take to report it.
-    fn grace(&self) -> Duration;
-    fn outside(&self) -> Outside;
+    fn report_grace(&self) -> Duration;
+    fn internet_access(&self) -> InternetAccess;
     /// Returns the user who must own a program's files, or an empty string if commands run as the owner
     /// anyway.
-    fn user(&self) -> &'static str;
+    fn file_owner(&self) -> &'static str;
     /// Checks that the service accepts requests.
-    fn check(&self) -> Asked<'_, ()>;
-    fn borrow(&self, terms: Terms) -> Asked<'_, Lent>;
-    fn put<'a>(&'a self, lent: &'a Lent, path: &'a str, content: Vec<u8>) -> Asked<'a, ()>;
+    fn check(&self) -> ServiceFuture<'_, ()>;
+    fn create(&self, terms: MachineSpec) -> ServiceFuture<'_, RemoteMachine>;
+    fn write_file<'a>(
+        &'a self,
+        lent: &'a RemoteMachine,
+        path: &'a str,
+        content: Vec<u8>,
+    ) -> ServiceFuture<'a, ()>;
     /// Reads a file up to a size limit.
-    fn get<'a>(&'a self, lent: &'a Lent, path: &'a str, bound: u64) -> Asked<'a, Vec<u8>>;
-    fn run<'a>(&'a self, lent: &'a Lent, command: Command, ear: Ear<'a>) -> Asked<'a, Ending>;
+    fn read_file<'a>(
+        &'a self,
+        lent: &'a RemoteMachine,
+        path: &'a str,
+        bound: u64,
+    ) -> ServiceFuture<'a, Vec<u8>>;
+    fn run<'a>(
+        &'a self,
+        lent: &'a RemoteMachine,
+        command: RemoteCommand,
+        ear: OutputHandler<'a>,
+    ) -> ServiceFuture<'a, Ending>;
     /// Deletes the machine. Succeeds if it is gone already.
-    fn give_back<'a>(&'a self, lent: &'a Lent) -> Asked<'a, ()>;
+    fn delete<'a>(&'a self, lent: &'a RemoteMachine) -> ServiceFuture<'a, ()>;
 }
 
 /// A provider whose sandboxes run at a remote service.
 #[derive(Debug)]
-pub struct Remote(Arc<Shared>);
+pub struct RemoteProvider(Arc<RemoteShared>);
 
 #[derive(Debug)]
-struct Shared {
-    lender: Box<dyn Lender>,
+struct RemoteShared {
+    service: Box<dyn RemoteService>,
     permits: Arc<Semaphore>,
     /// The total number of permits.
     count: u32,
     closing: watch::Sender<bool>,
 }
 
-impl Remote {
+impl RemoteProvider {
     /// Creates the provider for E2B without connecting.
     ///
     /// # Errors
     /// Names the setting that is missing or wrong.
     pub fn e2b(settings: &E2bSettings) -> Result<Self, ProviderError> {
-        Ok(Self::over(Box::new(e2b::E2b::new(settings)?), settings.sandboxes))
+        Ok(Self::with_service(Box::new(e2b::E2b::new(settings)?), settings.sandboxes))
     }
 
     /// Creates the provider for Aliyun AgentRun without connecting.
@@ -130,22 +146,22 @@ impl Remote {
     /// # Errors
     /// Names the setting that is missing or wrong.
     pub fn agentrun(settings: &AgentRunSettings) -> Result<Self, ProviderError> {
-        Ok(Self::over(Box::new(agentrun::AgentRun::new(settings)?), settings.sandboxes))
+        Ok(Self::with_service(Box::new(agentrun::AgentRun::new(settings)?), settings.sandboxes))
     }
 
-    fn over(lender: Box<dyn Lender>, count: u32) -> Self {
+    fn with_service(lender: Box<dyn RemoteService>, count: u32) -> Self {
         let permits = Arc::new(Semaphore::new(count as usize));
-        Self(Arc::new(Shared { lender, permits, count, closing: watch::Sender::new(false) }))
+        Self(Arc::new(RemoteShared { service: lender, permits, count, closing: watch::Sender::new(false) }))
     }
 }
 
-impl Provider for Remote {
+impl Provider for RemoteProvider {
     fn name(&self) -> &'static str {
-        self.0.lender.name()
+        self.0.service.name()
     }
 
     fn capabilities(&self) -> Capabilities {
-        let reason = format!("isolation is provided by the service at {}", self.0.lender.service().host);
+        let reason = format!("isolation is provided by the service at {}", self.0.service.description().host);
         let missing = |layer: &Layer| MissingLayer {
             layer: *layer,
             reason: reason.clone(),
@@ -156,15 +172,15 @@ impl Provider for Remote {
     }
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        let admitted = self.0.admit(plan).map(|()| {
+        let admitted = self.0.refuse_unsupported(plan).map(|()| {
             Box::new(RemoteSandbox { shared: Arc::clone(&self.0), plan: plan.clone() }) as Box<dyn Sandbox>
         });
         Box::pin(std::future::ready(admitted))
     }
 
     /// Checks that the service answers and accepts our key.
-    fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
-        self.0.lender.check()
+    fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+        self.0.service.check()
     }
 
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
@@ -180,10 +196,10 @@ impl Provider for Remote {
     }
 }
 
-impl Shared {
+impl RemoteShared {
     /// Refuses plans that the service cannot run.
-    fn admit(&self, plan: &Plan) -> Result<(), ProviderError> {
-        let name = self.lender.name();
+    fn refuse_unsupported(&self, plan: &Plan) -> Result<(), ProviderError> {
+        let name = self.service.name();
         let refuse = |field, what: &str| {
             let message = format!("provider '{name}' {what}");
             Err(ProviderError::Unsupported { field, message })
@@ -191,25 +207,25 @@ impl Shared {
         if plan.image != Image::Host {
             return refuse("image", "runs its configured template; leave out image");
         }
-        if plan.playground.is_some() || !plan.mounts.is_empty() {
+        if plan.host_workspace.is_some() || !plan.mounts.is_empty() {
             return refuse("mount", "cannot mount folders or volumes of this machine; use files");
         }
         if !plan.package_layers.is_empty() {
             return refuse("dependencies", "has only the packages of its template; use --no-deps");
         }
-        match (&plan.network, self.lender.outside()) {
+        match (&plan.network, self.service.internet_access()) {
             (Network::Hosts(_), _) => {
                 return refuse("network", "cannot restrict the network to individual hosts");
             }
-            (Network::None, Outside::Always) => {
+            (Network::None, InternetAccess::Always) => {
                 return refuse("network", "cannot block the internet; use network 'full'");
             }
-            (Network::Full, Outside::Never) => {
+            (Network::Full, InternetAccess::Never) => {
                 return refuse("network", "has a template without internet access; use network 'none'");
             }
             (Network::None | Network::Full, _) => {}
         }
-        let longest = self.lender.longest();
+        let longest = self.service.max_run_time();
         if plan.limits.timeout > longest {
             let what = format!("limits runs to {} s; use a shorter timeout", longest.as_secs());
             return refuse("limits.timeout_ms", &what);
@@ -218,29 +234,33 @@ impl Shared {
     }
 
     /// Creates a machine. If the caller stops waiting, it is deleted as soon as it exists.
-    async fn lend(self: &Arc<Self>, terms: Terms) -> Result<Held, ProviderError> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| closing())?;
+    async fn create_machine(self: &Arc<Self>, terms: MachineSpec) -> Result<LeasedMachine, ProviderError> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| shutting_down())?;
         if *self.closing.borrow() {
-            return Err(closing());
+            return Err(shutting_down());
         }
         let (give, take) = oneshot::channel();
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let lent = shared.lender.borrow(terms).await;
-            let held =
-                lent.map(|lent| Held { lent, shared, permit: Some(permit), runtime: Handle::current() });
+            let lent = shared.service.create(terms).await;
+            let held = lent.map(|lent| LeasedMachine {
+                machine: lent,
+                shared,
+                permit: Some(permit),
+                runtime: Handle::current(),
+            });
             let _sent = give.send(held);
         });
-        take.await.unwrap_or_else(|_| Err(closing()))
+        take.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 }
 
-fn closing() -> ProviderError {
+fn shutting_down() -> ProviderError {
     ProviderError::Lost { message: "the provider is shutting down".to_owned() }
 }
 
 /// Returns a random name.
-fn unique() -> Result<String, ProviderError> {
+fn random_name() -> Result<String, ProviderError> {
     let mut bytes = [0_u8; 16];
     getrandom::fill(&mut bytes).map_err(|error| ProviderError::Setup {
         step: "generate a random name".to_owned(),
@@ -251,19 +271,19 @@ fn unique() -> Result<String, ProviderError> {
 
 /// A machine in use. Dropping it deletes the machine.
 #[derive(Debug)]
-struct Held {
-    lent: Lent,
-    shared: Arc<Shared>,
+struct LeasedMachine {
+    machine: RemoteMachine,
+    shared: Arc<RemoteShared>,
     permit: Option<OwnedSemaphorePermit>,
     runtime: Handle,
 }
 
-impl Drop for Held {
+impl Drop for LeasedMachine {
     fn drop(&mut self) {
-        let (lent, shared, permit) = (self.lent.clone(), Arc::clone(&self.shared), self.permit.take());
+        let (lent, shared, permit) = (self.machine.clone(), Arc::clone(&self.shared), self.permit.take());
         self.runtime.spawn(async move {
             // On failure, the machine ends at the timeout set on creation.
-            let _given_back = shared.lender.give_back(&lent).await;
+            let _given_back = shared.service.delete(&lent).await;
             drop(permit);
         });
     }
@@ -272,7 +292,7 @@ impl Drop for Held {
 /// A sandbox that runs each task on a new machine, one after another.
 #[derive(Debug)]
 struct RemoteSandbox {
-    shared: Arc<Shared>,
+    shared: Arc<RemoteShared>,
     plan: Plan,
 }
 
@@ -283,38 +303,39 @@ impl Sandbox for RemoteSandbox {
         sink: &'a mut dyn Sink,
         cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        Box::pin(self.run_on_one(task, sink, cancel))
+        Box::pin(self.run_on_machine(task, sink, cancel))
     }
 }
 
 impl RemoteSandbox {
-    async fn run_on_one(
+    async fn run_on_machine(
         &self,
         task: &Task,
         sink: &mut dyn Sink,
         cancel: BoxFuture<'_, ()>,
     ) -> Result<Outcome, ProviderError> {
         let started = Instant::now();
-        let terms = Terms { timeout: self.plan.limits.timeout, internet: self.plan.network == Network::Full };
+        let terms =
+            MachineSpec { timeout: self.plan.limits.timeout, internet: self.plan.network == Network::Full };
         let mut shutting = self.shared.closing.subscribe();
         let work = async move {
-            let held = self.shared.lend(terms).await?;
+            let held = self.shared.create_machine(terms).await?;
             task::run(&held, &self.plan, task, sink).await
         };
         // Dropping the future deletes its machine.
         let (ending, left) = tokio::select! {
             biased;
-            () = cancel => (Ending::Cancelled, Left::default()),
-            _ = shutting.wait_for(|closing| *closing) => return Err(closing()),
+            () = cancel => (Ending::Cancelled, RemoteResults::default()),
+            _ = shutting.wait_for(|closing| *closing) => return Err(shutting_down()),
             done = work => done?,
         };
         let receipt = Receipt {
-            provider: self.shared.lender.name(),
+            provider: self.shared.service.name(),
             kernel: Kernel::Remote,
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: false,
-            service: Some(self.shared.lender.service()),
+            service: Some(self.shared.service.description()),
         };
         Ok(Outcome {
             ending,

@@ -24,7 +24,7 @@ pub(super) struct Signer<'a> {
 impl Signer<'_> {
     /// Returns the headers to add to a request.
     pub(super) fn headers(&self, method: &str, url: &Url, now: SystemTime) -> Vec<(&'static str, String)> {
-        let (date, time) = stamp(now);
+        let (date, time) = format_date(now);
         let mut headers =
             vec![("host", host_of(url)), ("x-acs-content-sha256", PAYLOAD.to_owned()), ("x-acs-date", time)];
         headers.extend(self.token.map(|token| ("x-acs-security-token", token.to_owned())));
@@ -56,13 +56,13 @@ impl Signer<'_> {
 /// Returns the query's encoded names and values, sorted by name.
 fn canonical_query(url: &Url) -> String {
     let mut pairs: Vec<_> =
-        url.query_pairs().map(|(name, value)| (encoded(&name), encoded(&value))).collect();
+        url.query_pairs().map(|(name, value)| (percent_encode(&name), percent_encode(&value))).collect();
     pairs.sort();
     pairs.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("&")
 }
 
 /// Percent-encodes everything but letters, digits and `-._~`.
-pub(super) fn encoded(text: &str) -> String {
+pub(super) fn percent_encode(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),
@@ -75,7 +75,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Returns the date, and the date with time, as signatures need them.
-fn stamp(now: SystemTime) -> (String, String) {
+fn format_date(now: SystemTime) -> (String, String) {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years start in March, so that a leap day is the last day of a year; eras have four hundred years.
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn days_are_counted_over_leap_years() {
-        let at = |seconds| stamp(UNIX_EPOCH + Duration::from_secs(seconds)).1;
+        let at = |seconds| format_date(UNIX_EPOCH + Duration::from_secs(seconds)).1;
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59Z");

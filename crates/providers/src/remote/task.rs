@@ -7,65 +7,67 @@ use std::time::{Duration, Instant};
 use belljar_engine::language::{Language, Runtime};
 use belljar_engine::outcome::{Artifact, Ending, Limit};
 use belljar_engine::plan::{Plan, Program, Task, WORKSPACE};
-use belljar_engine::provider::{Flow, ProviderError, Sink, Stream};
+use belljar_engine::provider::{ProviderError, Sink, SinkControl, Stream};
 use belljar_engine::report::mime_type;
 use serde_json::Value;
 
-use super::{Command, Held};
+use super::{LeasedMachine, RemoteCommand};
 use crate::program::{
-    self, ARTIFACT_EXTENSIONS, Found, IMAGE_FOLDERS, MAX_ARTIFACT, MAX_ARTIFACTS, MAX_RESULT, Prepared, Spots,
+    self, ARTIFACT_EXTENSIONS, FoundRuntime, IMAGE_FOLDERS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT,
+    MAX_RESULT_BYTES, PreparedProgram, RunPaths,
 };
 
 /// The folder of a run's own files on the machine, and the archive of all files.
-pub(super) const FOLDER: &str = "/tmp/.belljar";
+pub(super) const RUN_FOLDER: &str = "/tmp/.belljar";
 const ARCHIVE: &str = "/tmp/.belljar.tar";
-const PREPARE: &str = include_str!("prepare.sh");
-const COLLECT: &str = include_str!("collect.sh");
+const PREPARE_SCRIPT: &str = include_str!("prepare.sh");
+const COLLECT_SCRIPT: &str = include_str!("collect.sh");
 /// Timeout for our own scripts.
-const SCRIPT_TIME: Duration = Duration::from_secs(25);
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(25);
 /// How much of their output is read.
-const MAX_SAID: usize = 16 << 10;
+const MAX_SCRIPT_OUTPUT_BYTES: usize = 16 << 10;
 /// The size limit of the results, including archive headers.
-const MAX_LEFT: u64 = MAX_RESULT as u64 + (MAX_ARTIFACTS as u64) * MAX_ARTIFACT + (1 << 20);
+const MAX_RESULTS_BYTES: u64 =
+    MAX_RESULT_BYTES as u64 + (MAX_ARTIFACT_COUNT as u64) * MAX_ARTIFACT_BYTES + (1 << 20);
 
 /// Results of a task.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Left {
+pub(super) struct RemoteResults {
     pub(super) result: Option<Value>,
     pub(super) artifacts: Vec<Artifact>,
 }
 
 /// Runs a task. Its timeout starts when its files are in place.
 pub(super) async fn run(
-    held: &Held,
+    held: &LeasedMachine,
     plan: &Plan,
     task: &Task,
     sink: &mut dyn Sink,
-) -> Result<(Ending, Left), ProviderError> {
-    let prepared = prepared(plan, task, language_of(task).and_then(|language| language.runtimes.first()));
-    let lender = &held.shared.lender;
-    lender.put(&held.lent, ARCHIVE, pack(&prepared, &task.stdin)?).await?;
-    let said = place(held, task, &prepared).await?;
+) -> Result<(Ending, RemoteResults), ProviderError> {
+    let prepared = prepare(plan, task, language_of(task).and_then(|language| language.runtimes.first()));
+    let lender = &held.shared.service;
+    lender.write_file(&held.machine, ARCHIVE, pack(&prepared, &task.stdin)?).await?;
+    let said = place_files(held, task, &prepared).await?;
     let commands = match language_of(task) {
         None => prepared.commands,
-        Some(language) => self::prepared(plan, task, Some(choose(held, language, &said)?)).commands,
+        Some(language) => self::prepare(plan, task, Some(choose_runtime(held, language, &said)?)).commands,
     };
     let deadline = Instant::now() + plan.limits.timeout;
-    let late = tokio::time::sleep_until((deadline + lender.grace()).into());
+    let late = tokio::time::sleep_until((deadline + lender.report_grace()).into());
     let mut ear = |stream: Stream, bytes: &[u8]| sink.output(stream, bytes);
     let steps = async {
         let mut ending = Ending::Exited(0);
         for (at, words) in commands.iter().enumerate() {
             let stdin = at + 1 == commands.len() && !task.stdin.is_empty();
-            let command = Command {
-                words: redirected(words, stdin, prepared.result),
+            let command = RemoteCommand {
+                words: with_redirects(words, stdin, prepared.has_result_pipe),
                 env: prepared.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
                 workdir: task.workdir.clone(),
-                ours: false,
+                privileged: false,
                 timeout: deadline.saturating_duration_since(Instant::now()),
-                keep: plan.limits.output_bytes,
+                keep_bytes: plan.limits.output_bytes,
             };
-            ending = lender.run(&held.lent, command, &mut ear).await?;
+            ending = lender.run(&held.machine, command, &mut ear).await?;
             if ending != Ending::Exited(0) {
                 break;
             }
@@ -78,9 +80,9 @@ pub(super) async fn run(
         () = late => Ending::TimedOut,
     };
     let left = match ending {
-        Ending::Exited(_) | Ending::Signalled(_) => collect(held).await?,
+        Ending::Exited(_) | Ending::Signalled(_) => collect_results(held).await?,
         // Deleting the machine ends what still runs there.
-        _ => Left::default(),
+        _ => RemoteResults::default(),
     };
     Ok((ending, left))
 }
@@ -92,14 +94,18 @@ fn language_of(task: &Task) -> Option<&'static Language> {
     }
 }
 
-fn prepared(plan: &Plan, task: &Task, runtime: Option<&'static Runtime>) -> Prepared {
-    let found = runtime.map(|runtime| Found { runtime, program: runtime.program.to_owned() });
-    let spots = Spots { hidden: None, inbox: FOLDER.to_owned(), compiled: format!("{FOLDER}/program") };
+fn prepare(plan: &Plan, task: &Task, runtime: Option<&'static Runtime>) -> PreparedProgram {
+    let found = runtime.map(|runtime| FoundRuntime { runtime, program: runtime.program.to_owned() });
+    let spots = RunPaths {
+        unique_name: None,
+        inbox: RUN_FOLDER.to_owned(),
+        compiled: format!("{RUN_FOLDER}/program"),
+    };
     program::prepare(task, plan, found.as_ref(), &IMAGE_FOLDERS.join(":"), &spots)
 }
 
 /// Packs all files of a run into an archive of absolute paths.
-fn pack(prepared: &Prepared, stdin: &[u8]) -> Result<Vec<u8>, ProviderError> {
+fn pack(prepared: &PreparedProgram, stdin: &[u8]) -> Result<Vec<u8>, ProviderError> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |path: String, mode: u32, content: &[u8]| {
         let mut header = tar::Header::new_gnu();
@@ -109,9 +115,9 @@ fn pack(prepared: &Prepared, stdin: &[u8]) -> Result<Vec<u8>, ProviderError> {
         header.set_mtime(now.map_or(0, |now| now.as_secs()));
         archive.append_data(&mut header, path.trim_start_matches('/'), content)
     };
-    let mut packed = add(format!("{FOLDER}/stdin"), 0o600, stdin);
+    let mut packed = add(format!("{RUN_FOLDER}/stdin"), 0o600, stdin);
     for file in &prepared.files {
-        let place = if file.inbox { FOLDER } else { WORKSPACE };
+        let place = if file.inbox { RUN_FOLDER } else { WORKSPACE };
         packed = packed.and_then(|()| add(format!("{place}/{}", file.path), file.mode, &file.content));
     }
     let packed = packed.and_then(|()| archive.into_inner());
@@ -120,18 +126,22 @@ fn pack(prepared: &Prepared, stdin: &[u8]) -> Result<Vec<u8>, ProviderError> {
 }
 
 /// Moves the files into place, and returns the script's report about programs.
-async fn place(held: &Held, task: &Task, prepared: &Prepared) -> Result<String, ProviderError> {
+async fn place_files(
+    held: &LeasedMachine,
+    task: &Task,
+    prepared: &PreparedProgram,
+) -> Result<String, ProviderError> {
     let command = match &task.program {
         Program::Command(words) => words.first().map(String::as_str).unwrap_or_default(),
         Program::Code { .. } => "",
     };
     let path = prepared.env.get("PATH").map(String::as_str).unwrap_or_default();
-    let mut arguments = vec![held.shared.lender.user(), task.workdir.as_str(), command, path];
+    let mut arguments = vec![held.shared.service.file_owner(), task.workdir.as_str(), command, path];
     let runtimes = language_of(task).map_or(&[][..], |language| language.runtimes);
     arguments.extend(runtimes.iter().map(|runtime| runtime.program));
-    let (ending, said) = script(held, PREPARE, &arguments, true).await?;
+    let (ending, said) = run_script(held, PREPARE_SCRIPT, &arguments, true).await?;
     if ending != Ending::Exited(0) {
-        let cause = format!("{} (the template needs sh, tar and find)", super::http::shown(&said));
+        let cause = format!("{} (the template needs sh, tar and find)", super::http::sanitize(&said));
         return Err(ProviderError::Setup { step: "move files into place".to_owned(), cause });
     }
     for line in said.lines() {
@@ -153,7 +163,11 @@ async fn place(held: &Held, task: &Task, prepared: &Prepared) -> Result<String, 
 }
 
 /// Returns the first runtime that is installed and new enough.
-fn choose(held: &Held, language: &'static Language, said: &str) -> Result<&'static Runtime, ProviderError> {
+fn choose_runtime(
+    held: &LeasedMachine,
+    language: &'static Language,
+    said: &str,
+) -> Result<&'static Runtime, ProviderError> {
     let version_of = |name: &str| {
         let told = said.lines().filter_map(|line| line.strip_prefix("program ")?.split_once(' '));
         told.into_iter().find(|(program, _)| *program == name).map(|(_, version)| version)
@@ -161,75 +175,80 @@ fn choose(held: &Held, language: &'static Language, said: &str) -> Result<&'stat
     let fits = |runtime: &&Runtime| match (version_of(runtime.program), runtime.at_least) {
         (None, _) => false,
         (Some(_), None) => true,
-        (Some(text), Some(wanted)) => program::version(text).is_some_and(|found| found >= wanted),
+        (Some(text), Some(wanted)) => program::parse_version(text).is_some_and(|found| found >= wanted),
     };
     language.runtimes.iter().find(fits).ok_or_else(|| ProviderError::LanguageMissing {
         language: language.name,
-        image: held.shared.lender.service().template,
+        image: held.shared.service.description().template,
         install: "use a template that includes it".to_owned(),
     })
 }
 
 /// Wraps a command to read its input from a file and to write its return value to another.
-fn redirected(words: &[String], stdin: bool, result: bool) -> Vec<String> {
-    let input = if stdin { format!("{FOLDER}/stdin") } else { "/dev/null".to_owned() };
-    let result = if result { format!(" 3>{FOLDER}/result") } else { String::new() };
+fn with_redirects(words: &[String], stdin: bool, result: bool) -> Vec<String> {
+    let input = if stdin { format!("{RUN_FOLDER}/stdin") } else { "/dev/null".to_owned() };
+    let result = if result { format!(" 3>{RUN_FOLDER}/result") } else { String::new() };
     let shell =
         ["/bin/sh".to_owned(), "-c".to_owned(), format!("exec \"$@\" <{input}{result}"), "sh".to_owned()];
     shell.into_iter().chain(words.iter().cloned()).collect()
 }
 
 /// Runs one of our scripts, and returns how it ended and its output.
-async fn script(
-    held: &Held,
+async fn run_script(
+    held: &LeasedMachine,
     text: &str,
     arguments: &[&str],
     ours: bool,
 ) -> Result<(Ending, String), ProviderError> {
     let words = [&["/bin/sh", "-c", text, "belljar"], arguments].concat();
-    let command = Command {
+    let command = RemoteCommand {
         words: words.into_iter().map(str::to_owned).collect(),
         env: vec![(
             "PATH".to_owned(),
             "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
         )],
         workdir: "/".to_owned(),
-        ours,
-        timeout: SCRIPT_TIME,
-        keep: MAX_SAID as u64,
+        privileged: ours,
+        timeout: SCRIPT_TIMEOUT,
+        keep_bytes: MAX_SCRIPT_OUTPUT_BYTES as u64,
     };
     let mut said = Vec::new();
     let mut ear = |_, bytes: &[u8]| {
         said.extend_from_slice(bytes);
-        said.truncate(MAX_SAID);
-        Flow::Continue
+        said.truncate(MAX_SCRIPT_OUTPUT_BYTES);
+        SinkControl::Continue
     };
     let ended =
-        tokio::time::timeout(SCRIPT_TIME, held.shared.lender.run(&held.lent, command, &mut ear)).await;
+        tokio::time::timeout(SCRIPT_TIMEOUT, held.shared.service.run(&held.machine, command, &mut ear)).await;
     let lost = || ProviderError::Lost { message: "the remote sandbox no longer responds".to_owned() };
     let ending = ended.map_err(|_| lost())??;
     Ok((ending, String::from_utf8_lossy(&said).into_owned()))
 }
 
 /// Collects the results. Returns none if packing failed, which only the program can have caused.
-async fn collect(held: &Held) -> Result<Left, ProviderError> {
-    let numbers = [MAX_RESULT as u64, MAX_ARTIFACT, MAX_ARTIFACTS as u64].map(|number| number.to_string());
+async fn collect_results(held: &LeasedMachine) -> Result<RemoteResults, ProviderError> {
+    let numbers = [MAX_RESULT_BYTES as u64, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT as u64]
+        .map(|number| number.to_string());
     let endings = ARTIFACT_EXTENSIONS.join("\\|");
     let arguments = [&*numbers[0], &*numbers[1], &*numbers[2], &*endings];
-    let (ending, _) = script(held, COLLECT, &arguments, false).await?;
+    let (ending, _) = run_script(held, COLLECT_SCRIPT, &arguments, false).await?;
     if ending != Ending::Exited(0) {
-        return Ok(Left::default());
+        return Ok(RemoteResults::default());
     }
-    let archive = held.shared.lender.get(&held.lent, &format!("{FOLDER}/left.tar"), MAX_LEFT).await?;
+    let archive = held
+        .shared
+        .service
+        .read_file(&held.machine, &format!("{RUN_FOLDER}/left.tar"), MAX_RESULTS_BYTES)
+        .await?;
     Ok(unpack(&archive))
 }
 
 /// Reads an archive created on a tenant's machine: untrusted, and never unpacked to disk.
-fn unpack(archive: &[u8]) -> Left {
-    let mut left = Left::default();
+fn unpack(archive: &[u8]) -> RemoteResults {
+    let mut left = RemoteResults::default();
     let mut archive = tar::Archive::new(archive);
     let entries = archive.entries().into_iter().flatten();
-    for mut entry in entries.map_while(Result::ok).take(2 * MAX_ARTIFACTS) {
+    for mut entry in entries.map_while(Result::ok).take(2 * MAX_ARTIFACT_COUNT) {
         let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         if !entry.header().entry_type().is_file() {
             continue;
@@ -240,12 +259,12 @@ fn unpack(archive: &[u8]) -> Left {
             (read.is_ok() && content.len() as u64 <= bound).then_some(content)
         };
         if path == "tmp/.belljar/result" {
-            left.result = whole(MAX_RESULT as u64).and_then(|text| serde_json::from_slice(&text).ok());
+            left.result = whole(MAX_RESULT_BYTES as u64).and_then(|text| serde_json::from_slice(&text).ok());
         } else if let Some(name) = path.strip_prefix("workspace/artifacts/") {
             let may_leave = !name.contains('/') && !name.starts_with('.') && mime_type(name).is_some();
-            if may_leave && left.artifacts.len() < MAX_ARTIFACTS {
+            if may_leave && left.artifacts.len() < MAX_ARTIFACT_COUNT {
                 let name = name.to_owned();
-                left.artifacts.extend(whole(MAX_ARTIFACT).map(|content| Artifact { name, content }));
+                left.artifacts.extend(whole(MAX_ARTIFACT_BYTES).map(|content| Artifact { name, content }));
             }
         }
     }
@@ -253,7 +272,7 @@ fn unpack(archive: &[u8]) -> Left {
 }
 
 /// The ending of a command whose output limit was hit.
-pub(super) fn heard_enough() -> Ending {
+pub(super) fn output_limit_ending() -> Ending {
     Ending::LimitHit(Limit::Output, None)
 }
 
@@ -285,6 +304,6 @@ mod tests {
         assert_eq!(left.result, Some(serde_json::json!({"a": 1})));
         let names: Vec<_> = left.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
         assert_eq!(names, ["a.txt"]);
-        assert_eq!(unpack(b"no archive"), Left::default());
+        assert_eq!(unpack(b"no archive"), RemoteResults::default());
     }
 }

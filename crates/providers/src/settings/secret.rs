@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_not_printed_and_its_schema_says_so() {
+    fn secrets_are_not_printed_and_are_write_only_in_the_schema() {
         let secret: Secret = serde_json::from_str("\"sesame\"").unwrap();
         assert_eq!((format!("{secret:?}").as_str(), secret.reveal()), ("Secret(…)", "sesame"));
         let schema = serde_json::to_value(schemars::schema_for!(Secret)).unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use belljar_engine::layer::Layer;
-use belljar_engine::provider::{Flow, Sink, Stream};
+use belljar_engine::provider::{Sink, SinkControl, Stream};
 use belljar_engine::report::Status;
 use serde_json::json;
 
@@ -77,24 +77,24 @@ fn bytes_are_kept_exactly(world: &World) -> Verdict {
 }
 
 /// A sink that signals when output arrives.
-struct Told(std::sync::mpsc::Sender<()>);
+struct OutputSignal(std::sync::mpsc::Sender<()>);
 
-impl Sink for Told {
-    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
+impl Sink for OutputSignal {
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> SinkControl {
         // Fails once the receiver is dropped, which is fine.
         let _heard = self.0.send(());
-        Flow::Continue
+        SinkControl::Continue
     }
 }
 
 struct Arrivals(Vec<Instant>);
 
 impl Sink for Arrivals {
-    fn output(&mut self, stream: Stream, bytes: &[u8]) -> Flow {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> SinkControl {
         if stream == Stream::Stdout && !bytes.is_empty() {
             self.0.push(Instant::now());
         }
-        Flow::Continue
+        SinkControl::Continue
     }
 }
 
@@ -213,7 +213,7 @@ fn different_users(world: &World) -> Verdict {
     let first = std::thread::spawn(move || {
         let request = json!({"language": "python", "code": format!("{code}import time; time.sleep(60)")});
         let cancel = async move { drop(ended.await) };
-        other.run_until(request, cancel, &mut Told(told))
+        other.run_until(request, cancel, &mut OutputSignal(told))
     });
     // If it fails earlier, its own result says why.
     let _printed = printed.recv_timeout(Duration::from_secs(60));
@@ -247,7 +247,7 @@ fn no_network(world: &World) -> Verdict {
 
 fn receipt(world: &World) -> Verdict {
     let report = world.python("pass")?;
-    for layer in Layer::FLOOR {
+    for layer in Layer::MANDATORY {
         check!(report.isolation().contains(layer), (layer, &report.receipt));
     }
     for layer in Layer::ALL {
@@ -269,7 +269,7 @@ fn many_at_once(world: &World) -> Verdict {
     let run = |number: i32| {
         let world = world.clone();
         let code = format!("print({number})");
-        std::thread::spawn(move || world.python_as_it_is(&code).map(|report| (number, report)))
+        std::thread::spawn(move || world.python_without_warmup(&code).map(|report| (number, report)))
     };
     let started = Instant::now();
     let runs: Vec<_> = (0..24).map(run).collect();

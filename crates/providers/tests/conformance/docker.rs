@@ -10,9 +10,9 @@ use belljar_providers::docker::Settings;
 use libtest_mimic::Trial;
 use serde_json::json;
 
-use crate::dockerd::{Dockerd, GROUPED, IMAGE};
+use crate::dockerd::{Dockerd, GVISOR_IN_CGROUP, IMAGE};
 use crate::world::{Verdict, World, check};
-use crate::{cases, docker_ahead, docker_fails, docker_shows, endings, living};
+use crate::{cases, docker_failures, docker_mounts, docker_prestart, endings, living};
 
 /// Cases in which gVisor behaves differently, seen from outside.
 const GVISOR_DIFFERS: [(&str, &str); 8] = [
@@ -35,15 +35,15 @@ const LIVING_DIFFERS: [(&str, &str); 4] = [
 ];
 
 /// A case with a private daemon.
-pub(crate) type AloneCase = fn(&mut Dockerd) -> Verdict;
+pub(crate) type DaemonCase = fn(&mut Dockerd) -> Verdict;
 
 /// Worlds that share one daemon; empty if no daemon can be started.
-pub(crate) struct Docked {
+pub(crate) struct DockerWorlds {
     daemon: Result<Dockerd, String>,
     worlds: Vec<(&'static str, World)>,
 }
 
-impl Docked {
+impl DockerWorlds {
     /// Starts a daemon if all tests are to run.
     pub(crate) fn start() -> Self {
         if std::env::var_os("BELLJAR_TEST_ALL").is_none_or(|all| all != "1") {
@@ -88,26 +88,27 @@ impl Docked {
             trials.push(Trial::test(format!("{kind}::the_receipt_matches_the_kernel"), case));
         }
         let world = self.worlds[0].1.clone();
-        let code = move || docker_shows::code_in_a_playground(&world).map_err(Into::into);
+        let code = move || docker_mounts::code_in_a_playground(&world).map_err(Into::into);
         trials.push(Trial::test("docker::code_in_a_playground_overwrites_nothing", code));
         trials.extend(living::shared_trials("docker_living", &self.worlds[0].1, &LIVING_DIFFERS));
         let host = daemon.host();
         trials.push(Trial::test("docker::filter_is_the_jails", move || filter(host).map_err(Into::into)));
         let host = daemon.host();
-        let waits = move || docker_ahead::ahead(host).map_err(Into::into);
+        let waits = move || docker_prestart::prestarted_interpreters(host).map_err(Into::into);
         trials.push(Trial::test("docker::an_interpreter_is_prestarted_in_its_container", waits));
         for (name, case) in [
-            ("unsupported_requests_are_refused_by_name", refusals as AloneCase),
+            ("unsupported_requests_are_refused_by_name", refusals as DaemonCase),
             ("a_pooled_container_is_used_once", pool),
-            ("a_hundred_runs_leave_nothing_behind", hundred),
-            ("gvisor_in_a_cgroup_obeys_its_limits", grouped),
+            ("a_hundred_runs_leave_nothing_behind", hundred_runs),
+            ("gvisor_in_a_cgroup_obeys_its_limits", gvisor_in_cgroup),
         ]
         .into_iter()
-        .chain(docker_fails::all())
-        .chain(docker_shows::all())
+        .chain(docker_failures::all())
+        .chain(docker_mounts::all())
         {
             // One daemon per case: it starts quickly, and no other containers exist.
-            let alone = move || Dockerd::small().and_then(|mut daemon| case(&mut daemon)).map_err(Into::into);
+            let alone =
+                move || Dockerd::start_minimal().and_then(|mut daemon| case(&mut daemon)).map_err(Into::into);
             trials.push(Trial::test(format!("docker_alone::{name}"), alone));
         }
         trials
@@ -168,13 +169,13 @@ fn receipt(world: &World) -> Verdict {
 /// To the kernel, gVisor is one process that ends with everything in it: this is the run's ending, and no
 /// failure of Docker.
 #[expect(clippy::print_stdout, reason = "a skipped case says why")]
-fn grouped(daemon: &mut Dockerd) -> Verdict {
+fn gvisor_in_cgroup(daemon: &mut Dockerd) -> Verdict {
     let tried = daemon.docker(&[
         "run",
         "--rm",
         "--network=none",
         "--runtime",
-        GROUPED,
+        GVISOR_IN_CGROUP,
         "--memory=64m",
         IMAGE,
         "true",
@@ -183,7 +184,7 @@ fn grouped(daemon: &mut Dockerd) -> Verdict {
         println!("skipped: gVisor in a cgroup: {}", why.trim());
         return Ok(());
     }
-    let world = World::docker(Settings { runtime: Some(GROUPED.to_owned()), ..settings(daemon) });
+    let world = World::docker(Settings { runtime: Some(GVISOR_IN_CGROUP.to_owned()), ..settings(daemon) });
     let run = |program: &str, processes: u32| {
         let limits = json!({"memory_bytes": 128 << 20, "processes": processes, "timeout_ms": 60_000});
         world.run(json!({"command": ["sh", "-c", program], "limits": limits}))
@@ -240,7 +241,7 @@ fn pool(daemon: &mut Dockerd) -> Verdict {
     nothing_left(daemon, "after closing a pool")
 }
 
-fn hundred(daemon: &mut Dockerd) -> Verdict {
+fn hundred_runs(daemon: &mut Dockerd) -> Verdict {
     let world = World::docker(Settings { pool: 2, ..settings(daemon) });
     let before = (daemon.docker(&["network", "ls", "-q"])?, daemon.docker(&["volume", "ls", "-q"])?);
     let run = |number: u32| {

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 /// The image built from the unpacked root.
 pub(crate) const IMAGE: &str = "belljar/test";
 /// gVisor with the flags for a nested virtual machine, without and with cgroups.
-const GVISORS: [(&str, &str); 2] = [
+const GVISOR_RUNTIMES: [(&str, &str); 2] = [
     ("runsc", "--platform=ptrace --network=none --ignore-cgroups"),
-    (GROUPED, "--platform=ptrace --network=none"),
+    (GVISOR_IN_CGROUP, "--platform=ptrace --network=none"),
 ];
-pub(crate) const GROUPED: &str = "runsc-grouped";
+pub(crate) const GVISOR_IN_CGROUP: &str = "runsc-grouped";
 /// Time allowed for a daemon to answer or to exit.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The daemon.
 pub(crate) struct Dockerd {
@@ -34,7 +34,7 @@ impl Dockerd {
     }
 
     /// Starts a daemon with a minimal image, which is fast.
-    pub(crate) fn small() -> Result<Self, String> {
+    pub(crate) fn start_minimal() -> Result<Self, String> {
         Self::with_image(|folder| {
             let bin = folder.join("root/bin");
             std::fs::create_dir_all(&bin).map_err(text)?;
@@ -80,7 +80,7 @@ impl Dockerd {
         command.args(["--bridge=none", "--iptables=false"]);
         // Blocks access to registries on other machines.
         command.env("HTTPS_PROXY", "http://127.0.0.1:1");
-        for (name, flags) in GVISORS {
+        for (name, flags) in GVISOR_RUNTIMES {
             command.arg(format!("--add-runtime={name}={}", self.gvisor(name, flags)?.display()));
         }
         for (flag, name) in [("--data-root", "data"), ("--exec-root", "exec"), ("--pidfile", "docker.pid")] {
@@ -89,7 +89,7 @@ impl Dockerd {
         command.arg("--host").arg(self.host()).stdin(Stdio::null());
         command.stdout(log.try_clone().map_err(text)?).stderr(log);
         self.child = Some(command.spawn().map_err(|error| format!("dockerd: {error}"))?);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DAEMON_TIMEOUT;
         while self.docker(&["version"]).is_err() {
             let ended =
                 self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|end| end.is_some()));
@@ -117,7 +117,7 @@ impl Dockerd {
         let programs = self.file("more/usr/local/bin");
         std::fs::create_dir_all(&programs).map_err(text)?;
         write_program(&programs.join("pgrep"), PGREP)?;
-        self.lend_curl(&programs)?;
+        self.add_curl(&programs)?;
         let mut tar = Command::new("tar");
         let mut tar = tar
             .args(["-c", "-C"])
@@ -144,7 +144,7 @@ impl Dockerd {
     }
 
     /// Adds this machine's `curl` with its libraries, whatever the image has.
-    fn lend_curl(&self, programs: &Path) -> Result<(), String> {
+    fn add_curl(&self, programs: &Path) -> Result<(), String> {
         let needs = Command::new("ldd").arg("/usr/bin/curl").output().map_err(text)?;
         let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
         let folder = self.file("more/usr/local/curl");
@@ -159,7 +159,7 @@ impl Dockerd {
     }
 
     /// Lets every user reach the socket.
-    pub(crate) fn let_in(&self) {
+    pub(crate) fn open_folder(&self) {
         let _open =
             std::fs::set_permissions(self.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755));
     }
@@ -184,7 +184,7 @@ impl Dockerd {
         let Some(mut child) = self.child.take() else { return };
         let pid = rustix::process::Pid::from_child(&child);
         let _asked = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DAEMON_TIMEOUT;
         while child.try_wait().is_ok_and(|ended| ended.is_none()) {
             if Instant::now() > deadline {
                 let _killed = child.kill();
@@ -254,7 +254,7 @@ impl Registry {
         command.arg("serve").arg(file).stdout(Stdio::null()).stderr(Stdio::null());
         let Ok(child) = command.spawn() else { return Ok(None) };
         let registry = Self { child, _folder: folder, address };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DAEMON_TIMEOUT;
         while std::net::TcpStream::connect(&registry.address).is_err() {
             if Instant::now() > deadline {
                 return Err("the registry does not start".to_owned());

@@ -11,7 +11,7 @@ use crate::world::{Case, Quiet, Verdict, World, check};
 
 pub(crate) fn all() -> Vec<(&'static str, Case)> {
     vec![
-        ("time_runs_out", time_runs_out),
+        ("a_timeout_kills_the_process", a_timeout_kills_the_process),
         ("memory_runs_out", memory_runs_out),
         ("memory_of_a_child_runs_out", memory_of_a_child),
         ("processes_run_out", processes_run_out),
@@ -44,7 +44,7 @@ fn ended_by(report: &Report, limit: Limit) -> bool {
         && report.exit_code.is_none() == ended
 }
 
-fn time_runs_out(world: &World) -> Verdict {
+fn a_timeout_kills_the_process(world: &World) -> Verdict {
     for code in ["while True: pass", "import time; time.sleep(100)"] {
         let report = world.run(with_limits(code, json!({"timeout_ms": 300})))?;
         check!(

@@ -4,9 +4,9 @@
 
 mod cases;
 mod docker;
-mod docker_ahead;
-mod docker_fails;
-mod docker_shows;
+mod docker_failures;
+mod docker_mounts;
+mod docker_prestart;
 mod dockerd;
 mod endings;
 mod living;
@@ -15,24 +15,26 @@ mod world;
 
 use std::process::ExitCode;
 
-use belljar_engine::warm::Warming;
+use belljar_engine::warm::WarmPoolMode;
 use libtest_mimic::{Arguments, Trial};
-use living::ends;
+use living::shutdown;
 use world::{Verdict, World};
 
 fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     belljar_providers::native::run_if_asked();
-    for (variable, alone) in
-        [(ends::ALONE, ends::leaks as fn() -> _), (ends::KILLED, ends::killed), (ends::FAULT, ends::fault)]
-    {
+    for (variable, alone) in [
+        (shutdown::LEAKS_ONLY, shutdown::leaks as fn() -> _),
+        (shutdown::KILLED_ONLY, shutdown::killed),
+        (shutdown::FAULT_ONLY, shutdown::fault),
+    ] {
         if std::env::var_os(variable).is_some() {
             return alone_in_a_process(alone());
         }
     }
     let arguments = Arguments::from_args();
     // All cases must hold at every warming level.
-    let worlds = [("native", Warming::Off), ("fork", Warming::Fork), ("pool", Warming::Pool)];
+    let worlds = [("native", WarmPoolMode::Off), ("fork", WarmPoolMode::Fork), ("pool", WarmPoolMode::Pool)];
     let worlds = worlds.map(|(name, warming)| (name, World::native(warming)));
     let mut trials = Vec::new();
     for (kind, world) in &worlds {
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
     }
     trials.extend(living::trials(&worlds[0].1));
     trials.extend(remote::trials());
-    let docker = docker::Docked::start();
+    let docker = docker::DockerWorlds::start();
     trials.extend(docker.trials());
     let conclusion = libtest_mimic::run(&arguments, trials);
     docker.end();

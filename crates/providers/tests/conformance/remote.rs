@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use belljar_engine::outcome::Kernel;
 use belljar_engine::report::Status;
-use belljar_providers::remote::Remote;
+use belljar_providers::remote::RemoteProvider;
 use belljar_providers::settings::{AgentRunSettings, E2bSettings};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -37,14 +37,14 @@ const AGENTRUN_DIFFERS: [(&str, &str); 2] = [
 ];
 
 /// A test server that plays a service.
-pub(crate) struct Played {
+pub(crate) struct TestService {
     child: Child,
     /// Closing it ends the server.
     _stdin: ChildStdin,
     port: u16,
 }
 
-impl Drop for Played {
+impl Drop for TestService {
     fn drop(&mut self) {
         let _killed = self.child.kill();
         let _ended = self.child.wait();
@@ -55,7 +55,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/remote")
 }
 
-impl Played {
+impl TestService {
     fn start(script: &str) -> Result<Self, String> {
         let started = Command::new("python3")
             .arg(folder().join(script))
@@ -94,7 +94,7 @@ impl Played {
     }
 
     /// Waits until every machine is deleted.
-    fn nothing_left(&self) -> Verdict {
+    fn wait_until_no_machines(&self) -> Verdict {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let state = self.state(None)?;
@@ -106,7 +106,7 @@ impl Played {
         }
     }
 
-    fn asked_for(&self, what: &str) -> Result<usize, String> {
+    fn request_count(&self, what: &str) -> Result<usize, String> {
         let state = self.state(None)?;
         let seen = state["seen"].as_array().ok_or("nothing seen")?;
         Ok(seen.iter().filter(|line| line.as_str().is_some_and(|line| line.starts_with(what))).count())
@@ -114,19 +114,19 @@ impl Played {
 }
 
 /// A case with its own service.
-type Alone = fn(&Played) -> Verdict;
+type ServiceCase = fn(&TestService) -> Verdict;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let all = std::env::var_os("BELLJAR_TEST_ALL").is_some_and(|value| value != "0");
-    let quick: [(&str, &str, Alone); 6] = [
+    let quick: [(&str, &str, ServiceCase); 6] = [
         ("e2b", "a_run_succeeds", e2b_run),
-        ("e2b", "a_canceled_run_deletes_its_machine", e2b_given_back),
-        ("e2b", "a_lost_response_is_retried_only_if_safe", e2b_lost_answer),
+        ("e2b", "a_canceled_run_deletes_its_machine", e2b_canceled_runs),
+        ("e2b", "a_lost_response_is_retried_only_if_safe", e2b_lost_response),
         ("e2b", "refusals_name_the_setting", e2b_refusals),
         ("agentrun", "a_run_succeeds", agentrun_run),
         ("agentrun", "refusals_name_the_setting", agentrun_refusals),
     ];
-    let slow: [(&str, &str, Alone); 4] = [
+    let slow: [(&str, &str, ServiceCase); 4] = [
         ("e2b", "conforms", e2b_conforms),
         ("e2b", "the_sdk_works_with_the_test_server", e2b_sdk),
         ("agentrun", "conforms", agentrun_conforms),
@@ -134,15 +134,16 @@ pub(crate) fn trials() -> Vec<Trial> {
     ];
     let quick = quick.into_iter().map(|case| (case, false));
     let slow = slow.into_iter().map(|case| (case, !all));
-    let trial = |((service, name, case), ignored): ((&'static str, &str, Alone), bool)| {
-        let alone = move || Played::start(&format!("{service}_server.py")).and_then(|played| case(&played));
+    let trial = |((service, name, case), ignored): ((&'static str, &str, ServiceCase), bool)| {
+        let alone =
+            move || TestService::start(&format!("{service}_server.py")).and_then(|played| case(&played));
         let alone = move || alone().map_err(Into::into);
         Trial::test(format!("{service}::{name}"), alone).with_ignored_flag(ignored)
     };
     quick.chain(slow).map(trial).collect()
 }
 
-fn e2b_settings(played: &Played) -> E2bSettings {
+fn e2b_settings(played: &TestService) -> E2bSettings {
     E2bSettings {
         api_key: Some(format!("e2b_{}", "0".repeat(40)).into()),
         api_url: Some(played.url()),
@@ -153,10 +154,10 @@ fn e2b_settings(played: &Played) -> E2bSettings {
 }
 
 fn e2b(settings: &E2bSettings) -> Result<World, String> {
-    Ok(World::remote(Remote::e2b(settings).map_err(|error| error.to_string())?))
+    Ok(World::remote(RemoteProvider::e2b(settings).map_err(|error| error.to_string())?))
 }
 
-fn e2b_run(played: &Played) -> Verdict {
+fn e2b_run(played: &TestService) -> Verdict {
     let world = e2b(&e2b_settings(played))?;
     let code = "import os, sys\n\
         def main(a, b):\n    print(open('in.txt').read(), sys.stdin.read(), os.getcwd())\n    os.mkdir('artifacts')\n\
@@ -187,23 +188,23 @@ fn e2b_run(played: &Played) -> Verdict {
 }
 
 /// However a run ends, no machine is left running, and billed, at the service.
-fn e2b_given_back(played: &Played) -> Verdict {
+fn e2b_canceled_runs(played: &TestService) -> Verdict {
     let world = e2b(&e2b_settings(played))?;
     let sleeping = json!({"command": ["sleep", "600"]});
     let cancel = async { tokio::time::sleep(Duration::from_millis(300)).await };
     let report = world.run_until(sleeping.clone(), cancel, &mut Quiet)?;
     check!(report.status == Status::Cancelled, report);
-    played.nothing_left()?;
+    played.wait_until_no_machines()?;
     // Abandon the run before its machine exists.
     world.abandon(sleeping.clone(), Duration::from_millis(1))?;
     world.abandon(sleeping, Duration::from_millis(250))?;
     let report = world.run(json!({"command": ["sleep", "600"], "limits": {"timeout_ms": 200}}))?;
     check!(report.status == Status::TimedOut, report);
     world.shut_down();
-    played.nothing_left()
+    played.wait_until_no_machines()
 }
 
-fn e2b_lost_answer(played: &Played) -> Verdict {
+fn e2b_lost_response(played: &TestService) -> Verdict {
     let world = e2b(&e2b_settings(played))?;
     // The machine is created but the response is lost: the retry returns the same machine.
     played.state(Some(json!({"at": "POST /v2/sandboxes"})))?;
@@ -212,21 +213,21 @@ fn e2b_lost_answer(played: &Played) -> Verdict {
     check!(report.stdout == "hi\n", report);
     world.shut_down();
     check!(
-        played.asked_for("POST /v2/sandboxes")? == 2 && played.asked_for("DELETE /")? == 2,
+        played.request_count("POST /v2/sandboxes")? == 2 && played.request_count("DELETE /")? == 2,
         played.state(None)
     );
     // A command whose response is lost may have run, so it is not retried.
     let world = e2b(&e2b_settings(played))?;
     played.state(Some(json!({"at": "/process.Process/Start"})))?;
-    let before = played.asked_for("POST /process.Process/Start")?;
+    let before = played.request_count("POST /process.Process/Start")?;
     let lost = world.run(json!({"command": ["echo", "hi"]})).err().unwrap_or_default();
     check!(lost.contains("the sandbox was lost: the sandbox at E2B"), lost);
-    check!(played.asked_for("POST /process.Process/Start")? == before + 1, "sent once");
+    check!(played.request_count("POST /process.Process/Start")? == before + 1, "sent once");
     world.shut_down();
-    played.nothing_left()
+    played.wait_until_no_machines()
 }
 
-fn e2b_refusals(played: &Played) -> Verdict {
+fn e2b_refusals(played: &TestService) -> Verdict {
     let usual = e2b_settings(played);
     let said = |settings: E2bSettings| -> Result<String, String> {
         let world = e2b(&settings)?;
@@ -264,10 +265,10 @@ fn e2b_refusals(played: &Played) -> Verdict {
     fault(307, "", json!({"Location": "http://127.0.0.1:1/v2/sandboxes"}))?;
     let elsewhere = said(usual)?;
     check!(elsewhere.contains("responded with 307"), elsewhere);
-    played.nothing_left()
+    played.wait_until_no_machines()
 }
 
-fn agentrun_settings(played: &Played) -> AgentRunSettings {
+fn agentrun_settings(played: &TestService) -> AgentRunSettings {
     AgentRunSettings {
         access_key_id: Some("test-id".to_owned()),
         access_key_secret: Some("test-secret".to_owned().into()),
@@ -280,10 +281,10 @@ fn agentrun_settings(played: &Played) -> AgentRunSettings {
 }
 
 fn agentrun(settings: &AgentRunSettings) -> Result<World, String> {
-    Ok(World::remote(Remote::agentrun(settings).map_err(|error| error.to_string())?))
+    Ok(World::remote(RemoteProvider::agentrun(settings).map_err(|error| error.to_string())?))
 }
 
-fn agentrun_run(played: &Played) -> Verdict {
+fn agentrun_run(played: &TestService) -> Verdict {
     let world = agentrun(&agentrun_settings(played))?;
     let code =
         "import sys\ndef main(a):\n    print(open('in.txt').read(), sys.stdin.read())\n    return a * 2";
@@ -307,7 +308,7 @@ fn agentrun_run(played: &Played) -> Verdict {
     Ok(())
 }
 
-fn agentrun_refusals(played: &Played) -> Verdict {
+fn agentrun_refusals(played: &TestService) -> Verdict {
     let usual = agentrun_settings(played);
     let said = |settings: AgentRunSettings| -> Result<String, String> {
         let world = agentrun(&settings)?;
@@ -328,15 +329,15 @@ fn agentrun_refusals(played: &Played) -> Verdict {
     );
     let open = said(AgentRunSettings { internet: true, ..usual })?;
     check!(open.contains("network: provider 'agentrun' cannot block the internet"), open);
-    played.nothing_left()
+    played.wait_until_no_machines()
 }
 
-fn agentrun_conforms(played: &Played) -> Verdict {
+fn agentrun_conforms(played: &TestService) -> Verdict {
     conforms(&agentrun(&agentrun_settings(played))?, &AGENTRUN_DIFFERS)?;
-    played.nothing_left()
+    played.wait_until_no_machines()
 }
 
-fn e2b_conforms(played: &Played) -> Verdict {
+fn e2b_conforms(played: &TestService) -> Verdict {
     let world = e2b(&E2bSettings { api_url: Some("http://127.0.0.1:1".to_owned()), ..e2b_settings(played) })?;
     let nobody = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
     check!(
@@ -344,7 +345,7 @@ fn e2b_conforms(played: &Played) -> Verdict {
         nobody
     );
     conforms(&e2b(&e2b_settings(played))?, &E2B_DIFFERS)?;
-    played.nothing_left()
+    played.wait_until_no_machines()
 }
 
 /// Runs every case that applies to the service, one after another.
@@ -359,14 +360,14 @@ fn conforms(world: &World, more: &[(&str, &str)]) -> Verdict {
     Ok(())
 }
 
-fn e2b_sdk(played: &Played) -> Verdict {
+fn e2b_sdk(played: &TestService) -> Verdict {
     let key = format!("e2b_{}", "0".repeat(40));
     let at = played.url();
     let variables = [("E2B_API_KEY", key.as_str()), ("E2B_API_URL", &at), ("E2B_SANDBOX_URL", &at)];
     sdk("e2b_client.py", &variables, &[("E2B_HTTP_VERSION", "1.1")])
 }
 
-fn agentrun_sdk(played: &Played) -> Verdict {
+fn agentrun_sdk(played: &TestService) -> Verdict {
     let key = [("AGENTRUN_ACCESS_KEY_ID", "test-id"), ("AGENTRUN_ACCESS_KEY_SECRET", "test-secret")];
     let at = played.url();
     sdk("agentrun_client.py", &key, &[("AGENTRUN_ACCOUNT_ID", "1"), ("AGENTRUN_DATA_ENDPOINT", &at)])

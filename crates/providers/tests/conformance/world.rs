@@ -7,15 +7,15 @@ use belljar_engine::Engine;
 use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
 use belljar_engine::outcome::Warmth;
-use belljar_engine::plan::Overflow;
+use belljar_engine::plan::OutputOverflow;
 use belljar_engine::profile::{Profile, Profiles};
-use belljar_engine::provider::{Flow, Provider, Sink, Stream};
+use belljar_engine::provider::{Provider, Sink, SinkControl, Stream};
 use belljar_engine::report::Report;
 use belljar_engine::request::{HostPaths, Request};
-use belljar_engine::warm::{WarmSettings, Warming};
+use belljar_engine::warm::{WarmPoolMode, WarmSettings};
 use belljar_providers::docker::{self, Docker};
-use belljar_providers::native::{Launched, Native};
-use belljar_providers::remote::Remote;
+use belljar_providers::native::{Native, SpawnedLauncher};
+use belljar_providers::remote::RemoteProvider;
 use serde_json::Value;
 
 /// The result of a case, with what was seen if it failed.
@@ -38,39 +38,43 @@ pub(crate) use check;
 pub(crate) struct World {
     engine: Arc<Engine>,
     runtime: Arc<tokio::runtime::Runtime>,
-    warming: Warming,
+    warming: WarmPoolMode,
 }
 
 impl World {
-    pub(crate) fn native(warming: Warming) -> Self {
-        let launched = Launched::start().expect("the launcher starts");
+    pub(crate) fn native(warming: WarmPoolMode) -> Self {
+        let launched = SpawnedLauncher::start().expect("the launcher starts");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let settings = WarmSettings::default().with_mode(warming);
         let native = runtime.block_on(Native::connect(launched, settings)).expect("the launcher works here");
-        Self::over(Arc::new(native), runtime, warming)
+        Self::with_provider(Arc::new(native), runtime, warming)
     }
 
     /// Creates a world over Docker.
     pub(crate) fn docker(settings: docker::Settings) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        Self::over(Arc::new(Docker::new(settings)), runtime, Warming::Off)
+        Self::with_provider(Arc::new(Docker::new(settings)), runtime, WarmPoolMode::Off)
     }
 
     /// Creates a world from a prepared engine.
-    pub(crate) fn of_engine(engine: Engine) -> Self {
+    pub(crate) fn with_engine(engine: Engine) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        Self { engine: Arc::new(engine), runtime: Arc::new(runtime), warming: Warming::Off }
+        Self { engine: Arc::new(engine), runtime: Arc::new(runtime), warming: WarmPoolMode::Off }
     }
 
     /// Creates a world over a remote service.
-    pub(crate) fn remote(remote: Remote) -> Self {
+    pub(crate) fn remote(remote: RemoteProvider) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        Self::over(Arc::new(remote), runtime, Warming::Off)
+        Self::with_provider(Arc::new(remote), runtime, WarmPoolMode::Off)
     }
 
-    fn over(provider: Arc<dyn Provider>, runtime: tokio::runtime::Runtime, warming: Warming) -> Self {
-        let mut profiles = Profiles::shipped();
-        let strict = Profile { output_overflow: Overflow::Kill, ..Profile::default() };
+    fn with_provider(
+        provider: Arc<dyn Provider>,
+        runtime: tokio::runtime::Runtime,
+        warming: WarmPoolMode,
+    ) -> Self {
+        let mut profiles = Profiles::built_in();
+        let strict = Profile { output_overflow: OutputOverflow::Kill, ..Profile::default() };
         profiles.insert("kill-floods".to_owned(), strict);
         let engine = Arc::new(Engine::new(provider, profiles, Limits::CEILING));
         Self { engine, runtime: Arc::new(runtime), warming }
@@ -92,9 +96,9 @@ impl World {
     }
 
     /// Runs Python code without waiting for a warm interpreter: many runs at once keep a pool empty.
-    pub(crate) fn python_as_it_is(&self, code: &str) -> Result<Report, String> {
+    pub(crate) fn python_without_warmup(&self, code: &str) -> Result<Report, String> {
         let request = serde_json::json!({"language": "python", "code": code});
-        self.run_as_it_is(request, std::future::pending(), &mut Quiet)
+        self.run_without_warmup(request, std::future::pending(), &mut Quiet)
     }
 
     /// Runs a request until it ends or `cancel` does.
@@ -105,14 +109,14 @@ impl World {
         sink: &mut dyn Sink,
     ) -> Result<Report, String> {
         let warm = self.warm_up(&request)?;
-        let report = self.run_as_it_is(request, cancel, sink)?;
+        let report = self.run_without_warmup(request, cancel, sink)?;
         match report.warmth() {
             Warmth::Cold if warm => Err("expected a warm run, but it was cold".to_owned()),
             _ => Ok(report),
         }
     }
 
-    fn run_as_it_is(
+    fn run_without_warmup(
         &self,
         request: Value,
         cancel: impl Future<Output = ()> + Send + 'static,
@@ -140,7 +144,7 @@ impl World {
     /// warm.
     fn warm_up(&self, request: &Value) -> Result<bool, String> {
         let can_be = ["python", "javascript"].iter().any(|name| request["language"] == *name);
-        if self.warming == Warming::Off || !can_be {
+        if self.warming == WarmPoolMode::Off || !can_be {
             return Ok(false);
         }
         let mut trifle = request.clone();
@@ -148,9 +152,9 @@ impl World {
         for field in ["arguments", "stdin", "files", "code_base64"] {
             trifle.as_object_mut().map(|trifle| trifle.remove(field));
         }
-        let wanted = if self.warming == Warming::Pool { Warmth::Pool } else { Warmth::Fork };
+        let wanted = if self.warming == WarmPoolMode::Pool { Warmth::Pool } else { Warmth::Fork };
         for _ in 0..200 {
-            let report = self.run_as_it_is(trifle.clone(), std::future::pending(), &mut Quiet)?;
+            let report = self.run_without_warmup(trifle.clone(), std::future::pending(), &mut Quiet)?;
             if report.warmth() == wanted {
                 return Ok(true);
             }
@@ -204,7 +208,7 @@ impl World {
 pub(crate) struct Quiet;
 
 impl Sink for Quiet {
-    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> Flow {
-        Flow::Continue
+    fn output(&mut self, _stream: Stream, _bytes: &[u8]) -> SinkControl {
+        SinkControl::Continue
     }
 }

@@ -4,12 +4,12 @@ use axum::Json;
 use axum::extract::RawQuery;
 use belljar_store::AuditPage;
 
-use super::Desk;
+use super::AdminRequest;
 use crate::error::Error;
 use crate::query::Query;
 use crate::schema;
 
-const PAGE: u32 = 50;
+const DEFAULT_PAGE_SIZE: u32 = 50;
 
 /// Lists all administrative actions, including refused ones, newest first.
 #[utoipa::path(get, path = "/v1/audit", tag = "administration",
@@ -19,9 +19,9 @@ const PAGE: u32 = 50;
         ("cursor" = Option<i64>, Query, description = "`next_cursor` of the previous page"),
     ),
     responses((status = 200, description = "A page of the audit log", body = schema::AuditPage)))]
-pub(crate) async fn list(desk: Desk, query: RawQuery) -> Result<Json<AuditPage>, Error> {
+pub(crate) async fn list(desk: AdminRequest, query: RawQuery) -> Result<Json<AuditPage>, Error> {
     let query = Query::parse(query, &["tenant", "limit", "cursor"])?;
     let (tenant, cursor) = (query.get("tenant").map(str::to_owned), query.parsed("cursor")?);
-    let limit = query.parsed("limit")?.unwrap_or(PAGE);
+    let limit = query.parsed("limit")?.unwrap_or(DEFAULT_PAGE_SIZE);
     Ok(Json(desk.world.store.audit_log(tenant, cursor, limit).await?))
 }

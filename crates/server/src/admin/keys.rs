@@ -9,14 +9,14 @@ use belljar_store::{KeyId, NewKey, Scope, Scopes, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Desk, tenants};
-use crate::body::{Whole, parse};
+use super::{AdminRequest, tenants};
+use crate::body::{JsonBody, parse};
 use crate::error::Error;
 use crate::schema;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct New {
+struct NewKeyBody {
     #[serde(default)]
     label: String,
     scopes: Option<Vec<String>>,
@@ -25,7 +25,7 @@ struct New {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rotation {
+struct RotationBody {
     #[serde(default)]
     old_valid_seconds: u64,
 }
@@ -34,8 +34,8 @@ struct Rotation {
 #[utoipa::path(get, path = "/v1/tenants/{tenant}/keys", tag = "administration",
     params(("tenant" = String, Path, description = "Tenant name")),
     responses((status = 200, description = "The tenant's keys, newest first", body = schema::KeyList)))]
-pub(crate) async fn list(desk: Desk, Path(tenant): Path<String>) -> Result<Json<Value>, Error> {
-    let keys = desk.world.store.keys(&tenants::known(&tenant)?).await?;
+pub(crate) async fn list(desk: AdminRequest, Path(tenant): Path<String>) -> Result<Json<Value>, Error> {
+    let keys = desk.world.store.keys(&tenants::parse_tenant_name(&tenant)?).await?;
     Ok(Json(json!({"keys": keys})))
 }
 
@@ -49,17 +49,17 @@ pub(crate) async fn list(desk: Desk, Path(tenant): Path<String>) -> Result<Json<
         (status = 404, description = "No such tenant", body = schema::Problem),
         (status = 422, description = "Invalid request", body = schema::Problem)))]
 pub(crate) async fn create(
-    desk: Desk,
+    desk: AdminRequest,
     Path(name): Path<String>,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<(StatusCode, Json<Value>), Error> {
-    let (tenant, new): (_, New) = (tenants::known(&name)?, parse(body)?);
+    let (tenant, new): (_, NewKeyBody) = (tenants::parse_tenant_name(&name)?, parse(body)?);
     let scopes = scopes(new.scopes)?;
     let now = Timestamp::now();
-    let expires = new.expires_in_seconds.map(|seconds| now.after(Duration::from_secs(seconds)));
+    let expires = new.expires_in_seconds.map(|seconds| now.plus(Duration::from_secs(seconds)));
     let store = desk.store();
     let work = async move { Ok(store.add_key(&tenant, &new.label, scopes, expires, now).await?) };
-    desk.act("key.create", &name, work).await.map(shown)
+    desk.run_audited("key.create", &name, work).await.map(new_key_response)
 }
 
 /// Creates a successor of a key.
@@ -72,16 +72,17 @@ pub(crate) async fn create(
     responses((status = 201, description = "The new key, with its secret", body = schema::ShownKey),
         (status = 404, description = "No such key", body = schema::Problem)))]
 pub(crate) async fn rotate(
-    desk: Desk,
+    desk: AdminRequest,
     Path((tenant, key)): Path<(String, String)>,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<(StatusCode, Json<Value>), Error> {
-    let (tenant, id, rotation): (_, _, Rotation) = (tenants::known(&tenant)?, known(&key)?, parse(body)?);
+    let (tenant, id, rotation): (_, _, RotationBody) =
+        (tenants::parse_tenant_name(&tenant)?, parse_key_id(&key)?, parse(body)?);
     let now = Timestamp::now();
-    let until = now.after(Duration::from_secs(rotation.old_valid_seconds));
+    let until = now.plus(Duration::from_secs(rotation.old_valid_seconds));
     let store = desk.store();
     let work = async move { Ok(store.rotate_key(&tenant, &id, until, now).await?) };
-    desk.act("key.rotate", &key, work).await.map(shown)
+    desk.run_audited("key.rotate", &key, work).await.map(new_key_response)
 }
 
 /// Revokes a key, at once and permanently.
@@ -91,13 +92,13 @@ pub(crate) async fn rotate(
     responses((status = 204, description = "The key is revoked"),
         (status = 404, description = "No such key", body = schema::Problem)))]
 pub(crate) async fn revoke(
-    desk: Desk,
+    desk: AdminRequest,
     Path((tenant, key)): Path<(String, String)>,
 ) -> Result<StatusCode, Error> {
-    let (tenant, id) = (tenants::known(&tenant)?, known(&key)?);
+    let (tenant, id) = (tenants::parse_tenant_name(&tenant)?, parse_key_id(&key)?);
     let store = desk.store();
     let work = async move { Ok(store.revoke_key(&tenant, &id, Timestamp::now()).await?) };
-    desk.act("key.revoke", &key, work).await?;
+    desk.run_audited("key.revoke", &key, work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -109,10 +110,10 @@ fn scopes(given: Option<Vec<String>>) -> Result<Scopes, Error> {
     }
 }
 
-fn known(key: &str) -> Result<KeyId, Error> {
+fn parse_key_id(key: &str) -> Result<KeyId, Error> {
     key.parse().map_err(|_| Error::NotFound("key"))
 }
 
-fn shown(new: NewKey) -> (StatusCode, Json<Value>) {
+fn new_key_response(new: NewKey) -> (StatusCode, Json<Value>) {
     (StatusCode::CREATED, Json(json!({"key": new.secret.reveal(), "record": new.record})))
 }

@@ -13,64 +13,64 @@ use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
 use belljar_store::{AuditEntry, AuditOutcome, Store, Timestamp};
 
-use crate::accounts::{Admin, Caller};
-use crate::edge::RequestId;
-use crate::errand::to_the_end;
+use crate::app_state::AppState;
+use crate::authentication::{AdminCaller, Caller};
 use crate::error::Error;
-use crate::world::World;
+use crate::middleware::RequestId;
+use crate::uncancellable::run_uncancellable;
 
 /// Maximum length of a target in characters, below the limit of the audit log. No valid name is longer.
-const TARGET: usize = 200;
+const MAX_TARGET_CHARS: usize = 200;
 
 /// A request by an administrator.
 #[derive(Debug)]
-pub(crate) struct Desk {
-    world: Arc<World>,
+pub(crate) struct AdminRequest {
+    world: Arc<AppState>,
     caller: Caller,
     request_id: Option<String>,
 }
 
-impl FromRequestParts<Arc<World>> for Desk {
+impl FromRequestParts<Arc<AppState>> for AdminRequest {
     type Rejection = Error;
 
-    async fn from_request_parts(parts: &mut Parts, world: &Arc<World>) -> Result<Self, Error> {
-        let Admin(caller) = Admin::from_request_parts(parts, world).await?;
+    async fn from_request_parts(parts: &mut Parts, world: &Arc<AppState>) -> Result<Self, Error> {
+        let AdminCaller(caller) = AdminCaller::from_request_parts(parts, world).await?;
         Ok(Self { world: Arc::clone(world), caller, request_id: request_id(parts) })
     }
 }
 
-impl Desk {
+impl AdminRequest {
     fn store(&self) -> Arc<Store> {
         Arc::clone(&self.world.store)
     }
 
     /// Runs an action and writes its outcome to the audit log, even if the client disconnects in between.
-    async fn act<T: Send + 'static>(
+    async fn run_audited<T: Send + 'static>(
         &self,
         action: &str,
         target: &str,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         let world = Arc::clone(&self.world);
-        let act = Act {
+        let act = AuditedAction {
             caller: self.caller.clone(),
             action: action.to_owned(),
-            target: Some(target.chars().take(TARGET).collect()),
+            target: Some(target.chars().take(MAX_TARGET_CHARS).collect()),
             request_id: self.request_id.clone(),
         };
-        to_the_end(async move {
+        run_uncancellable(async move {
             let done = work.await;
             // The cached callers may be outdated now.
-            world.accounts.forget();
-            if let Err(error) = world.count_tenants().await {
+            world.accounts.clear_cache();
+            if let Err(error) = world.update_has_rivals().await {
                 tracing::warn!(%error, "cannot count tenants; fair shares are unchanged");
             }
-            world.bearers.look_again();
+            world.bearers.recheck_keys();
             let (outcome, detail) = match &done {
                 Ok(_) => (AuditOutcome::Done, None),
-                Err(error) => (AuditOutcome::Failed, Some(error.code().word())),
+                Err(error) => (AuditOutcome::Failed, Some(error.code().as_word())),
             };
-            act.enter(&world.store, outcome, detail).await?;
+            act.write_entry(&world.store, outcome, detail).await?;
             done
         })
         .await
@@ -79,30 +79,35 @@ impl Desk {
 
 /// An action for the audit log.
 #[derive(Debug)]
-pub(crate) struct Act {
+pub(crate) struct AuditedAction {
     caller: Caller,
     action: String,
     target: Option<String>,
     request_id: Option<String>,
 }
 
-impl Act {
+impl AuditedAction {
     /// Describes a request that is refused for lack of the scope `admin`.
-    pub(crate) fn refused(caller: &Caller, parts: &Parts) -> Self {
+    pub(crate) fn refused_request(caller: &Caller, parts: &Parts) -> Self {
         let route = parts.extensions.get::<MatchedPath>().map_or("none", MatchedPath::as_str);
         Self {
             caller: caller.clone(),
             action: format!("{} {route}", parts.method),
-            target: Some(parts.uri.path().chars().take(TARGET / 2).collect()),
+            target: Some(parts.uri.path().chars().take(MAX_TARGET_CHARS / 2).collect()),
             request_id: request_id(parts),
         }
     }
 
-    pub(crate) async fn record(self, store: &Store) -> Result<(), Error> {
-        self.enter(store, AuditOutcome::Refused, None).await
+    pub(crate) async fn record_refusal(self, store: &Store) -> Result<(), Error> {
+        self.write_entry(store, AuditOutcome::Refused, None).await
     }
 
-    async fn enter(self, store: &Store, outcome: AuditOutcome, detail: Option<String>) -> Result<(), Error> {
+    async fn write_entry(
+        self,
+        store: &Store,
+        outcome: AuditOutcome,
+        detail: Option<String>,
+    ) -> Result<(), Error> {
         let Self { caller, action, target, request_id } = self;
         let (at, actor, tenant) = (Timestamp::now(), caller.actor, Some(caller.tenant.to_string()));
         tracing::info!(%actor, %action, on = target.as_deref(), %outcome, "administration");

@@ -12,18 +12,18 @@ use belljar_engine::profile::Profile;
 use belljar_store::{ProfileName, StoredProfile, Timestamp};
 use serde_json::{Map, Value, json};
 
-use super::Desk;
+use super::AdminRequest;
 use super::tenants::check_policy;
-use crate::body::{Whole, parse, parse_bytes};
+use crate::app_state::AppState;
+use crate::body::{JsonBody, parse, parse_bytes};
 use crate::error::Error;
 use crate::schema;
-use crate::world::World;
 
 /// Loads all profiles into the engine.
 ///
 /// # Errors
 /// The database cannot be read.
-pub(crate) async fn load(world: &World) -> Result<(), Error> {
+pub(crate) async fn load(world: &AppState) -> Result<(), Error> {
     let mut profiles = world.profiles.clone();
     for stored in world.store.profiles().await? {
         match serde_json::from_str(&stored.json) {
@@ -39,8 +39,8 @@ pub(crate) async fn load(world: &World) -> Result<(), Error> {
 /// Lists the profiles that were set over HTTP.
 #[utoipa::path(get, path = "/v1/profiles", tag = "administration",
     responses((status = 200, description = "The profiles, sorted by name", body = schema::ProfileList)))]
-pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
-    let profiles: Vec<Value> = desk.world.store.profiles().await?.iter().map(shown).collect();
+pub(crate) async fn list(desk: AdminRequest) -> Result<Json<Value>, Error> {
+    let profiles: Vec<Value> = desk.world.store.profiles().await?.iter().map(profile_json).collect();
     Ok(Json(json!({"profiles": profiles})))
 }
 
@@ -49,9 +49,9 @@ pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
     params(("profile" = String, Path, description = "Profile name")),
     responses((status = 200, description = "The profile", body = schema::StoredProfile),
         (status = 404, description = "No such profile", body = schema::Problem)))]
-pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
-    let found = desk.world.store.profile(&known(&name)?).await?;
-    Ok(Json(shown(&found.ok_or(Error::NotFound("profile"))?)))
+pub(crate) async fn show(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    let found = desk.world.store.profile(&parse_profile_name(&name)?).await?;
+    Ok(Json(profile_json(&found.ok_or(Error::NotFound("profile"))?)))
 }
 
 /// Creates or replaces a profile, which applies from the next request on.
@@ -60,7 +60,11 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Va
     request_body = schema::Profile,
     responses((status = 200, description = "The new profile", body = schema::StoredProfile),
         (status = 422, description = "Invalid profile", body = schema::Problem)))]
-pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
+pub(crate) async fn set(
+    desk: AdminRequest,
+    Path(name): Path<String>,
+    body: JsonBody,
+) -> Result<Json<Value>, Error> {
     let profile: ProfileName = name.parse()?;
     let new: Profile = parse_bytes(&body.bytes)?;
     check(&new, desk.world.engine.ceiling())?;
@@ -73,7 +77,7 @@ pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Re
         world.store.set_profile(&profile, &json, Timestamp::now()).await?;
         load(&world).await
     };
-    desk.act("profile.set", &name, work).await?;
+    desk.run_audited("profile.set", &name, work).await?;
     Ok(Json(shown))
 }
 
@@ -84,13 +88,13 @@ pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Re
     params(("profile" = String, Path, description = "Profile name")),
     responses((status = 204, description = "The profile is removed"),
         (status = 404, description = "No such profile", body = schema::Problem)))]
-pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
-    let (profile, world) = (known(&name)?, Arc::clone(&desk.world));
+pub(crate) async fn remove(desk: AdminRequest, Path(name): Path<String>) -> Result<StatusCode, Error> {
+    let (profile, world) = (parse_profile_name(&name)?, Arc::clone(&desk.world));
     let work = async move {
         world.store.remove_profile(&profile).await?;
         load(&world).await
     };
-    desk.act("profile.remove", &name, work).await?;
+    desk.run_audited("profile.remove", &name, work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -105,11 +109,11 @@ fn check(profile: &Profile, ceiling: &Limits) -> Result<(), Error> {
     Ok(profile.check(ceiling)?)
 }
 
-fn known(name: &str) -> Result<ProfileName, Error> {
+fn parse_profile_name(name: &str) -> Result<ProfileName, Error> {
     name.parse().map_err(|_| Error::NotFound("profile"))
 }
 
-fn shown(stored: &StoredProfile) -> Value {
+fn profile_json(stored: &StoredProfile) -> Value {
     let profile: Value = serde_json::from_str(&stored.json).unwrap_or_default();
     json!({"name": stored.name, "profile": profile, "changed": stored.changed})
 }

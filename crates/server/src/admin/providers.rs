@@ -7,11 +7,11 @@ use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use belljar_engine::Engine;
-use belljar_engine::catalog::Settings;
-use belljar_engine::fleet::{AUTO, Post};
+use belljar_engine::catalog::ProviderSettings;
 use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profiles;
-use belljar_engine::provider::{Blind, Capabilities, Provider};
+use belljar_engine::provider::{Capabilities, DiscardSink, Provider};
+use belljar_engine::provider_set::{AUTO, ProviderEntry};
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
 use belljar_store::{ExecutionId, ProviderVersion};
@@ -19,36 +19,36 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::Desk;
-use crate::body::{Whole, parse};
+use super::AdminRequest;
+use crate::app_state::AppState;
+use crate::body::{JsonBody, parse};
 use crate::error::Error;
-use crate::roster::{self, Hidden, Seat, Seed};
+use crate::provider_registry::{self, InitialProviderConfig, RegisteredProvider, SecretMask};
 use crate::schema;
-use crate::world::World;
 
 /// Timeout of a test, including setup.
-const TEST: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Language and code of the default test program.
-const PROGRAM: (&str, &str) = ("python", "print(6 * 7)");
+const DEFAULT_TEST_PROGRAM: (&str, &str) = ("python", "print(6 * 7)");
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct New {
-    settings: Settings,
+struct NewConfigurationBody {
+    settings: ProviderSettings,
     #[serde(default)]
     instead: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RollBack {
+struct RollBackBody {
     version: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Test {
-    settings: Option<Settings>,
+struct ProviderTestBody {
+    settings: Option<ProviderSettings>,
     language: Option<String>,
     code: Option<String>,
 }
@@ -56,13 +56,13 @@ struct Test {
 /// Lists all providers with their features and health, which is checked now.
 #[utoipa::path(get, path = "/v1/providers", tag = "administration",
     responses((status = 200, description = "The providers, sorted by name", body = schema::ProviderList)))]
-pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(desk: AdminRequest) -> Result<Json<Value>, Error> {
     let (roster, state) = (&desk.world.roster, desk.world.roster.state());
-    let posts = desk.world.engine.fleet().all();
-    roster::look(posts.clone()).await;
+    let posts = desk.world.engine.providers().entries();
+    provider_registry::check_health(posts.clone()).await;
     let shown = roster.catalog().names().into_iter().map(|name| {
         let post = posts.iter().find(|post| post.name() == name);
-        let working = post.zip(state.seats.get(name)).map(|(post, seat)| working(post, seat));
+        let working = post.zip(state.entries.get(name)).map(|(post, seat)| provider_json(post, seat));
         let mut shown = working.unwrap_or_else(|| json!({"configured": false}));
         shown["name"] = name.into();
         shown["usual"] = (state.usual == name).into();
@@ -78,7 +78,7 @@ pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
     responses((status = 200, description = "JSON Schema; secrets are `writeOnly`, facts are `readOnly`",
         body = Value),
         (status = 422, description = "No such provider", body = schema::Problem)))]
-pub(crate) async fn schema(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+pub(crate) async fn schema(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
     Ok(Json(desk.world.roster.catalog().schema(&name)?))
 }
 
@@ -88,8 +88,8 @@ pub(crate) async fn schema(desk: Desk, Path(name): Path<String>) -> Result<Json<
     responses((status = 200, description = "The provider's configuration",
         body = schema::ProviderConfiguration),
         (status = 404, description = "The provider is not configured", body = schema::Problem)))]
-pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
-    configuration(&desk.world, &name).await.map(Json)
+pub(crate) async fn show(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    configuration_json(&desk.world, &name).await.map(Json)
 }
 
 /// Sets the configuration of a provider, which applies from the next request on.
@@ -101,14 +101,18 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Va
         request_body = schema::NewProviderConfiguration,
     responses((status = 200, description = "The new configuration", body = schema::ProviderConfiguration),
         (status = 422, description = "Invalid or not working; nothing was changed", body = schema::Problem)))]
-pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
-    roster::known(desk.world.roster.catalog(), &name)?;
-    let New { settings, instead } = parse(body)?;
-    let (world, actor, provider) = desk.parts(&name);
-    let seed = Seed { settings, instead };
+pub(crate) async fn set(
+    desk: AdminRequest,
+    Path(name): Path<String>,
+    body: JsonBody,
+) -> Result<Json<Value>, Error> {
+    provider_registry::check_provider_exists(desk.world.roster.catalog(), &name)?;
+    let NewConfigurationBody { settings, instead } = parse(body)?;
+    let (world, actor, provider) = desk.owned_parts(&name);
+    let seed = InitialProviderConfig { settings, instead };
     let work = async move { world.roster.set(&world, &provider, seed, &actor).await };
-    desk.act("provider.set", &name, work).await?;
-    configuration(&desk.world, &name).await.map(Json)
+    desk.run_audited("provider.set", &name, work).await?;
+    configuration_json(&desk.world, &name).await.map(Json)
 }
 
 /// Removes the configuration of a provider.
@@ -120,10 +124,10 @@ pub(crate) async fn set(desk: Desk, Path(name): Path<String>, body: Whole) -> Re
         (status = 404, description = "The provider is not configured", body = schema::Problem),
         (status = 422, description = "Another provider or the default still refers to it",
             body = schema::Problem)))]
-pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
-    let (world, actor, provider) = desk.parts(&name);
+pub(crate) async fn remove(desk: AdminRequest, Path(name): Path<String>) -> Result<StatusCode, Error> {
+    let (world, actor, provider) = desk.owned_parts(&name);
     let work = async move { world.roster.remove(&world, &provider, &actor).await };
-    desk.act("provider.remove", &name, work).await?;
+    desk.run_audited("provider.remove", &name, work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -131,10 +135,10 @@ pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<Statu
 #[utoipa::path(get, path = "/v1/providers/{provider}/versions", tag = "administration",
     params(("provider" = String, Path, description = "Provider name")),
     responses((status = 200, description = "The latest hundred versions", body = schema::ProviderVersions)))]
-pub(crate) async fn versions(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
-    roster::known(desk.world.roster.catalog(), &name)?;
+pub(crate) async fn versions(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    provider_registry::check_provider_exists(desk.world.roster.catalog(), &name)?;
     let versions = desk.world.store.provider_versions(&name).await?;
-    Ok(Json(json!({"versions": versions.into_iter().map(version).collect::<Vec<_>>()})))
+    Ok(Json(json!({"versions": versions.into_iter().map(version_json).collect::<Vec<_>>()})))
 }
 
 /// Restores an earlier version of a provider's configuration, including secrets.
@@ -149,14 +153,14 @@ pub(crate) async fn versions(desk: Desk, Path(name): Path<String>) -> Result<Jso
         (status = 422, description = "The version no longer works; nothing was changed",
             body = schema::Problem)))]
 pub(crate) async fn roll_back(
-    desk: Desk,
+    desk: AdminRequest,
     Path(name): Path<String>,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<Json<Value>, Error> {
-    let (RollBack { version }, (world, actor, provider)) = (parse(body)?, desk.parts(&name));
+    let (RollBackBody { version }, (world, actor, provider)) = (parse(body)?, desk.owned_parts(&name));
     let work = async move { world.roster.roll_back(&world, &provider, version, &actor).await };
-    desk.act("provider.rollback", &name, work).await?;
-    configuration(&desk.world, &name).await.map(Json)
+    desk.run_audited("provider.rollback", &name, work).await?;
+    configuration_json(&desk.world, &name).await.map(Json)
 }
 
 /// Sets the default provider.
@@ -167,13 +171,13 @@ pub(crate) async fn roll_back(
     responses((status = 200, description = "The new default provider", body = schema::UsualProvider),
         (status = 422, description = "Not configured or not working; nothing was changed",
             body = schema::Problem)))]
-pub(crate) async fn activate(desk: Desk, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+pub(crate) async fn activate(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
     if name != AUTO {
-        roster::known(desk.world.roster.catalog(), &name)?;
+        provider_registry::check_provider_exists(desk.world.roster.catalog(), &name)?;
     }
-    let (world, _, provider) = desk.parts(&name);
-    let work = async move { world.roster.make_usual(&world, &provider).await };
-    desk.act("provider.activate", &name, work).await?;
+    let (world, _, provider) = desk.owned_parts(&name);
+    let work = async move { world.roster.set_default(&world, &provider).await };
+    desk.run_audited("provider.activate", &name, work).await?;
     Ok(Json(json!({"usual": name})))
 }
 
@@ -184,99 +188,104 @@ pub(crate) async fn activate(desk: Desk, Path(name): Path<String>) -> Result<Jso
     params(("provider" = String, Path, description = "Provider name")), request_body = schema::ProviderTest,
     responses((status = 200, description = "Result of the test", body = schema::ProviderTested),
         (status = 422, description = "Not configured, or invalid settings", body = schema::Problem)))]
-pub(crate) async fn test(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Value>, Error> {
-    let Test { settings, language, code } =
-        if body.bytes.is_empty() { Test::default() } else { parse(body)? };
-    let (world, _, provider) = desk.parts(&name);
+pub(crate) async fn test(
+    desk: AdminRequest,
+    Path(name): Path<String>,
+    body: JsonBody,
+) -> Result<Json<Value>, Error> {
+    let ProviderTestBody { settings, language, code } =
+        if body.bytes.is_empty() { ProviderTestBody::default() } else { parse(body)? };
+    let (world, _, provider) = desk.owned_parts(&name);
     let (roster, store) = (&world.roster, &world.store);
-    roster::known(roster.catalog(), &name)?;
+    provider_registry::check_provider_exists(roster.catalog(), &name)?;
     let request = Request {
-        language: Some(language.unwrap_or_else(|| PROGRAM.0.to_owned())),
-        code: Some(code.unwrap_or_else(|| PROGRAM.1.to_owned())),
+        language: Some(language.unwrap_or_else(|| DEFAULT_TEST_PROGRAM.0.to_owned())),
+        code: Some(code.unwrap_or_else(|| DEFAULT_TEST_PROGRAM.1.to_owned())),
         ..Request::default()
     };
     // A provider built from other settings handles no requests and is shut down after the test.
-    let (tested, hidden, own) = match settings {
+    let (tested, secret_mask, own) = match settings {
         Some(settings) => {
-            let roster::Candidate { provider, hidden, .. } = roster.candidate(store, &name, settings).await?;
-            (provider, hidden, true)
+            let provider_registry::ProviderCandidate { provider, secret_mask, .. } =
+                roster.candidate(store, &name, settings).await?;
+            (provider, secret_mask, true)
         }
         None => {
-            world.engine.fleet().check(&name)?;
-            let seat = roster.state().seats.get(&name).cloned().ok_or(Error::NotFound("provider"))?;
+            world.engine.providers().check(&name)?;
+            let seat = roster.state().entries.get(&name).cloned().ok_or(Error::NotFound("provider"))?;
             (seat.provider, seat.hidden, false)
         }
     };
     let work = async move {
         let began = Instant::now();
-        let ran = timeout(TEST, run(Arc::clone(&tested), *world.engine.ceiling(), request)).await;
+        let ran = timeout(TEST_TIMEOUT, run(Arc::clone(&tested), *world.engine.ceiling(), request)).await;
         let ran = ran.unwrap_or_else(|_| Err("the test took too long".to_owned()));
         let duration = began.elapsed().as_secs_f64() * 1_000.0;
         if own {
             world.roster.discard(&tested).await;
         }
-        Ok(outcome(&provider, duration, ran, &hidden))
+        Ok(test_result_json(&provider, duration, ran, &secret_mask))
     };
-    desk.act("provider.test", &name, work).await.map(Json)
+    desk.run_audited("provider.test", &name, work).await.map(Json)
 }
 
 async fn run(provider: Arc<dyn Provider>, ceiling: Limits, request: Request) -> Result<Report, String> {
-    let engine = Engine::new(provider, Profiles::shipped(), ceiling);
+    let engine = Engine::new(provider, Profiles::built_in(), ceiling);
     let said = |error: belljar_engine::Error| error.to_string();
     let admitted = engine.admit(request, HostPaths::default()).map_err(said)?;
     let id = ExecutionId::generate().map_err(|error| error.to_string())?.to_string();
     let never = Box::pin(std::future::pending());
-    engine.execute(id, admitted, &mut Blind, never).await.map_err(said)
+    engine.execute(id, admitted, &mut DiscardSink, never).await.map_err(said)
 }
 
-fn outcome(name: &str, duration_ms: f64, ran: Result<Report, String>, hidden: &Hidden) -> Value {
+fn test_result_json(name: &str, duration_ms: f64, ran: Result<Report, String>, hidden: &SecretMask) -> Value {
     let (passed, error) = match &ran {
         Ok(report) if report.status == Status::Succeeded => (true, None),
         Ok(report) => {
             let why = report.error.clone().unwrap_or_else(|| "the program failed".to_owned());
-            (false, Some(hidden.cover(&why)))
+            (false, Some(hidden.mask(&why)))
         }
-        Err(error) => (false, Some(hidden.cover(error))),
+        Err(error) => (false, Some(hidden.mask(error))),
     };
     json!({"provider": name, "passed": passed, "duration_ms": duration_ms, "error": error, "result": ran.ok()})
 }
 
-async fn configuration(world: &World, name: &str) -> Result<Value, Error> {
+async fn configuration_json(world: &AppState, name: &str) -> Result<Value, Error> {
     let schema = world.roster.catalog().schema(name)?;
-    let newest = roster::newest(&world.store, name).await?;
+    let newest = provider_registry::newest_version(&world.store, name).await?;
     let mut shown = match newest {
-        Some(newest) if newest.content.settings.is_some() => version(newest),
-        _ if world.roster.catalog().stands(name) => {
+        Some(newest) if newest.content.settings.is_some() => version_json(newest),
+        _ if world.roster.catalog().exists_unconfigured(name) => {
             json!({"version": null, "settings": {}, "instead": [], "changed": null, "changed_by": null})
         }
         _ => return Err(Error::NotFound("configuration: this provider is not configured")),
     };
     let properties = schema["properties"].as_object().into_iter().flatten();
     let facts = properties.filter(|(_, property)| property["readOnly"] == true);
-    let facts: Settings = facts.map(|(name, fact)| (name.clone(), fact["const"].clone())).collect();
+    let facts: ProviderSettings = facts.map(|(name, fact)| (name.clone(), fact["const"].clone())).collect();
     shown["provider"] = name.into();
     shown["facts"] = facts.into();
     Ok(shown)
 }
 
-fn version(version: ProviderVersion) -> Value {
+fn version_json(version: ProviderVersion) -> Value {
     let ProviderVersion { version, content, actor, changed, .. } = version;
     json!({
-        "version": version, "settings": content.settings, "instead": content.instead,
+        "version": version, "settings": content.settings, "instead": content.fallbacks,
         "changed": changed, "changed_by": actor,
     })
 }
 
-fn working(post: &Post, seat: &Seat) -> Value {
-    let health = post.seen();
-    let error = match &health.test {
-        Some(Err(why)) => Some(seat.hidden.cover(why)),
+fn provider_json(post: &ProviderEntry, seat: &RegisteredProvider) -> Value {
+    let health = post.health_snapshot();
+    let error = match &health.self_test {
+        Some(Err(why)) => Some(seat.hidden.mask(why)),
         _ => None,
     };
-    let failing = (health.failures > 0).then(|| seat.hidden.cover(&health.why));
+    let failing = (health.failures > 0).then(|| seat.hidden.mask(&health.last_error));
     json!({
         "configured": true, "version": seat.version, "instead": seat.instead,
-        "capabilities": capabilities(post.capabilities()),
+        "capabilities": capabilities_json(post.capabilities()),
         "health": {
             "works": error.is_none(), "error": error,
             "failures_in_a_row": health.failures, "last_failure": failing,
@@ -284,13 +293,13 @@ fn working(post: &Post, seat: &Seat) -> Value {
     })
 }
 
-fn capabilities(can: &Capabilities) -> Value {
+fn capabilities_json(can: &Capabilities) -> Value {
     let missing = can.missing.iter().map(
         |missing| json!({"layer": missing.layer.name(), "reason": missing.reason, "remedy": missing.remedy}),
     );
     json!({
-        "living_sandboxes": can.living.is_some(),
-        "pause": can.living.as_ref().is_some_and(|living| living.cannot_pause.is_none()),
+        "living_sandboxes": can.sandboxes.is_some(),
+        "pause": can.sandboxes.as_ref().is_some_and(|living| living.cannot_pause.is_none()),
         "packages": can.package_layers,
         "host_folders": can.host_paths,
         "auto": can.strength.is_some(),
@@ -298,9 +307,9 @@ fn capabilities(can: &Capabilities) -> Value {
     })
 }
 
-impl Desk {
+impl AdminRequest {
     /// Returns owned values that an audited action on a provider needs.
-    fn parts(&self, name: &str) -> (Arc<World>, String, String) {
+    fn owned_parts(&self, name: &str) -> (Arc<AppState>, String, String) {
         (Arc::clone(&self.world), self.caller.actor.clone(), name.to_owned())
     }
 }

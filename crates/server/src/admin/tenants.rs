@@ -9,14 +9,14 @@ use belljar_store::{Quotas, Tenant, TenantName, Timestamp};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::Desk;
-use crate::body::{Whole, parse};
+use super::AdminRequest;
+use crate::body::{JsonBody, parse};
 use crate::error::Error;
 use crate::schema;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct New {
+struct NewTenantBody {
     name: String,
     #[serde(default)]
     quotas: Quotas,
@@ -24,24 +24,24 @@ struct New {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Change {
+struct TenantChangeBody {
     quotas: Option<Quotas>,
     disabled: Option<bool>,
     policy: Option<String>,
     /// A name, or `null` for the default provider; if absent, the provider is unchanged.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(default, deserialize_with = "some_if_present")]
     provider: Option<Option<String>>,
 }
 
 /// Deserializes a present field to `Some`, to distinguish `null` from an absent field.
-fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+fn some_if_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
 /// Lists all tenants.
 #[utoipa::path(get, path = "/v1/tenants", tag = "administration",
     responses((status = 200, description = "The tenants, sorted by name", body = schema::TenantList)))]
-pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(desk: AdminRequest) -> Result<Json<Value>, Error> {
     Ok(Json(json!({"tenants": desk.world.store.tenants().await?})))
 }
 
@@ -50,12 +50,12 @@ pub(crate) async fn list(desk: Desk) -> Result<Json<Value>, Error> {
     responses((status = 201, description = "The new tenant", body = schema::Tenant),
         (status = 409, description = "A tenant of this name exists", body = schema::Problem),
         (status = 422, description = "Invalid request", body = schema::Problem)))]
-pub(crate) async fn create(desk: Desk, body: Whole) -> Result<(StatusCode, Json<Tenant>), Error> {
-    let new: New = parse(body)?;
+pub(crate) async fn create(desk: AdminRequest, body: JsonBody) -> Result<(StatusCode, Json<Tenant>), Error> {
+    let new: NewTenantBody = parse(body)?;
     let name: TenantName = new.name.parse()?;
     let (store, added) = (desk.store(), name.clone());
     let work = async move { Ok(store.add_tenant(&added, new.quotas, Timestamp::now()).await?) };
-    desk.act("tenant.create", &new.name, work).await?;
+    desk.run_audited("tenant.create", &new.name, work).await?;
     Ok((StatusCode::CREATED, Json(find(&desk, &name).await?)))
 }
 
@@ -64,8 +64,8 @@ pub(crate) async fn create(desk: Desk, body: Whole) -> Result<(StatusCode, Json<
     params(("tenant" = String, Path, description = "Tenant name")),
     responses((status = 200, description = "The tenant", body = schema::Tenant),
         (status = 404, description = "No such tenant", body = schema::Problem)))]
-pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Tenant>, Error> {
-    Ok(Json(find(&desk, &known(&name)?).await?))
+pub(crate) async fn show(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Tenant>, Error> {
+    Ok(Json(find(&desk, &parse_tenant_name(&name)?).await?))
 }
 
 /// Changes the quotas, policy, default provider or disabled state of a tenant.
@@ -74,13 +74,17 @@ pub(crate) async fn show(desk: Desk, Path(name): Path<String>) -> Result<Json<Te
     request_body = schema::TenantChange,
     responses((status = 200, description = "The changed tenant", body = schema::Tenant),
         (status = 404, description = "No such tenant", body = schema::Problem)))]
-pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) -> Result<Json<Tenant>, Error> {
-    let (tenant, change): (_, Change) = (known(&name)?, parse(body)?);
+pub(crate) async fn change(
+    desk: AdminRequest,
+    Path(name): Path<String>,
+    body: JsonBody,
+) -> Result<Json<Tenant>, Error> {
+    let (tenant, change): (_, TenantChangeBody) = (parse_tenant_name(&name)?, parse(body)?);
     if let Some(policy) = &change.policy {
         check_policy(&desk, policy)?;
     }
     if let Some(Some(provider)) = &change.provider {
-        desk.world.engine.fleet().check(provider)?;
+        desk.world.engine.providers().check(provider)?;
     }
     let (store, changed) = (desk.store(), tenant.clone());
     let work = async move {
@@ -98,7 +102,7 @@ pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) ->
         }
         Ok(())
     };
-    desk.act("tenant.change", &name, work).await?;
+    desk.run_audited("tenant.change", &name, work).await?;
     Ok(Json(find(&desk, &tenant).await?))
 }
 
@@ -109,29 +113,29 @@ pub(crate) async fn change(desk: Desk, Path(name): Path<String>, body: Whole) ->
         (status = 404, description = "No such tenant", body = schema::Problem),
         (status = 409, description = "The tenant still owns sandboxes, volumes or other resources",
             body = schema::Problem)))]
-pub(crate) async fn remove(desk: Desk, Path(name): Path<String>) -> Result<StatusCode, Error> {
-    let (tenant, world) = (known(&name)?, Arc::clone(&desk.world));
+pub(crate) async fn remove(desk: AdminRequest, Path(name): Path<String>) -> Result<StatusCode, Error> {
+    let (tenant, world) = (parse_tenant_name(&name)?, Arc::clone(&desk.world));
     let work = async move {
         // Callers without a key in the database belong to this tenant.
-        if world.accounts.is_home(&tenant) {
-            return Err(Error::OwnTenant);
+        if world.accounts.is_default_tenant(&tenant) {
+            return Err(Error::DefaultTenant);
         }
         Ok(world.store.remove_tenant(&tenant).await?)
     };
-    desk.act("tenant.remove", &name, work).await?;
+    desk.run_audited("tenant.remove", &name, work).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Checks that a policy exists, because an unknown one would make every request fail.
-pub(super) fn check_policy(desk: &Desk, name: &str) -> Result<(), Error> {
-    let found = desk.world.engine.policies().named(name);
+pub(super) fn check_policy(desk: &AdminRequest, name: &str) -> Result<(), Error> {
+    let found = desk.world.engine.policies().get(name);
     found.map(drop).map_err(|error| Error::Invalid { field: "policy", message: error.to_string() })
 }
 
-pub(super) fn known(name: &str) -> Result<TenantName, Error> {
+pub(super) fn parse_tenant_name(name: &str) -> Result<TenantName, Error> {
     name.parse().map_err(|_| Error::NotFound("tenant"))
 }
 
-async fn find(desk: &Desk, name: &TenantName) -> Result<Tenant, Error> {
+async fn find(desk: &AdminRequest, name: &TenantName) -> Result<Tenant, Error> {
     desk.world.store.tenant(name).await?.ok_or(Error::NotFound("tenant"))
 }

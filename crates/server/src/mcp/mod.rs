@@ -9,8 +9,8 @@
 //! Since its revision 2026-07-28, the protocol has no sessions. Sandboxes then end when their lifetime does,
 //! like those of `/v1`. A session of another tenant is reported as an unknown one.
 
-mod hands;
 mod sessions;
+mod tenant_backend;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,25 +25,25 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
 
-use self::sessions::Session;
-use crate::accounts::{Caller, Runner};
-use crate::body::Whole;
-use crate::errand::to_the_end;
+use self::sessions::McpSession;
+use crate::app_state::AppState;
+use crate::authentication::{Caller, RunCaller};
+use crate::body::JsonBody;
 use crate::error::Error;
-use crate::sandboxes::Passed;
-use crate::world::World;
+use crate::sandboxes::PassThrough;
+use crate::uncancellable::run_uncancellable;
 
-pub(crate) use hands::Behalf;
-pub(crate) use sessions::Sessions;
+pub(crate) use sessions::McpSessions;
+pub(crate) use tenant_backend::TenantBackend;
 
 /// Header that names a session, in requests and in the response that starts it.
-const SESSION: &str = "mcp-session-id";
+const SESSION_HEADER: &str = "mcp-session-id";
 
 /// The MCP service, created once per server.
-pub(crate) type Service = StreamableHttpService<belljar_tools::Desk<Session>, LocalSessionManager>;
+pub(crate) type McpService = StreamableHttpService<belljar_tools::McpServer<McpSession>, LocalSessionManager>;
 
 /// Creates the MCP service. Its streams end when the server does.
-pub(crate) fn service(world: &Arc<World>) -> Service {
+pub(crate) fn service(world: &Arc<AppState>) -> McpService {
     // The middleware has already checked `Host` and `Origin`, and bodies are read within bounds before they
     // get here.
     let config =
@@ -55,25 +55,27 @@ pub(crate) fn service(world: &Arc<World>) -> Service {
         last.live.idle().await;
         ending.cancel();
     });
-    let desk = move || factory.upgrade().map(Session::new).map(belljar_tools::Desk).ok_or_else(gone);
+    let desk = move || {
+        factory.upgrade().map(McpSession::new).map(belljar_tools::McpServer).ok_or_else(shut_down_error)
+    };
     StreamableHttpService::new(desk, world.mcp.manager(), config)
 }
 
-fn gone() -> std::io::Error {
+fn shut_down_error() -> std::io::Error {
     std::io::Error::other("the server has shut down")
 }
 
 /// Handles all MCP requests.
 pub(crate) async fn pass(
-    State(world): State<Arc<World>>,
-    Extension(service): Extension<Arc<Service>>,
-    Runner(caller): Runner,
+    State(world): State<Arc<AppState>>,
+    Extension(service): Extension<Arc<McpService>>,
+    RunCaller(caller): RunCaller,
     request: Request,
 ) -> Result<Response, Error> {
     if world.live.is_closed() {
         return Err(Error::ShuttingDown);
     }
-    let session = named(request.headers());
+    let session = session_id(request.headers());
     if let Some(session) = &session {
         world.mcp.check(session, &caller.tenant)?;
     }
@@ -81,9 +83,9 @@ pub(crate) async fn pass(
     // A GET opens an event stream that lasts until the client disconnects.
     let place = if request.method() == Method::GET { Some(world.streams.open(&tenant)?) } else { None };
     let ends = request.method() == Method::DELETE;
-    let (request, begins) = prepared(&world, caller, request).await?;
+    let (request, begins) = prepare_request(&world, caller, request).await?;
     let mut response = if begins {
-        to_the_end(begin(Arc::clone(&world), service, tenant, request)).await?
+        run_uncancellable(start_session(Arc::clone(&world), service, tenant, request)).await?
     } else {
         service.handle(request).await.map(Body::new)
     };
@@ -93,41 +95,45 @@ pub(crate) async fn pass(
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
     // Errors are in the format of the protocol, so the middleware must not replace them.
-    response.extensions_mut().insert(Passed);
+    response.extensions_mut().insert(PassThrough);
     Ok(match place {
-        Some(place) => place.within(response),
+        Some(place) => place.hold_during(response),
         None => response,
     })
 }
 
 /// Starts a session if the limits allow it. Runs uncancellably, so that every session has an owner.
-async fn begin(
-    world: Arc<World>,
-    service: Arc<Service>,
+async fn start_session(
+    world: Arc<AppState>,
+    service: Arc<McpService>,
     tenant: TenantName,
     request: Request,
 ) -> Result<Response, Error> {
-    let room = world.mcp.make_room(tenant).await?;
+    let room = world.mcp.reserve_slot(tenant).await?;
     let response = service.handle(request).await.map(Body::new);
-    if let Some(session) = named(response.headers()) {
-        room.take(session);
+    if let Some(session) = session_id(response.headers()) {
+        room.activate(session);
     }
     Ok(response)
 }
 
 /// Reads the body within bounds and replaces the key by the caller. Also returns whether the request starts a
 /// session.
-async fn prepared(world: &Arc<World>, caller: Caller, request: Request) -> Result<(Request, bool), Error> {
+async fn prepare_request(
+    world: &Arc<AppState>,
+    caller: Caller,
+    request: Request,
+) -> Result<(Request, bool), Error> {
     let (mut parts, body) = request.into_parts();
     parts.headers.remove(header::AUTHORIZATION);
     let mut request = Request::from_parts(parts.clone(), body);
     let mut begins = false;
     if parts.method == Method::POST {
-        let Whole { bytes, hold } = Whole::from_request(request, world).await?;
+        let JsonBody { bytes, hold } = JsonBody::from_request(request, world).await?;
         belljar_engine::json::check_shape(&bytes)?;
         begins = begins_session(&bytes);
         // The memory counts for the tenant until the request has been handled.
-        parts.extensions.insert(Arc::new(hold.parsed()?));
+        parts.extensions.insert(Arc::new(hold.into_request()?));
         request = Request::from_parts(parts, Body::from(bytes));
     }
     request.extensions_mut().insert(caller);
@@ -144,6 +150,6 @@ fn begins_session(message: &[u8]) -> bool {
     serde_json::from_slice::<Named<'_>>(message).map_or(true, |named| named.method == "initialize")
 }
 
-fn named(headers: &HeaderMap) -> Option<String> {
-    headers.get(SESSION).and_then(|value| value.to_str().ok()).map(str::to_owned)
+fn session_id(headers: &HeaderMap) -> Option<String> {
+    headers.get(SESSION_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }

@@ -7,144 +7,144 @@ use std::time::Duration;
 
 use axum::http::request::Parts;
 use belljar_store::{SandboxEnd, SandboxId, TenantName};
-use belljar_tools::{Hands, Office};
+use belljar_tools::{McpHost, ToolBackend};
 use rmcp::ErrorData;
 use rmcp::model::Extensions;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use tokio::runtime::Handle;
 
-use super::SESSION;
-use super::hands::Behalf;
-use crate::accounts::Caller;
+use super::SESSION_HEADER;
+use super::tenant_backend::TenantBackend;
+use crate::app_state::AppState;
+use crate::authentication::Caller;
 use crate::error::Error;
 use crate::sandboxes;
-use crate::world::World;
 
 /// Maximum number of sessions, of all tenants together and of one tenant.
-const MOST: usize = 1_024;
-const MOST_OF_ONE: usize = 128;
+const MAX_SESSIONS: usize = 1_024;
+const MAX_TENANT_SESSIONS: usize = 128;
 /// How long a session may be idle before it ends.
-const SILENCE: Duration = Duration::from_secs(1_800);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1_800);
 
 /// Tracks the tenant of each session.
-pub(crate) struct Sessions {
+pub(crate) struct McpSessions {
     manager: Arc<LocalSessionManager>,
-    owners: Mutex<Owners>,
+    owners: Mutex<SessionOwners>,
 }
 
 #[derive(Debug, Default)]
-struct Owners {
-    begun: HashMap<String, TenantName>,
+struct SessionOwners {
+    active: HashMap<String, TenantName>,
     /// Tenants of starting sessions, which have no id yet. They count, or concurrent starts could exceed the
     /// limit.
-    beginning: Vec<TenantName>,
+    starting: Vec<TenantName>,
 }
 
 /// A slot for a starting session.
 #[derive(Debug)]
-pub(super) struct Room<'a> {
-    owners: &'a Mutex<Owners>,
+pub(super) struct SessionSlot<'a> {
+    owners: &'a Mutex<SessionOwners>,
     tenant: TenantName,
 }
 
-impl Room<'_> {
-    pub(super) fn take(self, session: String) {
-        lock(self.owners).begun.insert(session, self.tenant.clone());
+impl SessionSlot<'_> {
+    pub(super) fn activate(self, session: String) {
+        lock(self.owners).active.insert(session, self.tenant.clone());
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for SessionSlot<'_> {
     fn drop(&mut self) {
-        let beginning = &mut lock(self.owners).beginning;
+        let beginning = &mut lock(self.owners).starting;
         if let Some(at) = beginning.iter().position(|tenant| *tenant == self.tenant) {
             beginning.swap_remove(at);
         }
     }
 }
 
-impl fmt::Debug for Sessions {
+impl fmt::Debug for McpSessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sessions").field("owners", &self.owners).finish_non_exhaustive()
     }
 }
 
-impl Default for Sessions {
+impl Default for McpSessions {
     fn default() -> Self {
         let mut manager = LocalSessionManager::default();
-        manager.session_config.keep_alive = Some(SILENCE);
+        manager.session_config.keep_alive = Some(IDLE_TIMEOUT);
         Self { manager: Arc::new(manager), owners: Mutex::default() }
     }
 }
 
-impl Sessions {
+impl McpSessions {
     pub(super) fn manager(&self) -> Arc<LocalSessionManager> {
         Arc::clone(&self.manager)
     }
 
     /// Checks that a session belongs to a tenant. Another tenant's session is reported as unknown.
     pub(super) fn check(&self, session: &str, tenant: &TenantName) -> Result<(), Error> {
-        match lock(&self.owners).begun.get(session) {
+        match lock(&self.owners).active.get(session) {
             Some(owner) if owner == tenant => Ok(()),
             _ => Err(Error::NotFound("session")),
         }
     }
 
     /// Forgets ended sessions and takes a slot for a new one, or refuses if a limit is reached.
-    pub(super) async fn make_room(&self, tenant: TenantName) -> Result<Room<'_>, Error> {
+    pub(super) async fn reserve_slot(&self, tenant: TenantName) -> Result<SessionSlot<'_>, Error> {
         let alive = self.manager.sessions.read().await;
         let mut owners = lock(&self.owners);
-        owners.begun.retain(|session, _| alive.contains_key(session.as_str()));
-        if alive.len() + owners.beginning.len() >= MOST {
+        owners.active.retain(|session, _| alive.contains_key(session.as_str()));
+        if alive.len() + owners.starting.len() >= MAX_SESSIONS {
             return Err(Error::Overloaded);
         }
-        let all = owners.begun.values().chain(&owners.beginning);
-        if all.filter(|owner| **owner == tenant).count() >= MOST_OF_ONE {
-            return Err(Error::TooManySessions(MOST_OF_ONE));
+        let all = owners.active.values().chain(&owners.starting);
+        if all.filter(|owner| **owner == tenant).count() >= MAX_TENANT_SESSIONS {
+            return Err(Error::TooManySessions(MAX_TENANT_SESSIONS));
         }
-        owners.beginning.push(tenant.clone());
-        Ok(Room { owners: &self.owners, tenant })
+        owners.starting.push(tenant.clone());
+        Ok(SessionSlot { owners: &self.owners, tenant })
     }
 
     pub(super) fn end(&self, session: &str) {
-        lock(&self.owners).begun.remove(session);
+        lock(&self.owners).active.remove(session);
     }
 }
 
 /// One session, or one request of a client without sessions.
 #[derive(Debug)]
-pub(crate) struct Session {
-    world: Arc<World>,
-    opened: Arc<Opened>,
+pub(crate) struct McpSession {
+    world: Arc<AppState>,
+    opened: Arc<SessionSandboxes>,
 }
 
-impl Session {
-    pub(super) fn new(world: Arc<World>) -> Self {
-        let opened = Opened { world: Arc::clone(&world), ids: Mutex::default() };
+impl McpSession {
+    pub(super) fn new(world: Arc<AppState>) -> Self {
+        let opened = SessionSandboxes { world: Arc::clone(&world), ids: Mutex::default() };
         Self { world, opened: Arc::new(opened) }
     }
 }
 
-impl Office for Session {
-    fn hands(&self, request: &Extensions) -> Result<Arc<dyn Hands>, ErrorData> {
+impl McpHost for McpSession {
+    fn backend(&self, request: &Extensions) -> Result<Arc<dyn ToolBackend>, ErrorData> {
         let parts = request.get::<Parts>();
         let caller = parts.and_then(|parts| parts.extensions.get::<Caller>());
         // `prepared` inserts the caller into every request.
         let (Some(parts), Some(caller)) = (parts, caller) else {
             return Err(ErrorData::internal_error("the caller is unknown", None));
         };
-        let opened = parts.headers.contains_key(SESSION).then(|| Arc::clone(&self.opened));
-        Ok(Arc::new(Behalf::new(&self.world, caller.clone(), opened)))
+        let opened = parts.headers.contains_key(SESSION_HEADER).then(|| Arc::clone(&self.opened));
+        Ok(Arc::new(TenantBackend::new(&self.world, caller.clone(), opened)))
     }
 }
 
 /// The sandboxes opened in a session. They end when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    world: Arc<World>,
+pub(crate) struct SessionSandboxes {
+    world: Arc<AppState>,
     ids: Mutex<BTreeSet<(TenantName, SandboxId)>>,
 }
 
-impl Opened {
+impl SessionSandboxes {
     pub(super) fn add(&self, tenant: TenantName, id: SandboxId) {
         lock(&self.ids).insert((tenant, id));
     }
@@ -158,7 +158,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for SessionSandboxes {
     fn drop(&mut self) {
         let ids = std::mem::take(&mut *lock(&self.ids));
         let Ok(runtime) = Handle::try_current() else { return };

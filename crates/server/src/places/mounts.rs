@@ -4,26 +4,26 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_engine::places::PlacesError;
+use belljar_engine::host_storage::HostStorageError;
 use belljar_engine::sandbox::{AdmittedSandbox, VolumeSpec};
 use belljar_store::{TenantName, Volume, VolumeId, VolumeName};
 use tokio::sync;
 
+use crate::app_state::AppState;
 use crate::error::Error;
-use crate::world::World;
 
 /// State of volumes that is not in the store.
 #[derive(Debug, Default)]
-pub(crate) struct Mounts {
-    table: Arc<Mutex<Table>>,
+pub(crate) struct VolumeMounts {
+    table: Arc<Mutex<VolumeTable>>,
     /// Held while a volume is looked up and mounted, and while one is removed, so that these do not overlap.
-    pub(super) steps: sync::Mutex<()>,
+    pub(super) lookup_lock: sync::Mutex<()>,
 }
 
-type Table = HashMap<VolumeId, Known>;
+type VolumeTable = HashMap<VolumeId, VolumeState>;
 
 #[derive(Debug, Default)]
-struct Known {
+struct VolumeState {
     mounted: usize,
     written: usize,
     used_bytes: Option<u64>,
@@ -31,19 +31,19 @@ struct Known {
 
 /// A volume mounted in a sandbox. Dropping it unmounts it.
 #[derive(Debug)]
-pub(crate) struct Mount {
-    table: Arc<Mutex<Table>>,
+pub(crate) struct MountedVolume {
+    table: Arc<Mutex<VolumeTable>>,
     pub(super) volume: Volume,
     pub(super) writable: bool,
 }
 
-impl Mounts {
-    fn take(&self, volume: Volume, writable: bool) -> Mount {
+impl VolumeMounts {
+    fn mount(&self, volume: Volume, writable: bool) -> MountedVolume {
         let mut table = lock(&self.table);
         let known = table.entry(volume.id.clone()).or_default();
         known.mounted += 1;
         known.written += usize::from(writable);
-        Mount { table: Arc::clone(&self.table), volume, writable }
+        MountedVolume { table: Arc::clone(&self.table), volume, writable }
     }
 
     pub(super) fn is_mounted(&self, id: &VolumeId) -> bool {
@@ -60,7 +60,7 @@ impl Mounts {
         lock(&self.table).get(id)?.used_bytes
     }
 
-    pub(super) fn saw(&self, id: &VolumeId, used_bytes: Option<u64>) {
+    pub(super) fn set_used_bytes(&self, id: &VolumeId, used_bytes: Option<u64>) {
         lock(&self.table).entry(id.clone()).or_default().used_bytes = used_bytes;
     }
 
@@ -69,7 +69,7 @@ impl Mounts {
     }
 }
 
-impl Drop for Mount {
+impl Drop for MountedVolume {
     fn drop(&mut self) {
         let mut table = lock(&self.table);
         let Some(known) = table.get_mut(&self.volume.id) else { return };
@@ -84,25 +84,25 @@ impl Drop for Mount {
     }
 }
 
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+fn lock(table: &Mutex<VolumeTable>) -> MutexGuard<'_, VolumeTable> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Looks up the volumes and host folders of a sandbox, and marks the volumes as mounted.
-pub(crate) async fn mount(
-    world: &World,
+pub(crate) async fn mount_volumes(
+    world: &AppState,
     tenant: &TenantName,
     admitted: AdmittedSandbox,
-) -> Result<(AdmittedSandbox, Vec<Mount>), Error> {
-    let (mut folders, mut mounts): (Vec<PathBuf>, Vec<Mount>) = Default::default();
-    let _step = world.mounts.steps.lock().await;
+) -> Result<(AdmittedSandbox, Vec<MountedVolume>), Error> {
+    let (mut folders, mut mounts): (Vec<PathBuf>, Vec<MountedVolume>) = Default::default();
+    let _step = world.mounts.lookup_lock.lock().await;
     for spec in &admitted.volumes {
         match &spec.host {
             Some(name) => folders.push(host_folder(world, tenant, spec, name).await?),
             None => {
                 let volume = volume(world, tenant, spec).await?;
                 folders.push(world.places.volume_folder(volume.id.as_str()));
-                mounts.push(world.mounts.take(volume, !spec.read_only));
+                mounts.push(world.mounts.mount(volume, !spec.read_only));
             }
         }
     }
@@ -114,24 +114,24 @@ pub(crate) async fn mount(
     Ok((admitted.with_volumes(folder_of)?, mounts))
 }
 
-async fn volume(world: &World, tenant: &TenantName, spec: &VolumeSpec) -> Result<Volume, Error> {
+async fn volume(world: &AppState, tenant: &TenantName, spec: &VolumeSpec) -> Result<Volume, Error> {
     let name: VolumeName = spec.name.as_deref().unwrap_or_default().parse()?;
-    Ok(world.store.volume(tenant, &name).await?.ok_or_else(|| spec.unknown())?)
+    Ok(world.store.volume(tenant, &name).await?.ok_or_else(|| spec.not_found())?)
 }
 
 /// Returns a host folder. One that is not for this tenant is reported as unknown.
 async fn host_folder(
-    world: &World,
+    world: &AppState,
     tenant: &TenantName,
     spec: &VolumeSpec,
     name: &str,
 ) -> Result<PathBuf, Error> {
     let folder = match world.places.host_folder(name).await {
-        Err(PlacesError::Missing) => return Err(spec.unknown().into()),
+        Err(HostStorageError::Missing) => return Err(spec.not_found().into()),
         found => found?,
     };
     if !folder.tenants.is_empty() && !folder.tenants.iter().any(|known| known == tenant.as_str()) {
-        return Err(spec.unknown().into());
+        return Err(spec.not_found().into());
     }
     if !spec.read_only && !folder.writable {
         let message = format!("host folder '{name}' is read-only; set \"read_only\": true");

@@ -7,32 +7,32 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use belljar_engine::living::{ArchiveFormat, ArchiveLimits, Living};
-use belljar_engine::places::PlacesError;
+use belljar_engine::host_storage::HostStorageError;
 use belljar_engine::plan::WORKSPACE;
+use belljar_engine::sandbox_handle::{ArchiveFormat, ArchiveLimits, SandboxHandle};
 use belljar_store::{Snapshot, SnapshotId, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::accounts::{Caller, Keeper};
-use crate::body::{Whole, parse};
-use crate::errand::to_the_end;
+use crate::app_state::AppState;
+use crate::authentication::{Caller, SandboxCaller};
+use crate::body::{JsonBody, parse};
 use crate::error::Error;
-use crate::sandboxes::{Used, find as find_sandbox};
+use crate::sandboxes::{SandboxInUse, find as find_sandbox};
 use crate::schema;
-use crate::world::World;
+use crate::uncancellable::run_uncancellable;
 
 /// Timeout for creating a snapshot.
-const LONGEST: Duration = Duration::from_secs(600);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum size of an archive in addition to the sandbox's disk limit, in bytes.
-const OVERHEAD: u64 = 1 << 20;
+const ARCHIVE_OVERHEAD_BYTES: u64 = 1 << 20;
 /// Maximum number of entries: what the guest packs, plus some margin.
-const ENTRIES: u64 = 250_000;
+const MAX_ENTRIES: u64 = 250_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewSnapshot {
+struct SnapshotBody {
     #[serde(default)]
     label: String,
 }
@@ -53,42 +53,52 @@ struct NewSnapshot {
     )
 )]
 pub(crate) async fn make(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     Path(id): Path<String>,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<Response, Error> {
-    let new: NewSnapshot = parse(body)?;
+    let new: SnapshotBody = parse(body)?;
     let used = find_sandbox(&world, &caller, &id).await?;
     let snapshot = Snapshot {
         tenant: caller.tenant.clone(),
         id: SnapshotId::generate()?,
         sandbox: used.id.clone(),
         label: new.label,
-        size_bytes: used.admitted.plan.limits.disk_bytes.saturating_add(OVERHEAD),
+        size_bytes: used.admitted.plan.limits.disk_bytes.saturating_add(ARCHIVE_OVERHEAD_BYTES),
         created: Timestamp::now(),
         ready: None,
     };
     let quota = world.disk_quota(&caller);
-    let snapshot = to_the_end(async move { keep(&world, &used, snapshot, quota).await }).await?;
+    let snapshot =
+        run_uncancellable(async move { create_snapshot(&world, &used, snapshot, quota).await }).await?;
     let place = [(header::LOCATION, format!("/v1/snapshots/{}", snapshot.id))];
-    Ok((StatusCode::CREATED, place, Json(shown(&snapshot))).into_response())
+    Ok((StatusCode::CREATED, place, Json(snapshot_json(&snapshot))).into_response())
 }
 
-async fn keep(world: &World, used: &Used, mut snapshot: Snapshot, quota: u64) -> Result<Snapshot, Error> {
-    let Ok(_one) = used.snapshots.try_lock() else { return Err(Error::SnapshotUnderWay) };
+async fn create_snapshot(
+    world: &AppState,
+    used: &SandboxInUse,
+    mut snapshot: Snapshot,
+    quota: u64,
+) -> Result<Snapshot, Error> {
+    let Ok(_one) = used.snapshot_lock.try_lock() else { return Err(Error::SnapshotInProgress) };
     let most = world.store.add_snapshot(snapshot.clone(), quota).await?;
     let written = tokio::select! {
-        written = timeout(LONGEST, write(world, used, &snapshot.id, most)) => {
+        written = timeout(SNAPSHOT_TIMEOUT, write(world, used, &snapshot.id, most)) => {
             written.unwrap_or(Err(Error::SnapshotTooSlow))
         }
-        () = used.ends() => Err(Error::SandboxEnded),
+        () = used.wait_for_end() => Err(Error::SandboxEnded),
     };
     let ready = match written {
         Ok(bytes) => {
             (snapshot.size_bytes, snapshot.ready) = (bytes, Some(Timestamp::now()));
             let at = snapshot.ready.unwrap_or(snapshot.created);
-            world.store.snapshot_ready(&snapshot.tenant, &snapshot.id, bytes, at).await.map_err(Error::from)
+            world
+                .store
+                .mark_snapshot_ready(&snapshot.tenant, &snapshot.id, bytes, at)
+                .await
+                .map_err(Error::from)
         }
         Err(error) => Err(error),
     };
@@ -101,20 +111,20 @@ async fn keep(world: &World, used: &Used, mut snapshot: Snapshot, quota: u64) ->
     }
 }
 
-async fn write(world: &World, used: &Used, id: &SnapshotId, most: u64) -> Result<u64, Error> {
+async fn write(world: &AppState, used: &SandboxInUse, id: &SnapshotId, most: u64) -> Result<u64, Error> {
     let source = used.living.files().snapshot().await?;
     Ok(world.places.write_snapshot(id.as_str(), source, most).await?)
 }
 
 /// Removes a failed snapshot. Anything that cannot be removed now is removed at the next start.
-async fn discard(world: &World, snapshot: &Snapshot) {
+async fn discard(world: &AppState, snapshot: &Snapshot) {
     let file = world.places.remove_snapshot(snapshot.id.as_str()).await;
     let row = world.store.remove_snapshot(&snapshot.tenant, &snapshot.id).await;
     if let Err(error) = row {
         tracing::error!(snapshot = %snapshot.id, %error, "cannot remove the record of a failed snapshot");
     }
     match file {
-        Ok(()) | Err(PlacesError::Missing) => {}
+        Ok(()) | Err(HostStorageError::Missing) => {}
         Err(error) => tracing::error!(snapshot = %snapshot.id, %error, "cannot remove a failed snapshot"),
     }
 }
@@ -123,11 +133,11 @@ async fn discard(world: &World, snapshot: &Snapshot) {
 #[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots",
     responses((status = 200, description = "All snapshots of the tenant", body = schema::SnapshotList)))]
 pub(crate) async fn list(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
 ) -> Result<Json<Value>, Error> {
     let snapshots = world.store.snapshots(&caller.tenant).await?;
-    Ok(Json(json!({"snapshots": snapshots.iter().map(shown).collect::<Vec<_>>()})))
+    Ok(Json(json!({"snapshots": snapshots.iter().map(snapshot_json).collect::<Vec<_>>()})))
 }
 
 /// Returns a snapshot.
@@ -136,11 +146,11 @@ pub(crate) async fn list(
     responses((status = 200, description = "The snapshot", body = schema::Snapshot),
         (status = 404, description = "No such snapshot in this tenant", body = schema::Problem)))]
 pub(crate) async fn show(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Error> {
-    Ok(Json(shown(&find(&world, &caller, &id).await?)))
+    Ok(Json(snapshot_json(&find(&world, &caller, &id).await?)))
 }
 
 /// Removes a snapshot.
@@ -152,17 +162,17 @@ pub(crate) async fn show(
         (status = 404, description = "No such snapshot in this tenant", body = schema::Problem),
         (status = 409, description = "The snapshot is still being created", body = schema::Problem)))]
 pub(crate) async fn remove(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Error> {
-    to_the_end(async move { forget(&world, &caller, &id).await }).await
+    run_uncancellable(async move { remove_snapshot(&world, &caller, &id).await }).await
 }
 
-async fn forget(world: &World, caller: &Caller, id: &str) -> Result<StatusCode, Error> {
+async fn remove_snapshot(world: &AppState, caller: &Caller, id: &str) -> Result<StatusCode, Error> {
     let snapshot = find(world, caller, id).await?;
     if snapshot.ready.is_none() {
-        return Err(Error::SnapshotUnderWay);
+        return Err(Error::SnapshotInProgress);
     }
     world.store.remove_snapshot(&caller.tenant, &snapshot.id).await?;
     if let Err(error) = world.places.remove_snapshot(snapshot.id.as_str()).await {
@@ -172,14 +182,14 @@ async fn forget(world: &World, caller: &Caller, id: &str) -> Result<StatusCode, 
 }
 
 /// Returns a snapshot of the caller's tenant. A malformed id is reported as an unknown one.
-async fn find(world: &World, caller: &Caller, id: &str) -> Result<Snapshot, Error> {
+async fn find(world: &AppState, caller: &Caller, id: &str) -> Result<Snapshot, Error> {
     let id: SnapshotId = id.parse().map_err(|_| Error::NotFound("snapshot"))?;
     world.store.snapshot(&caller.tenant, &id).await?.ok_or(Error::NotFound("snapshot"))
 }
 
 /// Returns the snapshot that a new sandbox starts from.
-pub(crate) async fn known(
-    world: &World,
+pub(crate) async fn resolve_snapshot(
+    world: &AppState,
     caller: &Caller,
     wanted: Option<&str>,
 ) -> Result<Option<SnapshotId>, Error> {
@@ -196,18 +206,19 @@ pub(crate) async fn known(
 
 /// Unpacks a snapshot into a sandbox.
 pub(crate) async fn restore(
-    world: &World,
-    living: &dyn Living,
+    world: &AppState,
+    living: &dyn SandboxHandle,
     id: &SnapshotId,
     disk_bytes: u64,
 ) -> Result<(), Error> {
     let source = world.places.read_snapshot(id.as_str()).await?;
-    let limits = ArchiveLimits { entries: ENTRIES, bytes: disk_bytes, any_link: true, ..Default::default() };
+    let limits =
+        ArchiveLimits { entries: MAX_ENTRIES, bytes: disk_bytes, any_link: true, ..Default::default() };
     living.files().upload_archive(WORKSPACE, ArchiveFormat::Tar, limits, source).await?;
     Ok(())
 }
 
-fn shown(snapshot: &Snapshot) -> Value {
+fn snapshot_json(snapshot: &Snapshot) -> Value {
     json!({
         "id": snapshot.id,
         "sandbox": snapshot.sandbox,

@@ -6,21 +6,21 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use belljar_engine::places::Measured;
-use belljar_store::{Kind, Timestamp, Volume, VolumeId, VolumeName};
+use belljar_engine::host_storage::VolumeUsage;
+use belljar_store::{ObjectKind, Timestamp, Volume, VolumeId, VolumeName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::accounts::{Caller, Keeper};
-use crate::body::{Whole, parse};
-use crate::errand::to_the_end;
+use crate::app_state::AppState;
+use crate::authentication::{Caller, SandboxCaller};
+use crate::body::{JsonBody, parse};
 use crate::error::Error;
 use crate::schema;
-use crate::world::World;
+use crate::uncancellable::run_uncancellable;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewVolume {
+struct VolumeBody {
     name: String,
     size_bytes: u64,
 }
@@ -36,11 +36,11 @@ struct NewVolume {
     )
 )]
 pub(crate) async fn create(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    body: Whole,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
+    body: JsonBody,
 ) -> Result<Response, Error> {
-    let new: NewVolume = parse(body)?;
+    let new: VolumeBody = parse(body)?;
     if new.size_bytes == 0 {
         return Err(Error::Invalid { field: "size_bytes", message: "must be above zero".to_owned() });
     }
@@ -52,13 +52,13 @@ pub(crate) async fn create(
         created: Timestamp::now(),
     };
     let quota = world.disk_quota(&caller);
-    let volume = to_the_end(async move { keep(&world, volume, quota).await }).await?;
+    let volume = run_uncancellable(async move { create_volume(&world, volume, quota).await }).await?;
     let place = [(header::LOCATION, format!("/v1/volumes/{}", volume.name))];
-    Ok((StatusCode::CREATED, place, Json(shown(&volume, Some(0)))).into_response())
+    Ok((StatusCode::CREATED, place, Json(volume_json(&volume, Some(0)))).into_response())
 }
 
 /// Creates the directory before the record, so that every recorded volume has a directory.
-async fn keep(world: &World, volume: Volume, quota: u64) -> Result<Volume, Error> {
+async fn create_volume(world: &AppState, volume: Volume, quota: u64) -> Result<Volume, Error> {
     world.places.make_volume(volume.id.as_str()).await?;
     if let Err(error) = world.store.add_volume(volume.clone(), quota).await {
         world.places.remove_volume(volume.id.as_str()).await?;
@@ -71,11 +71,11 @@ async fn keep(world: &World, volume: Volume, quota: u64) -> Result<Volume, Error
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
     responses((status = 200, description = "All volumes of the tenant", body = schema::VolumeList)))]
 pub(crate) async fn list(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
 ) -> Result<Json<Value>, Error> {
     let volumes = world.store.volumes(&caller.tenant).await?;
-    let shown = volumes.iter().map(|volume| shown(volume, world.mounts.used_bytes(&volume.id)));
+    let shown = volumes.iter().map(|volume| volume_json(volume, world.mounts.used_bytes(&volume.id)));
     Ok(Json(json!({"volumes": shown.collect::<Vec<_>>()})))
 }
 
@@ -85,8 +85,8 @@ pub(crate) async fn list(
     responses((status = 200, description = "The volume", body = schema::Volume),
         (status = 404, description = "No such volume in this tenant", body = schema::Problem)))]
 pub(crate) async fn show(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Error> {
     let volume = find(&world, &caller, &name).await?;
@@ -96,7 +96,7 @@ pub(crate) async fn show(
         None if world.mounts.is_written(&volume.id) => None,
         None => measure(&world, &volume.id).await?,
     };
-    Ok(Json(shown(&volume, used)))
+    Ok(Json(volume_json(&volume, used)))
 }
 
 /// Removes a volume and its files.
@@ -106,18 +106,18 @@ pub(crate) async fn show(
         (status = 404, description = "No such volume in this tenant", body = schema::Problem),
         (status = 409, description = "The volume is mounted in a sandbox", body = schema::Problem)))]
 pub(crate) async fn remove(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Error> {
-    to_the_end(async move { forget(&world, &caller, &name).await }).await
+    run_uncancellable(async move { remove_volume(&world, &caller, &name).await }).await
 }
 
-async fn forget(world: &World, caller: &Caller, name: &str) -> Result<StatusCode, Error> {
-    let step = world.mounts.steps.lock().await;
+async fn remove_volume(world: &AppState, caller: &Caller, name: &str) -> Result<StatusCode, Error> {
+    let step = world.mounts.lookup_lock.lock().await;
     let volume = find(world, caller, name).await?;
     if world.mounts.is_mounted(&volume.id) {
-        return Err(belljar_store::Error::InUse(Kind::Volume).into());
+        return Err(belljar_store::Error::InUse(ObjectKind::Volume).into());
     }
     world.store.remove_volume(&caller.tenant, &volume.name).await?;
     world.mounts.forget(&volume.id);
@@ -129,24 +129,24 @@ async fn forget(world: &World, caller: &Caller, name: &str) -> Result<StatusCode
 }
 
 /// Returns a volume of the caller's tenant. A malformed name is reported as an unknown one.
-async fn find(world: &World, caller: &Caller, name: &str) -> Result<Volume, Error> {
+async fn find(world: &AppState, caller: &Caller, name: &str) -> Result<Volume, Error> {
     let name: VolumeName = name.parse().map_err(|_| Error::NotFound("volume"))?;
     world.store.volume(&caller.tenant, &name).await?.ok_or(Error::NotFound("volume"))
 }
 
 /// Measures a volume. Only called if no sandbox can write to it, so the result stays valid.
-async fn measure(world: &World, id: &VolumeId) -> Result<Option<u64>, Error> {
-    let used = match world.places.measure_volume(id.as_str(), u64::MAX).await?.held {
-        Measured::Bytes(bytes) => Some(bytes),
+async fn measure(world: &AppState, id: &VolumeId) -> Result<Option<u64>, Error> {
+    let used = match world.places.measure_volume(id.as_str(), u64::MAX).await?.usage {
+        VolumeUsage::Bytes(bytes) => Some(bytes),
         _ => None,
     };
     if !world.mounts.is_written(id) {
-        world.mounts.saw(id, used);
+        world.mounts.set_used_bytes(id, used);
     }
     Ok(used)
 }
 
-fn shown(volume: &Volume, used_bytes: Option<u64>) -> Value {
+fn volume_json(volume: &Volume, used_bytes: Option<u64>) -> Value {
     json!({
         "name": volume.name,
         "size_bytes": volume.size_bytes,

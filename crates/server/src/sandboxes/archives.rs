@@ -8,17 +8,17 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use belljar_engine::living::{ArchiveFormat, ArchiveLimits};
+use belljar_engine::sandbox_handle::{ArchiveFormat, ArchiveLimits};
 use serde_json::{Value, json};
 
 use super::files::upload;
-use super::open::Used;
+use super::live_sandbox::SandboxInUse;
 use super::paths;
 use super::transfer::download;
+use crate::app_state::AppState;
 use crate::error::Error;
 use crate::query::Query;
 use crate::schema;
-use crate::world::World;
 
 /// Formats, with their file extension and media type.
 const FORMATS: [(ArchiveFormat, &str, &str); 3] = [
@@ -55,14 +55,14 @@ fn format_of(query: &Query) -> Result<(ArchiveFormat, &'static str, &'static str
     )
 )]
 pub(crate) async fn unpack(
-    State(world): State<Arc<World>>,
-    used: Used,
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
     query: RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Error> {
     let query = Query::parse(query, &["path", "format"])?;
-    let (path, (format, ..)) = (paths::of(&query)?, format_of(&query)?);
+    let (path, (format, ..)) = (paths::from_query(&query)?, format_of(&query)?);
     let most = world.settings.archives;
     let limits = ArchiveLimits { bytes: most.bytes.min(used.admitted.plan.limits.disk_bytes), ..most };
     let source = upload(&world, &headers, body)?;
@@ -86,9 +86,9 @@ pub(crate) async fn unpack(
         (status = 404, description = "No such directory or sandbox", body = schema::Problem),
     )
 )]
-pub(crate) async fn pack(used: Used, query: RawQuery) -> Result<Response, Error> {
+pub(crate) async fn pack(used: SandboxInUse, query: RawQuery) -> Result<Response, Error> {
     let query = Query::parse(query, &["path", "format"])?;
-    let (path, (format, name, kind)) = (paths::of(&query)?, format_of(&query)?);
+    let (path, (format, name, kind)) = (paths::from_query(&query)?, format_of(&query)?);
     let source = used.living.files().download_archive(path, format).await?;
     let head = [
         (header::CONTENT_TYPE, kind.to_owned()),

@@ -7,26 +7,26 @@ use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::report::CommandReport;
-use belljar_engine::sandbox::{SignalSpec, SizeSpec};
+use belljar_engine::sandbox::{SignalSpec, TerminalSizeSpec};
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::foreground::Started;
-use super::look::{self, Look};
-use super::output::{Page, Telling};
-use super::{life, open::Used};
-use crate::accounts::Keeper;
-use crate::body::{Whole, check_type, parse, parse_bytes};
+use super::command_process::CommandInProgress;
+use super::command_reader::{self, CommandReader};
+use super::output::{CommandEvents, OutputPage};
+use super::{lifecycle, live_sandbox::SandboxInUse};
+use crate::app_state::AppState;
+use crate::authentication::SandboxCaller;
+use crate::body::{JsonBody, check_type, parse, parse_bytes};
 use crate::error::Error;
 use crate::query::Query;
-use crate::world::World;
 use crate::{events, executions, schema};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Signal {
+struct SignalBody {
     signal: SignalSpec,
 }
 
@@ -49,36 +49,37 @@ struct Signal {
     )
 )]
 pub(crate) async fn start_command(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<Response, Error> {
-    let used = life::find(&world, &caller, &id).await?;
-    let place = if events::wanted(&headers) { Some(world.streams.open(&caller.tenant)?) } else { None };
+    let used = lifecycle::find(&world, &caller, &id).await?;
+    let place =
+        if events::accepts_events(&headers) { Some(world.streams.open(&caller.tenant)?) } else { None };
     let bound = used.admitted.plan.limits.output_bytes;
-    let Whole { bytes, hold } = body;
+    let JsonBody { bytes, hold } = body;
     let (engine, floor, wanted) = (Arc::clone(&world.engine), caller.policy.clone(), parse_bytes(&bytes)?);
     drop(bytes);
-    let hold = hold.parsed()?;
-    let reading = world.readers.read(&caller.tenant, move || {
+    let hold = hold.into_request()?;
+    let reading = world.readers.run_check(&caller.tenant, move || {
         let command = engine.admit_command(&used.admitted, wanted, floor.as_deref())?;
         Ok::<_, Error>((used, command))
     });
     let (used, command) = reading.await??;
     let background = command.background;
     executions::check_quota(&world, &caller).await?;
-    let started = Started::new(&world, used, command, hold).await?;
+    let started = CommandInProgress::new(&world, used, command, hold).await?;
     if background {
-        let command = started.let_go();
+        let command = started.detach();
         let place = [(header::LOCATION, format!("/v1/sandboxes/{id}/commands/{}", command.id))];
         return Ok((StatusCode::CREATED, place, Json(command)).into_response());
     }
     if let Some(place) = place {
-        return Ok(place.within(events::told_by(Telling::started(started))));
+        return Ok(place.hold_during(events::event_stream(CommandEvents::started(started))));
     }
-    Ok(Json(started.whole(bound).await?).into_response())
+    Ok(Json(started.wait(bound).await?).into_response())
 }
 
 /// Lists the commands of a sandbox that run or recently ended, oldest first.
@@ -90,7 +91,7 @@ pub(crate) async fn start_command(
         (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
-pub(crate) async fn list_commands(used: Used) -> Result<Json<Value>, Error> {
+pub(crate) async fn list_commands(used: SandboxInUse) -> Result<Json<Value>, Error> {
     let commands = used.living.commands().list().await?;
     let commands: Vec<CommandReport> = commands.into_iter().map(CommandReport::from).collect();
     Ok(Json(json!({"commands": commands})))
@@ -109,11 +110,11 @@ pub(crate) async fn list_commands(used: Used) -> Result<Json<Value>, Error> {
     )
 )]
 pub(crate) async fn show_command(
-    used: Used,
+    used: SandboxInUse,
     Path((_, number)): Path<(String, String)>,
 ) -> Result<Json<CommandReport>, Error> {
-    let info = look::info(&used, &number).await?;
-    let findings = used.living.commands().kept_from(&info).await?;
+    let info = command_reader::command_info(&used, &number).await?;
+    let findings = used.living.commands().denial_findings(&info).await?;
     Ok(Json(CommandReport { findings, ..info.into() }))
 }
 
@@ -136,8 +137,8 @@ pub(crate) async fn show_command(
     )
 )]
 pub(crate) async fn command_output(
-    State(world): State<Arc<World>>,
-    used: Used,
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
     Path((_, number)): Path<(String, String)>,
     query: RawQuery,
     headers: HeaderMap,
@@ -145,12 +146,12 @@ pub(crate) async fn command_output(
     let query = Query::parse(query, &["from", "follow"])?;
     let follow = query.parsed("follow")?.unwrap_or(true);
     let bound = used.admitted.plan.limits.output_bytes;
-    let place = if events::wanted(&headers) { Some(world.streams.open(&used.tenant)?) } else { None };
-    let look = Look::at(used, &number, query.parsed("from")?.unwrap_or(0)).await?;
+    let place = if events::accepts_events(&headers) { Some(world.streams.open(&used.tenant)?) } else { None };
+    let look = CommandReader::attach(used, &number, query.parsed("from")?.unwrap_or(0)).await?;
     if let Some(place) = place {
-        return Ok(place.within(events::told_by(Telling::watched(look, follow))));
+        return Ok(place.hold_during(events::event_stream(CommandEvents::watched(look, follow))));
     }
-    Ok(Json(Page::read(look, bound).await?).into_response())
+    Ok(Json(OutputPage::read(look, bound).await?).into_response())
 }
 
 /// Writes to a command's standard input.
@@ -173,15 +174,16 @@ pub(crate) async fn command_output(
     )
 )]
 pub(crate) async fn write_stdin(
-    State(world): State<Arc<World>>,
-    used: Used,
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
     Path((_, number)): Path<(String, String)>,
     query: RawQuery,
     request: Request,
 ) -> Result<StatusCode, Error> {
     let close = Query::parse(query, &["close"])?.parsed("close")?.unwrap_or(false);
     check_type(request.headers(), &["octet-stream"])?;
-    let (command, commands) = (look::info(&used, &number).await?.id, used.living.commands());
+    let (command, commands) =
+        (command_reader::command_info(&used, &number).await?.id, used.living.commands());
     let mut body = request.into_body();
     // Chunk by chunk: a body of any length, in constant memory.
     while let Some(frame) =
@@ -213,12 +215,12 @@ pub(crate) async fn write_stdin(
     )
 )]
 pub(crate) async fn signal_command(
-    used: Used,
+    used: SandboxInUse,
     Path((_, number)): Path<(String, String)>,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<StatusCode, Error> {
-    let signal: Signal = parse(body)?;
-    let command = look::info(&used, &number).await?.id;
+    let signal: SignalBody = parse(body)?;
+    let command = command_reader::command_info(&used, &number).await?.id;
     used.living.commands().signal(command, signal.signal.admit()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -238,12 +240,12 @@ pub(crate) async fn signal_command(
     )
 )]
 pub(crate) async fn resize_terminal(
-    used: Used,
+    used: SandboxInUse,
     Path((_, number)): Path<(String, String)>,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<StatusCode, Error> {
-    let size: SizeSpec = parse(body)?;
-    let command = look::info(&used, &number).await?.id;
+    let size: TerminalSizeSpec = parse(body)?;
+    let command = command_reader::command_info(&used, &number).await?.id;
     used.living.commands().resize(command, size.admit()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

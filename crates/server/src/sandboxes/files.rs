@@ -9,24 +9,24 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use belljar_engine::living::{
-    Failure, FailureKind, FileKind, LivingError, Metadata, WriteMode, WriteOptions,
+use belljar_engine::sandbox_handle::{
+    Failure, FailureKind, FileKind, FileMetadata, SandboxError, WriteMode, WriteOptions,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::open::Used;
+use super::live_sandbox::SandboxInUse;
 use super::paths;
-use super::range::Range;
-use super::transfer::{Upload, download};
-use crate::body::{Whole, parse};
+use super::range::ByteRange;
+use super::transfer::{UploadReader, download};
+use crate::app_state::AppState;
+use crate::body::{JsonBody, parse};
 use crate::error::Error;
 use crate::query::Query;
 use crate::schema;
-use crate::world::World;
 
 /// Maximum number of directory entries in one response.
-const PAGE: u32 = 256;
+const MAX_PAGE_SIZE: u32 = 256;
 
 /// Reads a file or a range of it.
 #[utoipa::path(
@@ -47,49 +47,49 @@ const PAGE: u32 = 256;
     )
 )]
 pub(crate) async fn read(
-    used: Used,
+    used: SandboxInUse,
     method: Method,
     headers: HeaderMap,
     query: RawQuery,
 ) -> Result<Response, Error> {
     let query = Query::parse(query, &["path"])?;
-    let path = paths::of(&query)?;
-    match Range::of(&headers) {
+    let path = paths::from_query(&query)?;
+    match ByteRange::from_headers(&headers) {
         _ if method == Method::HEAD => head(&used, path).await,
-        Some(range) => part(used, path, range).await,
-        None => whole(used, path).await,
+        Some(range) => read_range(used, path, range).await,
+        None => read_whole(used, path).await,
     }
 }
 
 /// Answers HEAD requests from the metadata, without reading the file.
-async fn head(used: &Used, path: &str) -> Result<Response, Error> {
+async fn head(used: &SandboxInUse, path: &str) -> Result<Response, Error> {
     let metadata = used.living.files().stat(path, true).await?;
-    let wrong = |kind, message| Err(LivingError::from(Failure::new(kind, path, message)).into());
+    let wrong = |kind, message| Err(SandboxError::from(Failure::new(kind, path, message)).into());
     match metadata.kind {
-        FileKind::File => Ok(answer(path, length_of(&metadata), Body::empty())),
+        FileKind::File => Ok(file_response(path, known_length(&metadata), Body::empty())),
         FileKind::Directory => wrong(FailureKind::IsADirectory, "is a directory"),
         FileKind::Link | FileKind::Other => wrong(FailureKind::NotAFile, "not a regular file"),
     }
 }
 
-async fn whole(used: Used, path: &str) -> Result<Response, Error> {
+async fn read_whole(used: SandboxInUse, path: &str) -> Result<Response, Error> {
     let (metadata, source) = used.living.files().read(path, 0, None).await?;
-    let length = length_of(&metadata);
-    Ok(answer(path, length, download(used, source, length)))
+    let length = known_length(&metadata);
+    Ok(file_response(path, length, download(used, source, length)))
 }
 
-async fn part(used: Used, path: &str, range: Range) -> Result<Response, Error> {
+async fn read_range(used: SandboxInUse, path: &str, range: ByteRange) -> Result<Response, Error> {
     let files = used.living.files();
     // A suffix range needs the size first. The size at the time of reading is what counts.
     let (first, count) = match range {
-        Range::From(first, last) => (first, last.map(|last| (last - first).saturating_add(1))),
-        Range::Last(count) => (files.stat(path, true).await?.size.saturating_sub(count), Some(count)),
+        ByteRange::From(first, last) => (first, last.map(|last| (last - first).saturating_add(1))),
+        ByteRange::Last(count) => (files.stat(path, true).await?.size.saturating_sub(count), Some(count)),
     };
     let (metadata, source) = files.read(path, first, count).await?;
     let size = metadata.size;
-    let read = Range::From(first, count.and_then(|count| first.saturating_add(count).checked_sub(1)));
+    let read = ByteRange::From(first, count.and_then(|count| first.saturating_add(count).checked_sub(1)));
     let (first, length) = read.within(size).ok_or(Error::Range(size))?;
-    let mut response = answer(path, Some(length), download(used, source, Some(length)));
+    let mut response = file_response(path, Some(length), download(used, source, Some(length)));
     *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     let place = format!("bytes {first}-{}/{size}", first + length - 1);
     if let Ok(place) = place.try_into() {
@@ -99,11 +99,11 @@ async fn part(used: Used, path: &str, range: Range) -> Result<Response, Error> {
 }
 
 /// Returns the length, if it is known. A size of 0 may be wrong: files in `/proc` report it with content.
-fn length_of(metadata: &Metadata) -> Option<u64> {
+fn known_length(metadata: &FileMetadata) -> Option<u64> {
     Some(metadata.size).filter(|size| *size > 0)
 }
 
-fn answer(path: &str, length: Option<u64>, body: Body) -> Response {
+fn file_response(path: &str, length: Option<u64>, body: Body) -> Response {
     let head = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_DISPOSITION, paths::attachment(path, "")),
@@ -142,14 +142,14 @@ fn answer(path: &str, length: Option<u64>, body: Body) -> Response {
     )
 )]
 pub(crate) async fn write(
-    State(world): State<Arc<World>>,
-    used: Used,
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
     query: RawQuery,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Error> {
     let query = Query::parse(query, &["path", "mode", "offset", "atomic", "parents", "permissions"])?;
-    let (path, options) = (paths::of(&query)?, write_options(&query)?);
+    let (path, options) = (paths::from_query(&query)?, write_options(&query)?);
     let source = upload(&world, &headers, body)?;
     let bytes = used.living.files().write(path, options, source).await?;
     Ok(Json(json!({"bytes": bytes})))
@@ -157,15 +157,15 @@ pub(crate) async fn write(
 
 /// Returns a body as a byte source. Refuses a `Content-Encoding`, because it would be stored undecoded.
 pub(super) fn upload(
-    world: &World,
+    world: &AppState,
     headers: &HeaderMap,
     body: Body,
-) -> Result<belljar_engine::living::ByteSource<'static>, Error> {
+) -> Result<belljar_engine::sandbox_handle::ByteSource<'static>, Error> {
     if headers.contains_key(header::CONTENT_ENCODING) {
         let message = "is not supported; send the bytes unencoded".to_owned();
         return Err(Error::Invalid { field: "Content-Encoding", message });
     }
-    Ok(Upload::source(body, world.settings.body_timeout))
+    Ok(UploadReader::source(body, world.settings.body_timeout))
 }
 
 fn write_options(query: &Query) -> Result<WriteOptions, Error> {
@@ -203,10 +203,10 @@ fn write_options(query: &Query) -> Result<WriteOptions, Error> {
         (status = 409, description = "The directory is not empty", body = schema::Problem),
     )
 )]
-pub(crate) async fn remove(used: Used, query: RawQuery) -> Result<StatusCode, Error> {
+pub(crate) async fn remove(used: SandboxInUse, query: RawQuery) -> Result<StatusCode, Error> {
     let query = Query::parse(query, &["path", "recursive"])?;
     let recursive = query.parsed("recursive")?.unwrap_or(false);
-    used.living.files().remove(paths::of(&query)?, recursive).await?;
+    used.living.files().remove(paths::from_query(&query)?, recursive).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -224,11 +224,11 @@ pub(crate) async fn remove(used: Used, query: RawQuery) -> Result<StatusCode, Er
         (status = 404, description = "No such file or sandbox", body = schema::Problem),
     )
 )]
-pub(crate) async fn stat(used: Used, query: RawQuery) -> Result<Json<Value>, Error> {
+pub(crate) async fn stat(used: SandboxInUse, query: RawQuery) -> Result<Json<Value>, Error> {
     let query = Query::parse(query, &["path", "follow"])?;
     let follow = query.parsed("follow")?.unwrap_or(false);
-    let metadata = used.living.files().stat(paths::of(&query)?, follow).await?;
-    Ok(Json(paths::shown(&metadata)))
+    let metadata = used.living.files().stat(paths::from_query(&query)?, follow).await?;
+    Ok(Json(paths::metadata_json(&metadata)))
 }
 
 /// Lists a directory, sorted by name.
@@ -247,24 +247,24 @@ pub(crate) async fn stat(used: Used, query: RawQuery) -> Result<Json<Value>, Err
         (status = 409, description = "Not a directory", body = schema::Problem),
     )
 )]
-pub(crate) async fn list(used: Used, query: RawQuery) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(used: SandboxInUse, query: RawQuery) -> Result<Json<Value>, Error> {
     let query = Query::parse(query, &["path", "limit", "cursor"])?;
     let invalid = |field, message: &str| Error::Invalid { field, message: message.to_owned() };
-    let limit = query.parsed("limit")?.unwrap_or(PAGE);
-    if !(1..=PAGE).contains(&limit) {
+    let limit = query.parsed("limit")?.unwrap_or(MAX_PAGE_SIZE);
+    if !(1..=MAX_PAGE_SIZE).contains(&limit) {
         return Err(invalid("limit", "must be from 1 to 256"));
     }
     let after = query.get("cursor").map(|text| URL_SAFE_NO_PAD.decode(text)).transpose();
     let after = after.map_err(|_| invalid("cursor", "is not a cursor of this server"))?;
-    let page = used.living.files().list(paths::of(&query)?, after, limit).await?;
-    let entries: Vec<_> = page.entries.iter().map(paths::shown_entry).collect();
+    let page = used.living.files().list(paths::from_query(&query)?, after, limit).await?;
+    let entries: Vec<_> = page.entries.iter().map(paths::entry_json).collect();
     let next = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
     Ok(Json(json!({"entries": entries, "next_cursor": next})))
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NewFolder {
+struct NewFolderBody {
     path: String,
     #[serde(default = "usually")]
     parents: bool,
@@ -286,19 +286,22 @@ fn usually() -> bool {
         (status = "4XX", description = "The request was refused", body = schema::Problem),
     )
 )]
-pub(crate) async fn make_folder(used: Used, body: Whole) -> Result<(StatusCode, Json<Value>), Error> {
-    let new: NewFolder = parse(body)?;
-    let path = paths::checked("path", &new.path)?;
+pub(crate) async fn make_folder(
+    used: SandboxInUse,
+    body: JsonBody,
+) -> Result<(StatusCode, Json<Value>), Error> {
+    let new: NewFolderBody = parse(body)?;
+    let path = paths::check_path("path", &new.path)?;
     let permissions = new.permissions.as_deref().map(paths::permissions).transpose()?;
     let files = used.living.files();
     files.make_folder(path, new.parents, permissions).await?;
     let made = files.stat(path, true).await?;
-    Ok((StatusCode::CREATED, Json(paths::shown(&made))))
+    Ok((StatusCode::CREATED, Json(paths::metadata_json(&made))))
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Move {
+struct MoveBody {
     from: String,
     to: String,
     #[serde(default)]
@@ -316,16 +319,16 @@ struct Move {
         (status = 409, description = "The new path is occupied", body = schema::Problem),
     )
 )]
-pub(crate) async fn rename(used: Used, body: Whole) -> Result<StatusCode, Error> {
-    let asked: Move = parse(body)?;
-    let (from, to) = (paths::checked("from", &asked.from)?, paths::checked("to", &asked.to)?);
+pub(crate) async fn rename(used: SandboxInUse, body: JsonBody) -> Result<StatusCode, Error> {
+    let asked: MoveBody = parse(body)?;
+    let (from, to) = (paths::check_path("from", &asked.from)?, paths::check_path("to", &asked.to)?);
     used.living.files().rename(from, to, asked.replace).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Permissions {
+struct PermissionsBody {
     path: String,
     permissions: String,
 }
@@ -341,9 +344,9 @@ struct Permissions {
         (status = 422, description = "Invalid permission bits, or setuid/setgid", body = schema::Problem),
     )
 )]
-pub(crate) async fn set_permissions(used: Used, body: Whole) -> Result<StatusCode, Error> {
-    let asked: Permissions = parse(body)?;
-    let path = paths::checked("path", &asked.path)?;
+pub(crate) async fn set_permissions(used: SandboxInUse, body: JsonBody) -> Result<StatusCode, Error> {
+    let asked: PermissionsBody = parse(body)?;
+    let path = paths::check_path("path", &asked.path)?;
     used.living.files().set_mode(path, paths::permissions(&asked.permissions)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -6,29 +6,29 @@ use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use belljar_engine::living::State as Life;
-use belljar_engine::provider::Blind;
+use belljar_engine::provider::DiscardSink;
 use belljar_engine::sandbox::SandboxRequest;
-use belljar_store::{Sandbox, SandboxEnd, SandboxFilter, SandboxId, SandboxState, TenantName};
+use belljar_engine::sandbox_handle::SandboxPhase as Life;
+use belljar_store::{SandboxEnd, SandboxFilter, SandboxId, SandboxRecord, SandboxState, TenantName};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::open::Used;
-use super::{life, object};
-use crate::accounts::Keeper;
-use crate::body::{Whole, parse, parse_bytes};
-use crate::errand::to_the_end;
+use super::live_sandbox::SandboxInUse;
+use super::{lifecycle, sandbox_json};
+use crate::app_state::AppState;
+use crate::authentication::SandboxCaller;
+use crate::body::{JsonBody, parse, parse_bytes};
 use crate::error::Error;
 use crate::executions;
 use crate::query::Query;
 use crate::schema;
-use crate::world::World;
+use crate::uncancellable::run_uncancellable;
 
-const PAGE: u32 = 50;
+const DEFAULT_PAGE_SIZE: u32 = 50;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Extension {
+struct ExtensionBody {
     timeout_ms: i64,
 }
 
@@ -41,19 +41,19 @@ struct Extension {
     )
 )]
 pub(crate) async fn create(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
-    body: Whole,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
+    body: JsonBody,
 ) -> Result<Response, Error> {
-    let Whole { bytes, hold } = body;
+    let JsonBody { bytes, hold } = body;
     let request: SandboxRequest = parse_bytes(&bytes)?;
     drop(bytes);
     // Creating a sandbox may take as long as installing packages.
-    let _request_hold = hold.parsed()?;
+    let _request_hold = hold.into_request()?;
     executions::check_quota(&world, &caller).await?;
-    let sandbox = life::open(&world, &caller, request, Blind).await?;
+    let sandbox = lifecycle::open(&world, &caller, request, DiscardSink).await?;
     let place = [(header::LOCATION, format!("/v1/sandboxes/{}", sandbox.id))];
-    Ok((StatusCode::CREATED, place, Json(object::sandbox(sandbox, None))).into_response())
+    Ok((StatusCode::CREATED, place, Json(sandbox_json::sandbox(sandbox, None))).into_response())
 }
 
 /// Lists the tenant's sandboxes, newest first.
@@ -75,20 +75,20 @@ pub(crate) async fn create(
     )
 )]
 pub(crate) async fn list(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     query: RawQuery,
 ) -> Result<Json<Value>, Error> {
     let query = Query::parse(query, &["state", "metadata.", "limit", "cursor"])?;
     let alive = vec![SandboxState::Starting, SandboxState::Running, SandboxState::Paused];
     let filter = SandboxFilter {
         states: query.parsed("state")?.map_or(alive, |state| vec![state]),
-        metadata: query.below("metadata."),
+        metadata: query.with_prefix("metadata."),
     };
     let cursor = query.parsed::<SandboxId>("cursor")?;
-    let limit = query.parsed("limit")?.unwrap_or(PAGE);
+    let limit = query.parsed("limit")?.unwrap_or(DEFAULT_PAGE_SIZE);
     let page = world.store.sandboxes(&caller.tenant, filter, cursor, limit).await?;
-    let shown: Vec<_> = page.sandboxes.into_iter().map(|sandbox| show_one(&world, sandbox)).collect();
+    let shown: Vec<_> = page.sandboxes.into_iter().map(|sandbox| sandbox_json(&world, sandbox)).collect();
     Ok(Json(json!({"sandboxes": shown, "next_cursor": page.next_cursor})))
 }
 
@@ -102,11 +102,11 @@ pub(crate) async fn list(
     )
 )]
 pub(crate) async fn show(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Error> {
-    recorded(&world, &caller.tenant, &life::known_id(&id)?).await
+    stored_json(&world, &caller.tenant, &lifecycle::parse_id(&id)?).await
 }
 
 /// Ends a sandbox and everything in it.
@@ -120,11 +120,14 @@ pub(crate) async fn show(
         (status = 410, description = "The sandbox had already ended", body = schema::Problem),
     )
 )]
-pub(crate) async fn close(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
-    if !life::end(&world, used.open(), SandboxEnd::Closed).await {
+pub(crate) async fn close(
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
+) -> Result<Json<Value>, Error> {
+    if !lifecycle::end(&world, used.sandbox(), SandboxEnd::Closed).await {
         return Err(Error::SandboxEnded);
     }
-    recorded(&world, &used.tenant, &used.id).await
+    stored_json(&world, &used.tenant, &used.id).await
 }
 
 /// Extends the lifetime of a sandbox, counted from now.
@@ -140,13 +143,13 @@ pub(crate) async fn close(State(world): State<Arc<World>>, used: Used) -> Result
     )
 )]
 pub(crate) async fn extend(
-    State(world): State<Arc<World>>,
-    used: Used,
-    body: Whole,
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
+    body: JsonBody,
 ) -> Result<Json<Value>, Error> {
-    let extension: Extension = parse(body)?;
+    let extension: ExtensionBody = parse(body)?;
     let timeout = world.engine.admit_timeout(extension.timeout_ms)?;
-    step(&world, used, life::Step::Extend(timeout)).await
+    change_state(&world, used, lifecycle::StateChange::Extend(timeout)).await
 }
 
 /// Pauses a sandbox: freezes all its processes until it is resumed, and stops its lifetime.
@@ -159,8 +162,11 @@ pub(crate) async fn extend(
         (status = 422, description = "This host cannot pause sandboxes", body = schema::Problem),
     )
 )]
-pub(crate) async fn pause(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
-    step(&world, used, life::Step::Pause).await
+pub(crate) async fn pause(
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
+) -> Result<Json<Value>, Error> {
+    change_state(&world, used, lifecycle::StateChange::Pause).await
 }
 
 /// Resumes a paused sandbox.
@@ -174,8 +180,11 @@ pub(crate) async fn pause(State(world): State<Arc<World>>, used: Used) -> Result
         (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
-pub(crate) async fn resume(State(world): State<Arc<World>>, used: Used) -> Result<Json<Value>, Error> {
-    step(&world, used, life::Step::Resume).await
+pub(crate) async fn resume(
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
+) -> Result<Json<Value>, Error> {
+    change_state(&world, used, lifecycle::StateChange::Resume).await
 }
 
 /// Returns the current resource use of a sandbox, running or paused.
@@ -188,7 +197,7 @@ pub(crate) async fn resume(State(world): State<Arc<World>>, used: Used) -> Resul
         (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
-pub(crate) async fn stats(used: Used) -> Result<Json<Value>, Error> {
+pub(crate) async fn stats(used: SandboxInUse) -> Result<Json<Value>, Error> {
     let stats = used.living.stats().await?;
     let output = match used.living.state() {
         Life::Running => {
@@ -197,8 +206,8 @@ pub(crate) async fn stats(used: Used) -> Result<Json<Value>, Error> {
         }
         Life::Paused | Life::Ended => None,
     };
-    let findings = used.living.kept_from().await?;
-    Ok(Json(object::stats(&stats, output, &findings)))
+    let findings = used.living.denial_findings().await?;
+    Ok(Json(sandbox_json::stats(&stats, output, &findings)))
 }
 
 /// Runs code or a command in a sandbox, with access to its files.
@@ -218,31 +227,35 @@ pub(crate) async fn stats(used: Used) -> Result<Json<Value>, Error> {
     )
 )]
 pub(crate) async fn execute(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     Path(id): Path<String>,
     headers: HeaderMap,
-    body: Whole,
+    body: JsonBody,
 ) -> Result<Response, Error> {
-    let used = life::find(&world, &caller, &id).await?;
+    let used = lifecycle::find(&world, &caller, &id).await?;
     executions::run(&world, &caller, Some(used), &headers, body).await
 }
 
 /// Changes the state of a sandbox. Completes even if the client disconnects, because resuming restarts the
 /// lifetime.
-async fn step(world: &Arc<World>, used: Used, step: life::Step) -> Result<Json<Value>, Error> {
+async fn change_state(
+    world: &Arc<AppState>,
+    used: SandboxInUse,
+    step: lifecycle::StateChange,
+) -> Result<Json<Value>, Error> {
     let (taken, used) = (Arc::clone(world), Arc::new(used));
     let stepping = Arc::clone(&used);
-    to_the_end(async move { step.take(&taken, &stepping).await }).await?;
-    recorded(world, &used.tenant, &used.id).await
+    run_uncancellable(async move { step.apply(&taken, &stepping).await }).await?;
+    stored_json(world, &used.tenant, &used.id).await
 }
 
-async fn recorded(world: &World, tenant: &TenantName, id: &SandboxId) -> Result<Json<Value>, Error> {
+async fn stored_json(world: &AppState, tenant: &TenantName, id: &SandboxId) -> Result<Json<Value>, Error> {
     let sandbox = world.store.sandbox(tenant, id).await?.ok_or(Error::NotFound("sandbox"))?;
-    Ok(Json(show_one(world, sandbox)))
+    Ok(Json(sandbox_json(world, sandbox)))
 }
 
-fn show_one(world: &World, sandbox: Sandbox) -> Value {
+fn sandbox_json(world: &AppState, sandbox: SandboxRecord) -> Value {
     let open = world.sandboxes.find(&sandbox.tenant, &sandbox.id);
-    object::sandbox(sandbox, open.as_deref())
+    sandbox_json::sandbox(sandbox, open.as_deref())
 }

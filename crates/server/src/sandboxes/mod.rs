@@ -14,30 +14,30 @@
 //! (`output.rs`) or shown in a terminal (`terminal.rs`).
 
 pub(crate) mod archives;
+mod command_process;
+mod command_reader;
 mod commands;
+mod extract;
 pub(crate) mod files;
-mod foreground;
 mod handlers;
-mod life;
-mod look;
-mod named;
+mod lifecycle;
+mod live_sandbox;
 pub(crate) mod network;
-mod object;
-mod open;
 mod output;
-mod passing;
 mod paths;
 pub(crate) mod ports;
+mod proxy_headers;
 mod range;
 mod registry;
+mod sandbox_json;
 mod terminal;
 mod transfer;
 pub(crate) mod watch;
 
 pub(crate) use commands::*;
 pub(crate) use handlers::*;
-pub(crate) use life::{end, end_all, find, give_up, open, sweep};
-pub(crate) use open::{Open, Used};
-pub(crate) use passing::Passed;
-pub(crate) use registry::Registry;
+pub(crate) use lifecycle::{end, end_all, end_failed, end_idle_periodically, find, open};
+pub(crate) use live_sandbox::{LiveSandbox, SandboxInUse};
+pub(crate) use proxy_headers::PassThrough;
+pub(crate) use registry::SandboxRegistry;
 pub(crate) use terminal::*;

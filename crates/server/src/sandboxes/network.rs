@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use belljar_engine::living::NetworkUse;
+use belljar_engine::sandbox_handle::NetworkStats;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Used, life, object};
-use crate::body::{Whole, parse};
+use super::{SandboxInUse, lifecycle, sandbox_json};
+use crate::app_state::AppState;
+use crate::body::{JsonBody, parse};
 use crate::error::Error;
 use crate::schema;
-use crate::world::World;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Hosts {
+struct HostsBody {
     hosts: Vec<String>,
 }
 
@@ -30,11 +30,11 @@ struct Hosts {
         (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
     )
 )]
-pub(crate) async fn show(used: Used) -> Json<Value> {
-    Json(match used.living.network() {
-        Some(network) => shown(&network),
+pub(crate) async fn show(used: SandboxInUse) -> Json<Value> {
+    Json(match used.living.network_stats() {
+        Some(network) => network_json(&network),
         None => {
-            let mut object = object::network(&used.admitted.plan.network);
+            let mut object = sandbox_json::network(&used.admitted.plan.network);
             object["refused"] = json!([]);
             object
         }
@@ -56,17 +56,17 @@ pub(crate) async fn show(used: Used) -> Json<Value> {
     )
 )]
 pub(crate) async fn set(
-    State(world): State<Arc<World>>,
-    used: Used,
-    body: Whole,
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
+    body: JsonBody,
 ) -> Result<Json<Value>, Error> {
-    let Hosts { hosts } = parse(body)?;
+    let HostsBody { hosts } = parse(body)?;
     let rules = world.engine.admit_hosts(&hosts)?;
-    let network = life::set_hosts(&world, &used, rules).await?;
-    Ok(Json(shown(&network)))
+    let network = lifecycle::set_hosts(&world, &used, rules).await?;
+    Ok(Json(network_json(&network)))
 }
 
-fn shown(network: &NetworkUse) -> Value {
+fn network_json(network: &NetworkStats) -> Value {
     json!({
         "mode": "hosts",
         "hosts": network.rules.hosts(),

@@ -7,26 +7,26 @@
 use std::collections::VecDeque;
 
 use axum::body::Bytes;
-use belljar_engine::living::OutputEvent;
 use belljar_engine::provider::Stream;
-use belljar_engine::report::{CommandReport, Written, WrittenReport, text_and_base64};
+use belljar_engine::report::{CommandReport, OutputCapture, OutputReport, text_and_base64};
+use belljar_engine::sandbox_handle::OutputEvent;
 use serde::Serialize;
 use serde_json::json;
 
-use super::foreground::Started;
-use super::look::Look;
+use super::command_process::CommandInProgress;
+use super::command_reader::CommandReader;
 use crate::error::Error;
-use crate::events::{Teller, cut_short, event, problem};
+use crate::events::{EventProducer, error_json, event, incomplete_suffix_len};
 
 /// The source of a command's events.
 #[derive(Debug)]
-enum Source {
+enum CommandSource {
     /// A command that is killed when the client disconnects.
-    Leashed(Started),
-    Watched(Look),
+    Leashed(CommandInProgress),
+    Watched(CommandReader),
 }
 
-impl Source {
+impl CommandSource {
     async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
         match self {
             Self::Leashed(started) => started.next().await,
@@ -44,47 +44,47 @@ impl Source {
 
 /// The event stream of a command.
 #[derive(Debug)]
-pub(super) struct Telling {
-    source: Source,
+pub(super) struct CommandEvents {
+    source: CommandSource,
     /// Offset at which to stop; `None` to follow until the end.
     until: Option<u64>,
-    pieces: Pieces,
+    pieces: Utf8Chunks,
     /// Events that are ready to be sent.
     queue: VecDeque<Bytes>,
-    over: bool,
+    finished: bool,
 }
 
-impl Telling {
+impl CommandEvents {
     /// Streams the events of a command that was just started.
-    pub(super) fn started(started: Started) -> Self {
+    pub(super) fn started(started: CommandInProgress) -> Self {
         let report = started.report();
         let first = event("started", json!({"id": report.id, "pid": report.pid}).to_string().as_bytes());
-        Self { queue: VecDeque::from([first]), ..Self::of(Source::Leashed(started), None) }
+        Self { queue: VecDeque::from([first]), ..Self::new(CommandSource::Leashed(started), None) }
     }
 
     /// Streams the events of an existing command, until its end or up to its current output.
-    pub(super) fn watched(look: Look, follow: bool) -> Self {
+    pub(super) fn watched(look: CommandReader, follow: bool) -> Self {
         // For an ended command, the end event is sent even without following.
         let until = (!follow && look.info().ending.is_none()).then_some(look.info().output_bytes);
-        Self::of(Source::Watched(look), until)
+        Self::new(CommandSource::Watched(look), until)
     }
 
-    fn of(source: Source, until: Option<u64>) -> Self {
-        Self { source, until, pieces: Pieces::default(), queue: VecDeque::new(), over: false }
+    fn new(source: CommandSource, until: Option<u64>) -> Self {
+        Self { source, until, pieces: Utf8Chunks::default(), queue: VecDeque::new(), finished: false }
     }
 
-    fn has_told_enough(&self) -> bool {
+    fn is_at_end(&self) -> bool {
         match (&self.source, self.until) {
-            (Source::Watched(look), Some(until)) => look.offset() >= until,
+            (CommandSource::Watched(look), Some(until)) => look.offset() >= until,
             _ => false,
         }
     }
 
-    fn hear(&mut self, came: Result<Option<OutputEvent>, Error>) {
+    fn push_event(&mut self, came: Result<Option<OutputEvent>, Error>) {
         match came {
             Ok(Some(OutputEvent::Bytes { stream, offset, bytes })) => {
-                let pieces = self.pieces.take(Piece { stream, offset, bytes });
-                self.queue.extend(pieces.map(Piece::event));
+                let pieces = self.pieces.split_whole(CommandOutputChunk { stream, offset, bytes });
+                self.queue.extend(pieces.map(CommandOutputChunk::event));
             }
             Ok(Some(OutputEvent::Lost { offset, bytes })) => {
                 self.flush();
@@ -99,50 +99,50 @@ impl Telling {
             Ok(None) => self.finish(),
             Err(error) => {
                 self.finish();
-                self.queue.push_back(event("error", problem(&error).as_bytes()));
+                self.queue.push_back(event("error", error_json(&error).as_bytes()));
             }
         }
     }
 
     fn finish(&mut self) {
         self.flush();
-        self.over = true;
+        self.finished = true;
     }
 
     fn flush(&mut self) {
-        self.queue.extend(self.pieces.held.take().map(Piece::event));
+        self.queue.extend(self.pieces.incomplete.take().map(CommandOutputChunk::event));
     }
 }
 
-impl Teller for Telling {
+impl EventProducer for CommandEvents {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(event) = self.queue.pop_front() {
                 return Some(event);
             }
-            if self.over {
+            if self.finished {
                 return None;
             }
-            if self.has_told_enough() {
+            if self.is_at_end() {
                 self.finish();
                 continue;
             }
             let came = self.source.next().await;
-            self.hear(came);
+            self.push_event(came);
         }
     }
 }
 
 /// A chunk of output of one stream.
 #[derive(Debug, PartialEq, Eq)]
-struct Piece {
+struct CommandOutputChunk {
     stream: Stream,
     /// Offset of its first byte.
     offset: u64,
     bytes: Vec<u8>,
 }
 
-impl Piece {
+impl CommandOutputChunk {
     fn event(self) -> Bytes {
         let stream = match self.stream {
             Stream::Stdout => "stdout",
@@ -160,21 +160,24 @@ impl Piece {
 /// Keeps UTF-8 characters whole. A split character is held back until its rest arrives, or until other output
 /// does.
 #[derive(Debug, Default)]
-struct Pieces {
-    held: Option<Piece>,
+struct Utf8Chunks {
+    incomplete: Option<CommandOutputChunk>,
 }
 
-impl Pieces {
-    fn take(&mut self, mut piece: Piece) -> impl Iterator<Item = Piece> + use<> {
-        let mut before = self.held.take();
+impl Utf8Chunks {
+    fn split_whole(
+        &mut self,
+        mut piece: CommandOutputChunk,
+    ) -> impl Iterator<Item = CommandOutputChunk> + use<> {
+        let mut before = self.incomplete.take();
         if let Some(held) = before.take_if(|held| held.stream == piece.stream) {
-            piece = Piece { bytes: [held.bytes, piece.bytes].concat(), ..held };
+            piece = CommandOutputChunk { bytes: [held.bytes, piece.bytes].concat(), ..held };
         }
-        let whole = piece.bytes.len() - cut_short(&piece.bytes);
+        let whole = piece.bytes.len() - incomplete_suffix_len(&piece.bytes);
         let rest = piece.bytes.split_off(whole);
         if !rest.is_empty() {
             let offset = piece.offset + whole as u64;
-            self.held = Some(Piece { stream: piece.stream, offset, bytes: rest });
+            self.incomplete = Some(CommandOutputChunk { stream: piece.stream, offset, bytes: rest });
         }
         before.into_iter().chain((whole > 0).then_some(piece))
     }
@@ -182,23 +185,23 @@ impl Pieces {
 
 /// A page of a command's stored output.
 #[derive(Debug, Serialize)]
-pub(super) struct Page {
+pub(super) struct OutputPage {
     from: u64,
     /// Offset to continue from.
     next: u64,
     lost_bytes: u64,
     #[serde(flatten)]
-    written: WrittenReport,
+    written: OutputReport,
     command: CommandReport,
 }
 
-impl Page {
+impl OutputPage {
     /// Reads about `bound` bytes of the current output.
-    pub(super) async fn read(mut look: Look, bound: u64) -> Result<Self, Error> {
+    pub(super) async fn read(mut look: CommandReader, bound: u64) -> Result<Self, Error> {
         let (from, until) = (look.offset(), look.info().output_bytes);
         let (mut seen, mut lost_bytes) = (0, 0);
         // The loop bounds the size, so nothing is cut out of the middle.
-        let mut written = Written::new(u64::MAX);
+        let mut written = OutputCapture::new(u64::MAX);
         while seen < bound && look.offset() < until {
             match look.next().await? {
                 Some(OutputEvent::Bytes { stream, bytes, .. }) => {
@@ -220,14 +223,15 @@ mod tests {
     use Stream::{Stderr, Stdout};
 
     #[test]
-    fn characters_stay_whole_and_numbers_right() {
-        let piece = |stream, offset, bytes: &[u8]| Piece { stream, offset, bytes: bytes.to_vec() };
+    fn characters_stay_whole_and_offsets_right() {
+        let piece =
+            |stream, offset, bytes: &[u8]| CommandOutputChunk { stream, offset, bytes: bytes.to_vec() };
         let all = "aé€😀z".as_bytes();
         for cut in 0..=all.len() {
-            let mut pieces = Pieces::default();
+            let mut pieces = Utf8Chunks::default();
             let told: Vec<_> = pieces
-                .take(piece(Stdout, 5, &all[..cut]))
-                .chain(pieces.take(piece(Stdout, 5 + cut as u64, &all[cut..])))
+                .split_whole(piece(Stdout, 5, &all[..cut]))
+                .chain(pieces.split_whole(piece(Stdout, 5 + cut as u64, &all[cut..])))
                 .collect();
             assert!(told.iter().all(|piece| std::str::from_utf8(&piece.bytes).is_ok()), "{cut}");
             let mut next = 5;
@@ -235,12 +239,15 @@ mod tests {
                 assert_eq!(piece.offset, next, "{cut}");
                 next += piece.bytes.len() as u64;
             }
-            assert_eq!((next, pieces.held), (5 + all.len() as u64, None));
+            assert_eq!((next, pieces.incomplete), (5 + all.len() as u64, None));
         }
         // Offsets have no gaps, so output of the other stream splits the character.
-        let mut pieces = Pieces::default();
-        assert_eq!(pieces.take(piece(Stdout, 0, b"a\xe2")).collect::<Vec<_>>(), [piece(Stdout, 0, b"a")]);
-        let told: Vec<_> = pieces.take(piece(Stderr, 2, b"b")).collect();
+        let mut pieces = Utf8Chunks::default();
+        assert_eq!(
+            pieces.split_whole(piece(Stdout, 0, b"a\xe2")).collect::<Vec<_>>(),
+            [piece(Stdout, 0, b"a")]
+        );
+        let told: Vec<_> = pieces.split_whole(piece(Stderr, 2, b"b")).collect();
         assert_eq!(told, [piece(Stdout, 1, b"\xe2"), piece(Stderr, 2, b"b")]);
     }
 }

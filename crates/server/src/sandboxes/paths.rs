@@ -2,26 +2,26 @@
 
 use std::fmt::Write;
 
-use belljar_engine::living::{Entry, FileKind, Metadata};
+use belljar_engine::sandbox_handle::{DirectoryEntry, FileKind, FileMetadata};
 use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::query::Query;
 
 /// Maximum length of a path on Linux in bytes.
-const LONGEST: usize = 4_095;
+const MAX_PATH_BYTES: usize = 4_095;
 
 /// Returns the parameter `path` of a query.
-pub(super) fn of(query: &Query) -> Result<&str, Error> {
-    checked("path", query.get("path").unwrap_or_default())
+pub(super) fn from_query(query: &Query) -> Result<&str, Error> {
+    check_path("path", query.get("path").unwrap_or_default())
 }
 
 /// Checks that a path is possible.
-pub(super) fn checked<'a>(field: &'static str, path: &'a str) -> Result<&'a str, Error> {
+pub(super) fn check_path<'a>(field: &'static str, path: &'a str) -> Result<&'a str, Error> {
     let wrong = match path {
         "" => "is required: absolute, or relative to /workspace",
         path if path.contains('\0') => "contains a NUL byte",
-        path if path.len() > LONGEST => "is longer than 4095 bytes",
+        path if path.len() > MAX_PATH_BYTES => "is longer than 4095 bytes",
         path => return Ok(path),
     };
     Err(Error::Invalid { field, message: wrong.to_owned() })
@@ -36,7 +36,7 @@ pub(super) fn permissions(text: &str) -> Result<u32, Error> {
 }
 
 /// Returns the JSON of a file's metadata.
-pub(super) fn shown(metadata: &Metadata) -> Value {
+pub(super) fn metadata_json(metadata: &FileMetadata) -> Value {
     let kind = match metadata.kind {
         FileKind::File => "file",
         FileKind::Directory => "directory",
@@ -53,8 +53,8 @@ pub(super) fn shown(metadata: &Metadata) -> Value {
 }
 
 /// Returns the JSON of a directory entry: the metadata and the name.
-pub(super) fn shown_entry(entry: &Entry) -> Value {
-    let mut object = shown(&entry.metadata);
+pub(super) fn entry_json(entry: &DirectoryEntry) -> Value {
+    let mut object = metadata_json(&entry.metadata);
     object["name"] = json!(entry.name);
     object
 }
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn paths_and_permissions_are_checked() {
         for wrong in ["", "a\0b", &"é".repeat(2_048)] {
-            assert!(checked("path", wrong).is_err());
+            assert!(check_path("path", wrong).is_err());
         }
         for fine in ["../../etc/passwd", "%2e%2e%2f", ".", &"é".repeat(2_047), "-rf", "a\r\nb"] {
-            assert_eq!(checked("path", fine).unwrap(), fine);
+            assert_eq!(check_path("path", fine).unwrap(), fine);
         }
         assert_eq!((permissions("0644").unwrap(), permissions("755").unwrap()), (0o644, 0o755));
         for wrong in ["", "8", "0x1", "99", "+644", "00644", "0888"] {

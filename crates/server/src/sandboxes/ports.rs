@@ -28,16 +28,16 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use super::life;
-use super::open::Used;
-use super::passing::{self, Passed};
-use super::transfer::Steady;
-use crate::accounts::Keeper;
-use crate::connection::{HEAD_BYTES, HEADERS};
+use super::lifecycle;
+use super::live_sandbox::SandboxInUse;
+use super::proxy_headers::{self, PassThrough};
+use super::transfer::IdleTimeoutBody;
+use crate::app_state::AppState;
+use crate::authentication::SandboxCaller;
+use crate::connection::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::error::Error;
 use crate::schema;
-use crate::streams::StreamPlace;
-use crate::world::World;
+use crate::streams::StreamSlot;
 
 /// Forwards a request of any method to a port of a sandbox, and returns the response.
 ///
@@ -60,36 +60,36 @@ use crate::world::World;
     )
 )]
 pub(crate) async fn pass(
-    State(world): State<Arc<World>>,
-    Keeper(caller): Keeper,
+    State(world): State<Arc<AppState>>,
+    SandboxCaller(caller): SandboxCaller,
     request: Request,
 ) -> Response {
     let passed = async {
         // A response may last arbitrarily long, so it needs a stream slot.
         let place = world.streams.open(&caller.tenant)?;
-        let way = Way::of(request.uri())?;
-        let used = life::find(&world, &caller, way.id).await?;
+        let way = PortPath::parse(request.uri())?;
+        let used = lifecycle::find(&world, &caller, way.id).await?;
         let port = way.port()?;
         match way.target(request.uri())? {
-            Some(target) => Call { used, port, target, place }.answer(&world, request).await,
-            None => Ok(with_slash(request.uri())),
+            Some(target) => PortRequest { used, port, target, place }.forward(&world, request).await,
+            None => Ok(redirect_with_slash(request.uri())),
         }
     };
     let mut response = passed.await.unwrap_or_else(IntoResponse::into_response);
-    passing::seal(response.headers_mut());
+    proxy_headers::add_sandbox_policy(response.headers_mut());
     response
 }
 
 /// The parts of a port's URL. `rest` is kept byte for byte, because only the program interprets it.
 #[derive(Debug)]
-struct Way<'a> {
+struct PortPath<'a> {
     id: &'a str,
     port: &'a str,
     rest: Option<&'a str>,
 }
 
-impl<'a> Way<'a> {
-    fn of(uri: &'a Uri) -> Result<Self, Error> {
+impl<'a> PortPath<'a> {
+    fn parse(uri: &'a Uri) -> Result<Self, Error> {
         let mut parts = uri.path().splitn(7, '/');
         match (parts.nth(3), parts.nth(1)) {
             (Some(id), Some(port)) => Ok(Self { id, port, rest: parts.next() }),
@@ -117,86 +117,86 @@ fn invalid(field: &'static str, message: &str) -> Error {
 }
 
 /// Redirects to the URL with a slash, because relative links of a page start at the last slash.
-fn with_slash(uri: &Uri) -> Response {
+fn redirect_with_slash(uri: &Uri) -> Response {
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     (StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, format!("{}/{query}", uri.path()))]).into_response()
 }
 
 /// One request to a port.
 #[derive(Debug)]
-struct Call {
-    used: Used,
+struct PortRequest {
+    used: SandboxInUse,
     port: u16,
     target: Uri,
-    place: StreamPlace,
+    place: StreamSlot,
 }
 
-impl Call {
-    async fn answer(self, world: &World, mut request: Request) -> Result<Response, Error> {
-        let client = passing::upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
+impl PortRequest {
+    async fn forward(self, world: &AppState, mut request: Request) -> Result<Response, Error> {
+        let client = proxy_headers::is_websocket(request.headers()).then(|| hyper::upgrade::on(&mut request));
         let patience = self.used.admitted.plan.limits.timeout;
         let prefix = format!("/v1/sandboxes/{}/ports/{}", self.used.id, self.port);
         let (mut head, body) = request.into_parts();
         head.extensions.clear();
         head.uri = self.target.clone();
         head.version = hyper::Version::HTTP_11;
-        passing::inward(&mut head.headers, self.port, &prefix, client.is_some());
-        let body = Steady::new(body, world.settings.body_timeout);
+        proxy_headers::prepare_request_headers(&mut head.headers, self.port, &prefix, client.is_some());
+        let body = IdleTimeoutBody::new(body, world.settings.body_timeout);
         let progress = body.progress();
-        let asking = ask(&self.used, self.port, hyper::Request::from_parts(head, body));
-        let (mut answer, line) = in_time(asking, progress, patience).await?;
-        passing::check(&answer, client.is_some())?;
+        let asking = send_request(&self.used, self.port, hyper::Request::from_parts(head, body));
+        let (mut answer, line) = with_timeout(asking, progress, patience).await?;
+        proxy_headers::check_framing(&answer, client.is_some())?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let program = hyper::upgrade::on(&mut answer);
             let Some(client) = client else { return Err(Error::Internal) };
             tokio::spawn(tunnel(client, program, (self.used, line, self.place)));
-            return Ok(outward(answer.map(|_| Body::empty()), true));
+            return Ok(prepare_response(answer.map(|_| Body::empty()), true));
         }
         let kept = (self.used, line, self.place);
-        Ok(outward(answer.map(|body| streamed(body, kept)), false))
+        Ok(prepare_response(answer.map(|body| streamed(body, kept)), false))
     }
 }
 
-fn outward(mut answer: Response, upgrade: bool) -> Response {
-    passing::outward(answer.headers_mut(), upgrade);
+fn prepare_response(mut answer: Response, upgrade: bool) -> Response {
+    proxy_headers::prepare_response_headers(answer.headers_mut(), upgrade);
     *answer.version_mut() = hyper::Version::HTTP_11;
     answer.extensions_mut().clear();
-    answer.extensions_mut().insert(Passed);
+    answer.extensions_mut().insert(PassThrough);
     answer
 }
 
 /// A connection to a program. Dropping it closes the connection.
 #[derive(Debug)]
-struct Line(JoinHandle<()>);
+struct PortConnection(JoinHandle<()>);
 
-impl Drop for Line {
+impl Drop for PortConnection {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-async fn ask(
-    used: &Used,
+async fn send_request(
+    used: &SandboxInUse,
     port: u16,
-    request: hyper::Request<Steady>,
-) -> Result<(hyper::Response<Incoming>, Line), Error> {
+    request: hyper::Request<IdleTimeoutBody>,
+) -> Result<(hyper::Response<Incoming>, PortConnection), Error> {
     let stream = used.living.open_port(port).await?;
     let mut builder = http1::Builder::new();
-    builder.max_headers(HEADERS).max_buf_size(HEAD_BYTES);
+    builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_BYTES);
     let shaken = builder.handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(|_| Error::PortFailed("it closed the connection"))?;
-    let line = Line(tokio::spawn(async {
+    let line = PortConnection(tokio::spawn(async {
         // Errors reach the caller through `send_request` or the body.
         let _ = connection.with_upgrades().await;
     }));
     match sender.send_request(request).await {
         Ok(answer) => Ok((answer, line)),
-        Err(error) => Err(failure(used, &error)),
+        Err(error) => Err(port_error(used, &error)),
     }
 }
 
 /// Maps an error to its cause: the caller, the sandbox or the program.
-fn failure(used: &Used, error: &hyper::Error) -> Error {
+fn port_error(used: &SandboxInUse, error: &hyper::Error) -> Error {
     if error.is_user() {
         return Error::SlowBody;
     }
@@ -207,7 +207,7 @@ fn failure(used: &Used, error: &hyper::Error) -> Error {
 }
 
 /// Waits for a response, up to `patience` after the last part of the request was sent.
-async fn in_time<T>(
+async fn with_timeout<T>(
     asking: impl Future<Output = Result<T, Error>>,
     mut progress: watch::Receiver<Instant>,
     patience: Duration,
@@ -226,7 +226,7 @@ async fn in_time<T>(
 }
 
 /// Returns the body of a response. Holds what it needs until it ends, and omits trailers.
-fn streamed(body: Incoming, kept: (Used, Line, StreamPlace)) -> Body {
+fn streamed(body: Incoming, kept: (SandboxInUse, PortConnection, StreamSlot)) -> Body {
     Body::from_stream(body.into_data_stream().map(move |piece| {
         let _ = &kept;
         piece
@@ -234,7 +234,7 @@ fn streamed(body: Incoming, kept: (Used, Line, StreamPlace)) -> Body {
 }
 
 /// Copies bytes in both directions until either side or the sandbox ends. A WebSocket is never half-closed.
-async fn tunnel(client: OnUpgrade, program: OnUpgrade, kept: (Used, Line, StreamPlace)) {
+async fn tunnel(client: OnUpgrade, program: OnUpgrade, kept: (SandboxInUse, PortConnection, StreamSlot)) {
     let talking = async {
         let (client, program) = tokio::try_join!(client, program)?;
         let (mut from_client, mut to_client) = split(TokioIo::new(client));
@@ -249,7 +249,7 @@ async fn tunnel(client: OnUpgrade, program: OnUpgrade, kept: (Used, Line, Stream
     };
     tokio::select! {
         _ = talking => {}
-        () = kept.0.ends() => {}
+        () = kept.0.wait_for_end() => {}
     }
 }
 
@@ -258,10 +258,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_behind_the_port_stays_as_it_is() {
+    fn the_path_after_the_port_is_unchanged() {
         let at = |rest: &str| {
             let uri: Uri = format!("/v1/sandboxes/sbx_1/ports/80{rest}").parse().unwrap();
-            let way = Way::of(&uri).unwrap();
+            let way = PortPath::parse(&uri).unwrap();
             assert_eq!((way.id, way.port().unwrap()), ("sbx_1", 80));
             way.target(&uri).unwrap().map(|target| target.to_string())
         };
@@ -270,7 +270,8 @@ mod tests {
         for same in ["/", "/?a=%2F", "/a%2Fb//c/../d;x?y=%20&z", "//evil.test/x", "/%2e%2e/%ff", "/?"] {
             assert_eq!(at(same).as_deref(), Some(same));
         }
-        let location = |text: &str| with_slash(&text.parse().unwrap()).headers()[header::LOCATION].clone();
+        let location =
+            |text: &str| redirect_with_slash(&text.parse().unwrap()).headers()[header::LOCATION].clone();
         assert_eq!(location("/v1/sandboxes/s/ports/80?a=%20"), "/v1/sandboxes/s/ports/80/?a=%20");
     }
 }

@@ -4,17 +4,17 @@ use axum::http::{HeaderMap, header};
 
 /// A requested range, before the length of the file is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Range {
+pub(super) enum ByteRange {
     /// From an offset to another, inclusive, or to the end.
     From(u64, Option<u64>),
     /// This many bytes at the end.
     Last(u64),
 }
 
-impl Range {
+impl ByteRange {
     /// Parses the requested range. Multiple ranges and `If-Range` are not supported and yield `None`: the
     /// whole file.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let mut all = headers.get_all(header::RANGE).iter();
         match (all.next(), all.next()) {
             (Some(value), None) if !headers.contains_key(header::IF_RANGE) => {
@@ -61,8 +61,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_range_is_understood() {
-        let within = |text, size| Range::parse(text).map(|range| range.within(size));
+    fn single_ranges_are_parsed() {
+        let within = |text, size| ByteRange::parse(text).map(|range| range.within(size));
         assert_eq!(within("bytes=0-0", 10), Some(Some((0, 1))));
         assert_eq!(within("bytes=2-", 10), Some(Some((2, 8))));
         assert_eq!(within("Bytes=2-99", 10), Some(Some((2, 8))));

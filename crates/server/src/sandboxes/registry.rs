@@ -5,51 +5,55 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_store::{SandboxId, TenantName};
 
-use super::open::Open;
+use super::live_sandbox::LiveSandbox;
 use crate::error::Error;
 use crate::fair_share::{FairShare, ShareRefusal, Tenure};
-use crate::places::Mount;
-use crate::pool::{Hold, Pool, Rivals, ShareKind};
+use crate::places::MountedVolume;
+use crate::share_pool::{OtherTenants, ShareKind, SharePool, ShareReservation};
 
 /// All live sandboxes.
 #[derive(Debug)]
-pub(crate) struct Registry {
-    open: Mutex<HashMap<SandboxId, Arc<Open>>>,
+pub(crate) struct SandboxRegistry {
+    open: Mutex<HashMap<SandboxId, Arc<LiveSandbox>>>,
     /// Slots, including those of sandboxes that are being created or ended.
-    places: Pool<TenantName>,
-    most: usize,
+    slots: SharePool<TenantName>,
+    max_sandboxes: usize,
 }
 
 /// The slot of one sandbox, with its volumes. Dropping it frees both.
 #[derive(Debug)]
-pub(super) struct Room {
-    _place: Hold<TenantName>,
-    pub(super) mounts: Vec<Mount>,
+pub(super) struct SandboxSlot {
+    _place: ShareReservation<TenantName>,
+    pub(super) mounts: Vec<MountedVolume>,
 }
 
-impl Registry {
+impl SandboxRegistry {
     /// Creates a registry for `most` sandboxes, and a quarter more in reserve.
-    pub(crate) fn new(most: usize, rivals: &Rivals) -> Self {
+    pub(crate) fn new(most: usize, rivals: &OtherTenants) -> Self {
         let shares = FairShare::with_reserve_on_top(most as u64);
-        Self { open: Mutex::default(), places: Pool::new(ShareKind::Sandboxes, shares, rivals), most }
+        Self {
+            open: Mutex::default(),
+            slots: SharePool::new(ShareKind::Sandboxes, shares, rivals),
+            max_sandboxes: most,
+        }
     }
 
     /// Takes a slot for a tenant that may have `quota` sandboxes.
-    pub(super) fn reserve(&self, tenant: &TenantName, quota: Option<u32>) -> Result<Room, Error> {
-        let taken = self.places.take(tenant, 1, quota.map(u64::from), Tenure::Lasting);
+    pub(super) fn reserve(&self, tenant: &TenantName, quota: Option<u32>) -> Result<SandboxSlot, Error> {
+        let taken = self.slots.take(tenant, 1, quota.map(u64::from), Tenure::Lasting);
         let place = taken.map_err(|refusal| match refusal {
             ShareRefusal::Cap(most) => Error::SandboxesFull(most as usize),
-            ShareRefusal::Share(most) if most < self.most as u64 => self.places.error(refusal),
-            ShareRefusal::Share(_) | ShareRefusal::Full => Error::SandboxesFull(self.most),
+            ShareRefusal::Share(most) if most < self.max_sandboxes as u64 => self.slots.error(refusal),
+            ShareRefusal::Share(_) | ShareRefusal::Full => Error::SandboxesFull(self.max_sandboxes),
         })?;
-        Ok(Room { _place: place, mounts: Vec::new() })
+        Ok(SandboxSlot { _place: place, mounts: Vec::new() })
     }
 
-    pub(crate) fn refused(&self) -> (&'static str, u64) {
-        self.places.refused()
+    pub(crate) fn share_refusals(&self) -> (&'static str, u64) {
+        self.slots.share_refusals()
     }
 
-    pub(super) fn insert(&self, open: &Arc<Open>) {
+    pub(super) fn insert(&self, open: &Arc<LiveSandbox>) {
         lock(&self.open).insert(open.id.clone(), Arc::clone(open));
     }
 
@@ -58,18 +62,18 @@ impl Registry {
     }
 
     /// Returns a sandbox of this tenant.
-    pub(crate) fn find(&self, tenant: &TenantName, id: &SandboxId) -> Option<Arc<Open>> {
+    pub(crate) fn find(&self, tenant: &TenantName, id: &SandboxId) -> Option<Arc<LiveSandbox>> {
         lock(&self.open).get(id).filter(|open| open.tenant == *tenant).cloned()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Open>> {
+    pub(crate) fn all(&self) -> Vec<Arc<LiveSandbox>> {
         lock(&self.open).values().cloned().collect()
     }
 }
 
-type Table = HashMap<SandboxId, Arc<Open>>;
+type SandboxTable = HashMap<SandboxId, Arc<LiveSandbox>>;
 
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+fn lock(table: &Mutex<SandboxTable>) -> MutexGuard<'_, SandboxTable> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -78,9 +82,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_for_so_many() {
-        let rivals = Rivals::default();
-        let registry = Registry::new(4, &rivals);
+    fn sandbox_slots_are_limited() {
+        let rivals = OtherTenants::default();
+        let registry = SandboxRegistry::new(4, &rivals);
         let (a, b): (TenantName, TenantName) = ("a".parse().unwrap(), "b".parse().unwrap());
         let refused = |tenant, quota| registry.reserve(tenant, quota).unwrap_err().to_string();
         let all: Vec<_> = (0..4).map(|_| registry.reserve(&a, None).unwrap()).collect();
@@ -97,6 +101,6 @@ mod tests {
         let third = registry.reserve(&a, Some(4)).unwrap();
         let theirs: Vec<_> = (0..2).map(|_| registry.reserve(&b, None).unwrap()).collect();
         drop((half, third, theirs));
-        assert_eq!(registry.places.used(), 0);
+        assert_eq!(registry.slots.used(), 0);
     }
 }

@@ -7,32 +7,32 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use belljar_engine::living::ByteSource;
+use belljar_engine::sandbox_handle::ByteSource;
 use futures_util::stream;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::open::Used;
+use super::live_sandbox::SandboxInUse;
 
 /// Size of a chunk in bytes, the same as a sandbox's.
-const PIECE: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// A body that may take arbitrarily long, but must not stall.
 #[derive(Debug)]
-pub(super) struct Steady {
+pub(super) struct IdleTimeoutBody {
     body: Body,
-    patience: Duration,
-    stuck: Pin<Box<Sleep>>,
+    idle_timeout: Duration,
+    deadline: Pin<Box<Sleep>>,
     waiting: bool,
     progress: watch::Sender<Instant>,
 }
 
-impl Steady {
+impl IdleTimeoutBody {
     pub(super) fn new(body: Body, patience: Duration) -> Self {
         let (stuck, progress) = (Box::pin(sleep(patience)), watch::Sender::new(Instant::now()));
-        Self { body, patience, stuck, waiting: false, progress }
+        Self { body, idle_timeout: patience, deadline: stuck, waiting: false, progress }
     }
 
     /// Returns the time of the last progress.
@@ -41,16 +41,16 @@ impl Steady {
     }
 
     /// Measures the time since the first pending poll, until a poll is ready.
-    fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_idle_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if !self.waiting {
             self.waiting = true;
-            self.stuck.as_mut().reset(Instant::now() + self.patience);
+            self.deadline.as_mut().reset(Instant::now() + self.idle_timeout);
         }
-        self.stuck.as_mut().poll(context)
+        self.deadline.as_mut().poll(context)
     }
 }
 
-impl HttpBody for Steady {
+impl HttpBody for IdleTimeoutBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -65,7 +65,7 @@ impl HttpBody for Steady {
                 Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)))
             }
             Poll::Pending => {
-                ready!(self.poll_patience(context));
+                ready!(self.poll_idle_timeout(context));
                 Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())))
             }
         }
@@ -82,18 +82,18 @@ impl HttpBody for Steady {
 
 /// A request body as a reader, to be written into a sandbox.
 #[derive(Debug)]
-pub(super) struct Upload {
-    body: Steady,
+pub(super) struct UploadReader {
+    body: IdleTimeoutBody,
     piece: Bytes,
 }
 
-impl Upload {
+impl UploadReader {
     pub(super) fn source(body: Body, patience: Duration) -> ByteSource<'static> {
-        Box::pin(Self { body: Steady::new(body, patience), piece: Bytes::new() })
+        Box::pin(Self { body: IdleTimeoutBody::new(body, patience), piece: Bytes::new() })
     }
 }
 
-impl AsyncRead for Upload {
+impl AsyncRead for UploadReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -113,12 +113,12 @@ impl AsyncRead for Upload {
 
 /// Returns a body that streams from a sandbox. With a length, it is cut there; a source that ends early or
 /// fails breaks the connection, so that the client notices that the response is incomplete.
-pub(super) fn download(used: Used, source: ByteSource<'static>, length: Option<u64>) -> Body {
+pub(super) fn download(used: SandboxInUse, source: ByteSource<'static>, length: Option<u64>) -> Body {
     Body::from_stream(stream::try_unfold((used, source, length), |(used, mut source, left)| async move {
         if left == Some(0) {
             return Ok(None);
         }
-        let wanted = left.map_or(PIECE, |left| left.min(PIECE as u64) as usize);
+        let wanted = left.map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES as u64) as usize);
         let mut piece = Vec::with_capacity(wanted);
         (&mut source).take(wanted as u64).read_buf(&mut piece).await?;
         let left = left.map(|left| left - piece.len() as u64);
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_may_be_slow_but_not_stand_still() {
+    async fn a_slow_body_is_read_and_a_stalled_one_fails() {
         let patience = Duration::from_secs(2);
         let mut text = String::new();
-        let mut slow = Upload::source(body(vec![Some("slow"); 130]), patience);
+        let mut slow = UploadReader::source(body(vec![Some("slow"); 130]), patience);
         slow.read_to_string(&mut text).await.unwrap();
         assert_eq!(text, "slow".repeat(130));
-        let mut stuck = Upload::source(body(vec![Some("some"), None]), patience);
+        let mut stuck = UploadReader::source(body(vec![Some("some"), None]), patience);
         let error = stuck.read_to_string(&mut text).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

@@ -11,18 +11,18 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
-use belljar_engine::living::{Change, ChangeKind, Changes};
+use belljar_engine::sandbox_handle::{ChangeKind, ChangeStream, FileChange};
 use futures_util::stream;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::open::Used;
+use super::live_sandbox::SandboxInUse;
 use super::paths;
+use crate::app_state::AppState;
 use crate::error::Error;
 use crate::events::{self, HEARTBEAT};
 use crate::query::Query;
 use crate::schema;
-use crate::world::World;
 
 /// Streams changes in a directory as events, from the time of the response on.
 #[utoipa::path(
@@ -40,30 +40,30 @@ use crate::world::World;
     )
 )]
 pub(crate) async fn start(
-    State(world): State<Arc<World>>,
-    used: Used,
+    State(world): State<Arc<AppState>>,
+    used: SandboxInUse,
     query: RawQuery,
 ) -> Result<Response, Error> {
     let place = world.streams.open(&used.tenant)?;
     let query = Query::parse(query, &["path", "recursive"])?;
     let recursive = query.parsed("recursive")?.unwrap_or(false);
-    let changes = used.living.files().watch(paths::of(&query)?, recursive).await?;
-    let watching = Watching { changes: Some(changes), _used: used };
+    let changes = used.living.files().watch(paths::from_query(&query)?, recursive).await?;
+    let watching = FileWatchEvents { changes: Some(changes), _used: used };
     let events = stream::unfold(watching, |mut watching| async {
         let event = watching.next().await?;
         Some((Ok::<_, Infallible>(event), watching))
     });
-    Ok(place.within(events::as_events(Body::from_stream(events))))
+    Ok(place.hold_during(events::as_events(Body::from_stream(events))))
 }
 
-struct Watching {
+struct FileWatchEvents {
     /// `None` after the last event.
-    changes: Option<Box<dyn Changes>>,
+    changes: Option<Box<dyn ChangeStream>>,
     /// Keeps the sandbox in use, so that it is not idle.
-    _used: Used,
+    _used: SandboxInUse,
 }
 
-impl Watching {
+impl FileWatchEvents {
     async fn next(&mut self) -> Option<Bytes> {
         let next = tokio::select! {
             biased;
@@ -71,16 +71,16 @@ impl Watching {
             () = sleep(HEARTBEAT) => return Some(Bytes::from_static(b": still watching\n\n")),
         };
         match next {
-            Ok(change) => change.map(|change| events::event("change", shown(&change).as_bytes())),
+            Ok(change) => change.map(|change| events::event("change", change_json(&change).as_bytes())),
             Err(error) => {
                 self.changes = None;
-                Some(events::event("error", events::problem(&error.into()).as_bytes()))
+                Some(events::event("error", events::error_json(&error.into()).as_bytes()))
             }
         }
     }
 }
 
-fn shown(change: &Change) -> String {
+fn change_json(change: &FileChange) -> String {
     let (kind, number) = match change.kind {
         ChangeKind::Created => ("created", None),
         ChangeKind::Modified => ("modified", None),

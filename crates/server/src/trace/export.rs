@@ -17,24 +17,24 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::json::{Span, body};
+use super::json::{TraceSpan, body};
 use crate::error::Error;
 
 /// Maximum number of spans in one call.
-const BATCH: usize = 512;
+const MAX_BATCH_SPANS: usize = 512;
 /// How long the first span of a batch waits for more.
-const GATHER: Duration = Duration::from_millis(500);
+const BATCH_DELAY: Duration = Duration::from_millis(500);
 /// Timeout of one call.
-const PATIENCE: Duration = Duration::from_secs(2);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An OpenTelemetry collector that accepts OTLP over plain HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Collector {
+pub struct TraceCollector {
     authority: String,
     path: String,
 }
 
-impl FromStr for Collector {
+impl FromStr for TraceCollector {
     type Err = Error;
 
     /// Parses `http://HOST:PORT`, with an optional path, as in `OTEL_EXPORTER_OTLP_ENDPOINT`.
@@ -59,18 +59,18 @@ impl FromStr for Collector {
 
 /// Exports spans until asked to stop, then exports the rest.
 pub(super) async fn run(
-    collector: Collector,
-    mut spans: mpsc::Receiver<Span>,
+    collector: TraceCollector,
+    mut spans: mpsc::Receiver<TraceSpan>,
     mut stop: oneshot::Receiver<()>,
     dropped: Arc<AtomicU64>,
 ) {
-    let mut sender = Sender { collector, dropped, failing: false };
+    let mut sender = SpanSender { collector, dropped, failing: false };
     let (mut batch, mut open) = (Vec::new(), true);
     while open {
         tokio::select! {
             // An error means the tracer is gone, which also means stop.
             _ = &mut stop => open = false,
-            count = spans.recv_many(&mut batch, BATCH) => open = count > 0,
+            count = spans.recv_many(&mut batch, MAX_BATCH_SPANS) => open = count > 0,
         }
         if open {
             tokio::select! {
@@ -81,35 +81,38 @@ pub(super) async fn run(
         sender.send(&mut batch).await;
     }
     spans.close();
-    while spans.recv_many(&mut batch, BATCH).await > 0 {
+    while spans.recv_many(&mut batch, MAX_BATCH_SPANS).await > 0 {
         sender.send(&mut batch).await;
     }
 }
 
 /// Waits briefly for the batch to fill up.
-async fn fill(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) {
-    let full =
-        async { while batch.len() < BATCH && spans.recv_many(batch, BATCH - batch.len()).await > 0 {} };
+async fn fill(spans: &mut mpsc::Receiver<TraceSpan>, batch: &mut Vec<TraceSpan>) {
+    let full = async {
+        while batch.len() < MAX_BATCH_SPANS && spans.recv_many(batch, MAX_BATCH_SPANS - batch.len()).await > 0
+        {
+        }
+    };
     tokio::select! {
         () = full => {}
-        () = sleep(GATHER) => {}
+        () = sleep(BATCH_DELAY) => {}
     }
 }
 
-struct Sender {
-    collector: Collector,
+struct SpanSender {
+    collector: TraceCollector,
     dropped: Arc<AtomicU64>,
     /// Whether the last call failed, so that a lasting failure is logged once.
     failing: bool,
 }
 
-impl Sender {
-    async fn send(&mut self, batch: &mut Vec<Span>) {
+impl SpanSender {
+    async fn send(&mut self, batch: &mut Vec<TraceSpan>) {
         let spans = std::mem::take(batch);
         if spans.is_empty() {
             return;
         }
-        let sent = timeout(PATIENCE, self.collector.post(body(&spans))).await;
+        let sent = timeout(EXPORT_TIMEOUT, self.collector.post(body(&spans))).await;
         let failed = match sent {
             Ok(Ok(status)) if status.is_success() => None,
             Ok(Ok(status)) => Some(format!("the collector answered {status}")),
@@ -130,7 +133,7 @@ impl Sender {
     }
 }
 
-impl Collector {
+impl TraceCollector {
     async fn post(&self, body: String) -> io::Result<StatusCode> {
         let stream = TcpStream::connect(&self.authority).await?;
         let (mut sender, connection) =
@@ -157,8 +160,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_collector_is_named_as_opentelemetry_does() {
-        let at = |url: &str| url.parse::<Collector>().map(|collector| (collector.authority, collector.path));
+    fn collector_urls_are_parsed() {
+        let at =
+            |url: &str| url.parse::<TraceCollector>().map(|collector| (collector.authority, collector.path));
         let usual = |authority: &str| (authority.to_owned(), "/v1/traces".to_owned());
         assert_eq!(at("http://127.0.0.1:4318").unwrap(), usual("127.0.0.1:4318"));
         assert_eq!(at("http://collector/").unwrap(), usual("collector:4318"));

@@ -4,55 +4,55 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value as Json, json};
 
-use super::Context;
+use super::TraceContext;
 
 /// A timed operation.
 #[derive(Debug)]
-pub(crate) struct Span {
-    pub(crate) context: Context,
+pub(crate) struct TraceSpan {
+    pub(crate) context: TraceContext,
     pub(crate) parent: Option<[u8; 8]>,
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SpanKind,
     pub(crate) started: SystemTime,
     pub(crate) ended: SystemTime,
     /// Whether it failed because of the server.
     pub(crate) failed: bool,
-    pub(crate) attributes: Vec<(&'static str, Value)>,
+    pub(crate) attributes: Vec<(&'static str, AttributeValue)>,
 }
 
 /// The span kind, with the numbers of OTLP.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum SpanKind {
     Internal = 1,
     Server = 2,
 }
 
 /// The value of an attribute.
 #[derive(Debug)]
-pub(crate) enum Value {
+pub(crate) enum AttributeValue {
     Word(&'static str),
     Text(String),
     Whole(i64),
     Real(f64),
 }
 
-impl From<&'static str> for Value {
+impl From<&'static str> for AttributeValue {
     fn from(word: &'static str) -> Self {
         Self::Word(word)
     }
 }
 
-impl From<String> for Value {
+impl From<String> for AttributeValue {
     fn from(text: String) -> Self {
         Self::Text(text)
     }
 }
 
 /// Returns the body of one export call.
-pub(super) fn body(spans: &[Span]) -> String {
+pub(super) fn body(spans: &[TraceSpan]) -> String {
     let service = [
-        attribute("service.name", &Value::Word("belljar")),
-        attribute("service.version", &Value::Word(env!("CARGO_PKG_VERSION"))),
+        attribute("service.name", &AttributeValue::Word("belljar")),
+        attribute("service.version", &AttributeValue::Word(env!("CARGO_PKG_VERSION"))),
     ];
     let spans: Vec<_> = spans.iter().map(object).collect();
     json!({"resourceSpans": [{
@@ -62,7 +62,7 @@ pub(super) fn body(spans: &[Span]) -> String {
     .to_string()
 }
 
-fn object(span: &Span) -> Json {
+fn object(span: &TraceSpan) -> Json {
     let attributes: Vec<_> = span.attributes.iter().map(|(key, value)| attribute(key, value)).collect();
     let mut object = json!({
         "traceId": hex(&span.context.trace),
@@ -80,12 +80,12 @@ fn object(span: &Span) -> Json {
     object
 }
 
-fn attribute(key: &str, value: &Value) -> Json {
+fn attribute(key: &str, value: &AttributeValue) -> Json {
     let value = match value {
-        Value::Word(word) => json!({"stringValue": word}),
-        Value::Text(text) => json!({"stringValue": text}),
-        Value::Whole(number) => json!({"intValue": number.to_string()}),
-        Value::Real(number) => json!({"doubleValue": number}),
+        AttributeValue::Word(word) => json!({"stringValue": word}),
+        AttributeValue::Text(text) => json!({"stringValue": text}),
+        AttributeValue::Whole(number) => json!({"intValue": number.to_string()}),
+        AttributeValue::Real(number) => json!({"doubleValue": number}),
     };
     json!({"key": key, "value": value})
 }

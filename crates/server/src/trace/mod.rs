@@ -22,47 +22,47 @@ use std::time::{Duration, SystemTime};
 use axum::http::{HeaderMap, Method, StatusCode};
 use belljar_engine::report::Report;
 use belljar_store::TenantName;
-use belljar_store::executions::Status;
+use belljar_store::executions::ExecutionStatus;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-pub use export::Collector;
-pub(crate) use json::{Kind, Span, Value};
-pub(crate) use parent::Context;
+pub use export::TraceCollector;
+pub(crate) use json::{AttributeValue, SpanKind, TraceSpan};
+pub(crate) use parent::TraceContext;
 
-use crate::live::Running;
+use crate::live_executions::LiveExecution;
 use crate::metrics::warmth;
 
 /// Maximum number of queued spans.
-const QUEUE: usize = 4_096;
+const MAX_QUEUED_SPANS: usize = 4_096;
 /// How long exporting the last spans may take on shutdown.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 tokio::task_local! {
-    static CURRENT: Arc<Request>;
+    static CURRENT: Arc<TracedRequest>;
 }
 
 /// Records spans and queues them for export.
 #[derive(Debug)]
 pub(crate) struct Tracer {
-    queue: mpsc::Sender<Span>,
+    queue: mpsc::Sender<TraceSpan>,
     dropped: Arc<AtomicU64>,
     task: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
 /// A traced request.
 #[derive(Debug)]
-pub(crate) struct Request {
-    context: Context,
+pub(crate) struct TracedRequest {
+    context: TraceContext,
     parent: Option<[u8; 8]>,
     started: SystemTime,
     tenant: OnceLock<TenantName>,
 }
 
 impl Tracer {
-    pub(crate) fn new(collector: Collector) -> Self {
-        let (queue, spans) = mpsc::channel(QUEUE);
+    pub(crate) fn new(collector: TraceCollector) -> Self {
+        let (queue, spans) = mpsc::channel(MAX_QUEUED_SPANS);
         let (stop, stopped) = oneshot::channel();
         let dropped = Arc::default();
         let task = tokio::spawn(export::run(collector, spans, stopped, Arc::clone(&dropped)));
@@ -80,37 +80,37 @@ impl Tracer {
         let Some((stop, mut task)) = task else { return };
         // Fails only if the task has already ended.
         let _ = stop.send(());
-        if timeout(LAST_WORDS, &mut task).await.is_err() {
+        if timeout(FLUSH_TIMEOUT, &mut task).await.is_err() {
             task.abort();
         }
     }
 
-    pub(crate) fn request(&self, headers: &HeaderMap) -> Arc<Request> {
-        let (context, parent) = Context::of(headers);
-        Arc::new(Request { context, parent, started: SystemTime::now(), tenant: OnceLock::new() })
+    pub(crate) fn request(&self, headers: &HeaderMap) -> Arc<TracedRequest> {
+        let (context, parent) = TraceContext::from_headers(headers);
+        Arc::new(TracedRequest { context, parent, started: SystemTime::now(), tenant: OnceLock::new() })
     }
 
     pub(crate) fn answered(
         &self,
-        request: &Request,
+        request: &TracedRequest,
         id: String,
         method: &Method,
         route: &str,
         status: StatusCode,
     ) {
-        let method = known(method);
+        let method = method_name(method);
         let mut attributes = vec![
             ("http.request.method", method.into()),
             ("http.route", route.to_owned().into()),
-            ("http.response.status_code", Value::Whole(status.as_u16().into())),
+            ("http.response.status_code", AttributeValue::Whole(status.as_u16().into())),
             ("belljar.request_id", id.into()),
         ];
         attributes.extend(request.tenant.get().map(|tenant| ("belljar.tenant", tenant.to_string().into())));
-        self.send(Span {
+        self.send(TraceSpan {
             context: request.context,
             parent: request.parent,
             name: format!("{method} {route}"),
-            kind: Kind::Server,
+            kind: SpanKind::Server,
             started: request.started,
             ended: SystemTime::now(),
             failed: status.is_server_error(),
@@ -119,14 +119,14 @@ impl Tracer {
     }
 
     /// Records the span of an execution, including the time it was queued.
-    pub(crate) fn ran(&self, running: &Running, report: &Report, language: &'static str) {
-        let status = Status::from(report.status).as_str();
-        let (context, parent) = Context::below(running.context);
-        self.send(Span {
+    pub(crate) fn ran(&self, running: &LiveExecution, report: &Report, language: &'static str) {
+        let status = ExecutionStatus::from(report.status).as_str();
+        let (context, parent) = TraceContext::child_of(running.context);
+        self.send(TraceSpan {
             context,
             parent,
             name: "execution".to_owned(),
-            kind: Kind::Internal,
+            kind: SpanKind::Internal,
             started: running.started,
             ended: SystemTime::now(),
             failed: false,
@@ -136,19 +136,19 @@ impl Tracer {
                 ("belljar.status", status.into()),
                 ("belljar.language", language.into()),
                 ("belljar.warm", warmth(report.warmth()).into()),
-                ("belljar.duration_ms", Value::Real(report.duration_ms)),
+                ("belljar.duration_ms", AttributeValue::Real(report.duration_ms)),
             ],
         });
     }
 
-    fn send(&self, span: Span) {
+    fn send(&self, span: TraceSpan) {
         if span.context.recorded && self.queue.try_send(span).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Request {
+impl TracedRequest {
     /// Runs a future as part of this request.
     pub(crate) async fn within<T>(self: &Arc<Self>, work: impl Future<Output = T>) -> T {
         CURRENT.scope(Arc::clone(self), work).await
@@ -156,8 +156,8 @@ impl Request {
 }
 
 /// Sets the tenant of the current request, and returns the context for its child spans.
-pub(crate) fn on_behalf_of(tenant: &TenantName) -> Option<Context> {
-    let current = |request: &Arc<Request>| {
+pub(crate) fn set_tenant(tenant: &TenantName) -> Option<TraceContext> {
+    let current = |request: &Arc<TracedRequest>| {
         let _ = request.tenant.set(tenant.clone());
         request.context
     };
@@ -165,7 +165,7 @@ pub(crate) fn on_behalf_of(tenant: &TenantName) -> Option<Context> {
 }
 
 /// Maps a method to a known name, because a caller may send any method.
-fn known(method: &Method) -> &'static str {
+fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",

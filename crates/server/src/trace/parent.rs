@@ -5,23 +5,23 @@ use axum::http::HeaderMap;
 
 /// A position in a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Context {
+pub(crate) struct TraceContext {
     pub(crate) trace: [u8; 16],
     pub(crate) span: [u8; 8],
     /// Whether the caller's sampled flag is set.
     pub(crate) recorded: bool,
 }
 
-impl Context {
+impl TraceContext {
     /// Creates a span below the caller's span, or in a new trace.
-    pub(super) fn of(headers: &HeaderMap) -> (Self, Option<[u8; 8]>) {
+    pub(super) fn from_headers(headers: &HeaderMap) -> (Self, Option<[u8; 8]>) {
         // Duplicate headers are invalid.
         let mut given = headers.get_all("traceparent").iter();
         let named = given.next().filter(|_| given.next().is_none());
-        Self::below(named.and_then(|value| parse(value.to_str().ok()?)))
+        Self::child_of(named.and_then(|value| parse(value.to_str().ok()?)))
     }
 
-    pub(super) fn below(parent: Option<Self>) -> (Self, Option<[u8; 8]>) {
+    pub(super) fn child_of(parent: Option<Self>) -> (Self, Option<[u8; 8]>) {
         match parent {
             Some(parent) => (Self { span: random(), ..parent }, Some(parent.span)),
             None => (Self { trace: random(), span: random(), recorded: true }, None),
@@ -29,7 +29,7 @@ impl Context {
     }
 }
 
-fn parse(text: &str) -> Option<Context> {
+fn parse(text: &str) -> Option<TraceContext> {
     let mut parts = text.split('-');
     let [version, trace, span, flags] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
     let [version] = bytes::<1>(version)?;
@@ -38,7 +38,7 @@ fn parse(text: &str) -> Option<Context> {
         return None;
     }
     let (trace, span, [flags]) = (bytes(trace)?, bytes(span)?, bytes::<1>(flags)?);
-    (trace != [0; 16] && span != [0; 8]).then_some(Context { trace, span, recorded: flags & 1 == 1 })
+    (trace != [0; 16] && span != [0; 8]).then_some(TraceContext { trace, span, recorded: flags & 1 == 1 })
 }
 
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
@@ -70,7 +70,7 @@ mod tests {
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn what_is_well_formed_is_continued_and_nothing_else() {
+    fn only_well_formed_traceparents_are_continued() {
         let context = parse(GOOD).unwrap();
         assert_eq!((context.trace[0], context.span[7], context.recorded), (0x0a, 0x31, true));
         assert!(!parse(&GOOD.replace("-01", "-00")).unwrap().recorded);
@@ -92,15 +92,15 @@ mod tests {
     }
 
     #[test]
-    fn spans_below_are_of_the_same_trace() {
+    fn child_spans_share_the_trace() {
         let parent = parse(GOOD).unwrap();
-        let (child, above) = Context::below(Some(parent));
+        let (child, above) = TraceContext::child_of(Some(parent));
         assert_eq!((child.trace, above), (parent.trace, Some(parent.span)));
         assert_ne!(child.span, parent.span);
         let mut headers = HeaderMap::new();
         headers.append("traceparent", GOOD.parse().unwrap());
-        assert_eq!(Context::of(&headers).1, Some(parent.span));
+        assert_eq!(TraceContext::from_headers(&headers).1, Some(parent.span));
         headers.append("traceparent", GOOD.parse().unwrap());
-        assert_eq!(Context::of(&headers).1, None);
+        assert_eq!(TraceContext::from_headers(&headers).1, None);
     }
 }

@@ -6,13 +6,13 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::{answer, request};
-use crate::place::Place;
+use crate::harness::ServerHarness;
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
 #[tokio::test]
-async fn what_is_no_request_is_said_so() {
-    let place = Place::new().await;
+async fn malformed_requests_are_refused() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let deep = format!("{{\"metadata\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let twice = r#"{"language":"python","language":"python","code":""}"#;
@@ -36,8 +36,8 @@ async fn what_is_no_request_is_said_so() {
 }
 
 #[tokio::test]
-async fn what_is_too_deep_is_refused_everywhere() {
-    let place = Place::new().await;
+async fn deeply_nested_bodies_are_refused() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let nested = |depth: usize| {
         let lists = depth - 2;
@@ -63,8 +63,8 @@ async fn what_is_too_deep_is_refused_everywhere() {
 }
 
 #[tokio::test]
-async fn what_is_too_long_is_refused_without_being_read() {
-    let place = Place::with(|settings| settings.max_body = 64 << 10).await;
+async fn oversized_bodies_are_refused_before_they_are_read() {
+    let place = ServerHarness::with(|settings| settings.max_body = 64 << 10).await;
     let client = place.client();
     let mut stream = client.connect().await;
     let head = client.head("POST", "/v1/executions", &format!("{JSON}Content-Length: {}\r\n", 1u64 << 30));
@@ -80,8 +80,8 @@ async fn what_is_too_long_is_refused_without_being_read() {
 }
 
 #[tokio::test]
-async fn who_is_slow_is_let_go() {
-    let place = Place::with(|settings| {
+async fn slow_clients_are_disconnected() {
+    let place = ServerHarness::with(|settings| {
         settings.head_timeout = Duration::from_millis(300);
         settings.body_timeout = Duration::from_millis(300);
     })
@@ -103,8 +103,8 @@ async fn who_is_slow_is_let_go() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_let_go() {
-    let place = Place::with(|settings| settings.body_timeout = Duration::from_millis(500)).await;
+async fn clients_that_do_not_read_are_disconnected() {
+    let place = ServerHarness::with(|settings| settings.body_timeout = Duration::from_millis(500)).await;
     let client = place.client();
     let mut body = request("flood 33554432\nsleep 30000");
     body["limits"] = json!({"output_bytes": 64 << 20});
@@ -118,8 +118,8 @@ async fn who_does_not_read_is_let_go() {
 }
 
 #[tokio::test]
-async fn other_sites_and_names_are_refused() {
-    let place = Place::new().await;
+async fn foreign_origins_and_hosts_are_refused() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let body = request("print x");
     let foreign = client.post_with("/v1/executions", "Origin: https://evil.test\r\n", &body).await;
@@ -130,8 +130,8 @@ async fn other_sites_and_names_are_refused() {
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: https://evil.test\r\n";
     let foreign = client.send("GET", "/v1/executions", upgrade, b"").await;
     assert_eq!((foreign.status, foreign.code().as_str()), (403, "foreign_origin"));
-    let open = Place::with(|settings| settings.without_keys = true).await;
-    let keyless = crate::client::Client::new(open.address, None);
+    let open = ServerHarness::with(|settings| settings.without_keys = true).await;
+    let keyless = crate::client::HttpTestClient::new(open.address, None);
     assert_eq!(keyless.run("print x").await.status, 200);
     assert_eq!(keyless.get("/v1/tenants").await.status, 403);
     let mut stream = keyless.connect().await;
@@ -144,8 +144,8 @@ async fn other_sites_and_names_are_refused() {
 }
 
 #[tokio::test]
-async fn paths_are_taken_as_they_are() {
-    let place = Place::new().await;
+async fn paths_are_not_normalized() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     for path in [
         "/v1/executions/..%2f..%2fetc%2fpasswd",

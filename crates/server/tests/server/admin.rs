@@ -8,15 +8,15 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::client::{Client, request};
-use crate::place::Place;
+use crate::client::{HttpTestClient, request};
+use crate::harness::ServerHarness;
 
 const JSON: &str = "Content-Type: application/json\r\n";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn two_tenants_cannot_see_each_other() {
-    let place = Place::new().await;
+async fn tenants_cannot_see_each_others_executions() {
+    let place = ServerHarness::new().await;
     let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
     let id = ada.run("print secret").await.json()["id"].as_str().unwrap().to_owned();
     let unknown = id.replace(&id[id.len() - 4..], "0000");
@@ -31,14 +31,14 @@ async fn two_tenants_cannot_see_each_other() {
 }
 
 #[tokio::test]
-async fn keys_open_what_they_say_and_nothing_when_revoked() {
-    let place = Place::new().await;
+async fn keys_are_limited_to_their_scopes_and_can_be_revoked() {
+    let place = ServerHarness::new().await;
     let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
     for key in ["", "x", "bj_000000000000_0000000000000000000000000000000000000000000000000000"] {
         let refused = place.with_key(key).run("print x").await;
         assert_eq!((refused.status, refused.code().as_str()), (401, "unauthorized"));
     }
-    assert_eq!(Client::new(place.address, None).get("/v1/executions").await.status, 401);
+    assert_eq!(HttpTestClient::new(place.address, None).get("/v1/executions").await.status, 401);
     for path in ["/v1/tenants", "/v1/audit", "/metrics", "/v1/profiles", "/v1/tenants/ada/keys"] {
         let refused = ada.get(path).await;
         assert_eq!((refused.status, refused.code().as_str()), (403, "forbidden"), "{path}");
@@ -82,11 +82,11 @@ async fn over(stream: &mut TcpStream) {
 }
 
 #[tokio::test]
-async fn what_a_key_has_open_ends_with_it() {
-    let place = Place::new().await;
+async fn connections_end_when_their_key_is_revoked() {
+    let place = ServerHarness::new().await;
     let (admin, ada, bob) =
         (place.client(), place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
-    let follow = async |client: &Client| {
+    let follow = async |client: &HttpTestClient| {
         let body = request("print begun\nsleep 60000").to_string();
         let headers = format!("{JSON}Accept: text/event-stream\r\n");
         let mut stream = client.start("POST", "/v1/executions", &headers, body.as_bytes()).await;
@@ -113,8 +113,8 @@ async fn what_a_key_has_open_ends_with_it() {
 }
 
 #[tokio::test]
-async fn nobody_acts_unseen_by_hanging_up() {
-    let place = Place::new().await;
+async fn admin_actions_are_audited_when_the_client_disconnects() {
+    let place = ServerHarness::new().await;
     let admin = place.client();
     // Some clients disconnect before the action starts, some during it, some after it; the last one stays.
     for number in 0..40 {
@@ -144,7 +144,7 @@ fn words(entry: &Value) -> String {
 
 #[tokio::test]
 async fn tenants_are_changed_disabled_and_removed() {
-    let place = Place::new().await;
+    let place = ServerHarness::new().await;
     let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
     assert_eq!(admin.post("/v1/tenants", &json!({"name": "ada"})).await.code(), "conflict");
     assert_eq!(admin.post("/v1/tenants", &json!({"name": "A B"})).await.status, 422);
@@ -166,8 +166,8 @@ async fn tenants_are_changed_disabled_and_removed() {
 }
 
 #[tokio::test]
-async fn a_profile_counts_from_the_next_request_on() {
-    let place = Place::new().await;
+async fn profile_changes_apply_from_the_next_request() {
+    let place = ServerHarness::new().await;
     let admin = place.client();
     let put = async |name: &str, body: Value| {
         let path = format!("/v1/profiles/{name}");
@@ -193,9 +193,9 @@ async fn a_profile_counts_from_the_next_request_on() {
 }
 
 #[tokio::test]
-async fn health_metrics_and_the_document() {
-    let place = Place::new().await;
-    let nobody = Client::new(place.address, None);
+async fn health_metrics_and_openapi_are_served() {
+    let place = ServerHarness::new().await;
+    let nobody = HttpTestClient::new(place.address, None);
     assert_eq!(nobody.get("/healthz").await.json(), json!({"status": "live"}));
     for path in ["/healthz/ready", "/healthz?ready"] {
         assert_eq!(nobody.get(path).await.json(), json!({"status": "ready"}));

@@ -4,14 +4,14 @@
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::client::{Client, request};
-use crate::place::Place;
+use crate::client::{HttpTestClient, request};
+use crate::harness::ServerHarness;
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
 #[tokio::test]
-async fn every_id_of_another_tenant_is_unknown() {
-    let place = Place::new().await;
+async fn ids_of_other_tenants_are_unknown() {
+    let place = ServerHarness::new().await;
     let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
     let keyed = ada.post_with("/v1/executions", "Idempotency-Key: k\r\n", &request("print secret")).await;
     let done = keyed.json()["id"].as_str().unwrap().to_owned();
@@ -42,8 +42,8 @@ async fn every_id_of_another_tenant_is_unknown() {
 }
 
 #[tokio::test]
-async fn what_only_the_host_decides_is_no_field() {
-    let place = Place::new().await;
+async fn host_settings_are_not_request_fields() {
+    let place = ServerHarness::new().await;
     let ada = place.tenant("ada", json!({})).await;
     let with = |name: &str, value: Value| {
         let mut body = request("print x");
@@ -110,7 +110,7 @@ async fn what_only_the_host_decides_is_no_field() {
 
 #[tokio::test]
 async fn file_names_stay_in_the_workspace() {
-    let place = Place::new().await;
+    let place = ServerHarness::new().await;
     let client = place.client();
     let long = "a".repeat(4_097);
     for name in [
@@ -144,8 +144,8 @@ async fn file_names_stay_in_the_workspace() {
 }
 
 #[tokio::test]
-async fn no_name_becomes_a_header() {
-    let place = Place::new().await;
+async fn names_cannot_inject_headers() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     for name in ["a\r\nX-Evil: 1", "a\nb", "a\0", "é", "", &"a".repeat(300)] {
         let tenant = client.post("/v1/tenants", &json!({"name": name})).await;
@@ -162,8 +162,8 @@ async fn no_name_becomes_a_header() {
 }
 
 #[tokio::test]
-async fn a_page_of_another_site_can_do_nothing() {
-    let place = Place::new().await;
+async fn cross_site_requests_are_refused() {
+    let place = ServerHarness::new().await;
     let admin = place.client();
     for (method, path) in [
         ("POST", "/v1/tenants"),
@@ -187,16 +187,16 @@ async fn a_page_of_another_site_can_do_nothing() {
             }
         }
         // Browsers send cookies automatically, so cookies must not authenticate.
-        let cookie = format!("{JSON}Cookie: key={}\r\n", crate::place::ADMIN);
-        let keyless = Client::new(place.address, None).send(method, path, &cookie, b"{}").await;
+        let cookie = format!("{JSON}Cookie: key={}\r\n", crate::harness::ADMIN);
+        let keyless = HttpTestClient::new(place.address, None).send(method, path, &cookie, b"{}").await;
         assert_eq!((keyless.status, keyless.header("set-cookie")), (401, None), "{path}");
     }
     assert_eq!(admin.get("/v1/tenants").await.header("access-control-allow-origin"), None);
 }
 
 #[tokio::test]
-async fn figures_name_nobody() {
-    let place = Place::new().await;
+async fn metrics_contain_no_tenant_data() {
+    let place = ServerHarness::new().await;
     let ada = place.tenant("ada-the-secretive", json!({})).await;
     let mut body = request("print hush-hush");
     body["metadata"] = json!({"patient": "zero"});
@@ -212,8 +212,8 @@ async fn figures_name_nobody() {
 }
 
 #[tokio::test]
-async fn only_one_protocol_is_spoken() {
-    let place = Place::new().await;
+async fn only_http_1_is_supported() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let mut stream = client.connect().await;
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
@@ -228,8 +228,8 @@ async fn only_one_protocol_is_spoken() {
 }
 
 #[tokio::test]
-async fn what_fails_inside_is_not_shown() {
-    let place = Place::new().await;
+async fn internal_errors_are_not_exposed() {
+    let place = ServerHarness::new().await;
     let ada = place.tenant("ada", json!({})).await;
     let broken = ada.run("broken").await;
     assert_eq!((broken.status, broken.code().as_str()), (503, "setup_failed"));
@@ -239,15 +239,15 @@ async fn what_fails_inside_is_not_shown() {
 }
 
 #[tokio::test]
-async fn a_key_is_known_again_after_a_restart() {
-    let mut place = Place::new().await;
-    let post = async |client: Client| {
+async fn idempotency_keys_survive_a_restart() {
+    let mut place = ServerHarness::new().await;
+    let post = async |client: HttpTestClient| {
         client.post_with("/v1/executions", "Idempotency-Key: k\r\n", &request("print once")).await
     };
     let first = post(place.client()).await;
     place.stop();
     let folder = place.ended().await;
     let world = crate::drain::reopened(folder.path()).await;
-    let again = post(Place::serve(world, folder).await.client()).await;
+    let again = post(ServerHarness::serve(world, folder).await.client()).await;
     assert_eq!((again.json(), again.header("idempotency-replayed")), (first.json(), Some("true")));
 }

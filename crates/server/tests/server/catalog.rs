@@ -6,44 +6,49 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use belljar_engine::Error;
-use belljar_engine::catalog::{Catalog, Settings, unknown};
+use belljar_engine::catalog::{ProviderCatalog, ProviderSettings, unknown_provider};
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use belljar_engine::plan::{Plan, Program, Source, Task};
+use belljar_engine::plan::{CodeSource, Plan, Program, Task};
 use belljar_engine::provider::{
     BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
 };
-use belljar_server::Providers;
+use belljar_server::InitialProviders;
 use belljar_store::SealingKey;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::player::Player;
+use crate::fake_provider::ScriptProvider;
 
 /// The catalog of both kinds, with every cloud provider that was built, by label.
 #[derive(Debug, Default)]
-pub(crate) struct Kinds(Mutex<BTreeMap<String, Arc<Cloud>>>);
+pub(crate) struct FakeCatalog(Mutex<BTreeMap<String, Arc<FakeCloud>>>);
 
-impl Kinds {
+impl FakeCatalog {
     pub(crate) fn has(&self, label: &str) -> bool {
         self.0.lock().unwrap().contains_key(label)
     }
 
-    pub(crate) fn cloud(&self, label: &str) -> Arc<Cloud> {
+    pub(crate) fn cloud(&self, label: &str) -> Arc<FakeCloud> {
         Arc::clone(&self.0.lock().unwrap()[label])
     }
 }
 
-pub(crate) fn providers(kinds: &Arc<Kinds>, key: &str) -> Providers {
+pub(crate) fn providers(kinds: &Arc<FakeCatalog>, key: &str) -> InitialProviders {
     let key = key.parse::<SealingKey>().map_err(|error| error.to_string());
-    Providers { catalog: Arc::clone(kinds) as _, seeds: BTreeMap::new(), usual: "native".to_owned(), key }
+    InitialProviders {
+        catalog: Arc::clone(kinds) as _,
+        seeds: BTreeMap::new(),
+        usual: "native".to_owned(),
+        key,
+    }
 }
 
-impl Catalog for Kinds {
+impl ProviderCatalog for FakeCatalog {
     fn names(&self) -> Vec<&'static str> {
         vec!["cloud", "native"]
     }
 
-    fn stands(&self, name: &str) -> bool {
+    fn exists_unconfigured(&self, name: &str) -> bool {
         name == "native"
     }
 
@@ -57,26 +62,27 @@ impl Catalog for Kinds {
                 "pool": {"type": "integer", "minimum": 0, "maximum": 8, "default": 1},
                 "region": {"type": "string", "readOnly": true, "const": "here"},
             }})),
-            _ => Err(unknown(name, &self.names())),
+            _ => Err(unknown_provider(name, &self.names())),
         }
     }
 
-    fn build(&self, name: &str, settings: &Settings) -> Result<Arc<dyn Provider>, Error> {
+    fn build(&self, name: &str, settings: &ProviderSettings) -> Result<Arc<dyn Provider>, Error> {
         if name == "native" {
-            return Ok(Arc::new(Player));
+            return Ok(Arc::new(ScriptProvider));
         }
         let text = |field: &str| settings[field].as_str().unwrap().to_owned();
         let (label, token) = (text("label"), text("token"));
-        let cloud = Arc::new(Cloud { label, token, go: Semaphore::new(0), ended: AtomicBool::new(false) });
+        let cloud =
+            Arc::new(FakeCloud { label, token, go: Semaphore::new(0), ended: AtomicBool::new(false) });
         self.0.lock().unwrap().insert(cloud.label.clone(), Arc::clone(&cloud));
-        Ok(Arc::new(Sky(cloud)))
+        Ok(Arc::new(CloudProvider(cloud)))
     }
 }
 
 /// A cloud provider. With the label `down`, its self-test fails with a message that contains its secret; with
 /// the label `breaks`, its self-test passes, but every run fails.
 #[derive(Debug)]
-pub(crate) struct Cloud {
+pub(crate) struct FakeCloud {
     pub(crate) label: String,
     pub(crate) token: String,
     /// Every run of the script `wait` takes one permit.
@@ -84,7 +90,7 @@ pub(crate) struct Cloud {
     ended: AtomicBool,
 }
 
-impl Cloud {
+impl FakeCloud {
     pub(crate) async fn has_ended(&self) {
         while !self.ended.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -107,9 +113,9 @@ impl Cloud {
 }
 
 #[derive(Debug)]
-struct Sky(Arc<Cloud>);
+struct CloudProvider(Arc<FakeCloud>);
 
-impl Provider for Sky {
+impl Provider for CloudProvider {
     fn name(&self) -> &'static str {
         "cloud"
     }
@@ -119,11 +125,11 @@ impl Provider for Sky {
     fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
         let opened = match self.0.label.as_str() {
             "breaks" => Err(ProviderError::Lost { message: "it broke".to_owned() }),
-            _ => self.0.works().map(|()| Box::new(Room(Arc::clone(&self.0))) as Box<dyn Sandbox>),
+            _ => self.0.works().map(|()| Box::new(CloudSandbox(Arc::clone(&self.0))) as Box<dyn Sandbox>),
         };
         Box::pin(std::future::ready(opened))
     }
-    fn check(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+    fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(self.0.works()))
     }
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
@@ -136,9 +142,9 @@ impl Provider for Sky {
 }
 
 #[derive(Debug)]
-struct Room(Arc<Cloud>);
+struct CloudSandbox(Arc<FakeCloud>);
 
-impl Sandbox for Room {
+impl Sandbox for CloudSandbox {
     fn run<'a>(
         &'a mut self,
         task: &'a Task,
@@ -146,7 +152,7 @@ impl Sandbox for Room {
         _cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
         Box::pin(async move {
-            if matches!(&task.program, Program::Code { source: Source::Text { code, .. }, .. } if &**code == "wait")
+            if matches!(&task.program, Program::Code { source: CodeSource::Text { code, .. }, .. } if &**code == "wait")
             {
                 self.0.go.acquire().await.unwrap().forget();
             }

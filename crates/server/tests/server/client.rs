@@ -8,19 +8,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-pub(crate) struct Client {
+pub(crate) struct HttpTestClient {
     address: SocketAddr,
     key: Option<String>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
@@ -48,38 +48,38 @@ impl Answer {
     }
 }
 
-impl Client {
+impl HttpTestClient {
     pub(crate) fn new(address: SocketAddr, key: Option<&str>) -> Self {
         Self { address, key: key.map(str::to_owned) }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> HttpResponse {
         self.send("GET", path, "", b"").await
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Answer {
+    pub(crate) async fn delete(&self, path: &str) -> HttpResponse {
         self.send("DELETE", path, "", b"").await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> HttpResponse {
         self.post_with(path, "", body).await
     }
 
-    pub(crate) async fn send_json(&self, method: &str, path: &str, body: Value) -> Answer {
+    pub(crate) async fn send_json(&self, method: &str, path: &str, body: Value) -> HttpResponse {
         self.send(method, path, "Content-Type: application/json\r\n", body.to_string().as_bytes()).await
     }
 
-    pub(crate) async fn post_with(&self, path: &str, headers: &str, body: &Value) -> Answer {
+    pub(crate) async fn post_with(&self, path: &str, headers: &str, body: &Value) -> HttpResponse {
         let headers = format!("{headers}Content-Type: application/json\r\n");
         self.send("POST", path, &headers, body.to_string().as_bytes()).await
     }
 
     /// Runs a script for the fake provider.
-    pub(crate) async fn run(&self, script: &str) -> Answer {
+    pub(crate) async fn run(&self, script: &str) -> HttpResponse {
         self.post("/v1/executions", &request(script)).await
     }
 
-    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> HttpResponse {
         let mut stream = self.start(method, path, headers, body).await;
         answer(&mut stream).await
     }
@@ -125,7 +125,7 @@ pub(crate) fn request(script: &str) -> Value {
     json!({"language": "python", "code": script})
 }
 
-pub(crate) async fn answer(stream: &mut TcpStream) -> Answer {
+pub(crate) async fn answer(stream: &mut TcpStream) -> HttpResponse {
     let mut bytes = Vec::new();
     // A server that closes early may reset the unread part of the request; its response still counts.
     let _ =
@@ -133,14 +133,14 @@ pub(crate) async fn answer(stream: &mut TcpStream) -> Answer {
     parse(&bytes)
 }
 
-fn parse(bytes: &[u8]) -> Answer {
+fn parse(bytes: &[u8]) -> HttpResponse {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
     let end = end.unwrap_or_else(|| panic!("no response head: {}", String::from_utf8_lossy(bytes)));
     let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     let body = bytes[end + 4..].to_vec();
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    Answer { status, head, body: if chunked { unchunk(&body) } else { body } }
+    HttpResponse { status, head, body: if chunked { unchunk(&body) } else { body } }
 }
 
 fn unchunk(mut bytes: &[u8]) -> Vec<u8> {

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use crate::place::Place;
+use crate::harness::ServerHarness;
 
 #[tokio::test]
-async fn the_page_names_every_operation_and_brings_its_own_files() {
-    let place = Place::new().await;
+async fn the_page_lists_every_operation_and_is_self_contained() {
+    let place = ServerHarness::new().await;
     let anybody = place.without_key();
     let page = anybody.get("/docs").await;
     let document: Value = anybody.get("/openapi.json").await.json();

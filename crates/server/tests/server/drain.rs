@@ -7,13 +7,13 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::client::{answer, request};
-use crate::place::{Place, world};
+use crate::harness::{ServerHarness, test_state};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
 #[tokio::test]
-async fn what_runs_may_finish_and_nothing_new_begins() {
-    let mut place = Place::new().await;
+async fn running_work_finishes_during_shutdown() {
+    let mut place = ServerHarness::new().await;
     let client = place.client();
     let body = request("sleep 3000\nprint done").to_string();
     let mut running = client.start("POST", "/v1/executions", JSON, body.as_bytes()).await;
@@ -25,8 +25,8 @@ async fn what_runs_may_finish_and_nothing_new_begins() {
 }
 
 #[tokio::test]
-async fn what_takes_too_long_is_cancelled_and_recorded() {
-    let mut place = Place::with(|settings| settings.drain = Duration::from_millis(200)).await;
+async fn work_is_canceled_and_recorded_after_the_drain_time() {
+    let mut place = ServerHarness::with(|settings| settings.drain = Duration::from_millis(200)).await;
     let client = place.client();
     let mut body = request("sleep 30000");
     let mut running = client.start("POST", "/v1/executions", JSON, body.to_string().as_bytes()).await;
@@ -38,13 +38,13 @@ async fn what_takes_too_long_is_cancelled_and_recorded() {
     assert_eq!(answer(&mut running).await.json()["status"], "cancelled");
     let folder = place.ended().await;
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
-    let again = Place::serve(reopened(folder.path()).await, folder).await;
+    let again = ServerHarness::serve(reopened(folder.path()).await, folder).await;
     let kept = again.client().get(&format!("/v1/executions/{detached}")).await.json();
     assert_eq!(kept["status"], "cancelled");
 }
 
 /// Opens the state of an ended server again. Releasing its store may take a moment.
-pub(crate) async fn reopened(folder: &std::path::Path) -> std::sync::Arc<belljar_server::World> {
+pub(crate) async fn reopened(folder: &std::path::Path) -> std::sync::Arc<belljar_server::AppState> {
     sleep(Duration::from_millis(300)).await;
-    world(folder, Settings::default()).await
+    test_state(folder, Settings::default()).await
 }

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::sleep;
 
-use crate::client::{Client, request};
-use crate::place::Place;
+use crate::client::{HttpTestClient, request};
+use crate::harness::ServerHarness;
 
 #[tokio::test]
-async fn what_a_program_did_is_200_and_kept() {
-    let place = Place::new().await;
+async fn program_outcomes_are_200_and_stored() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     for (script, status, exit) in [("print hi", "succeeded", 0), ("fail", "failed", 3)] {
         let ran = client.run(script).await;
@@ -35,8 +35,8 @@ async fn what_a_program_did_is_200_and_kept() {
 }
 
 #[tokio::test]
-async fn requests_are_refused_by_name() {
-    let place = Place::new().await;
+async fn invalid_requests_are_refused_with_the_field_name() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     for (body, code, word) in [
         (json!({"language": "python", "cod": "x"}), "invalid_request", "unknown field `cod`"),
@@ -67,7 +67,7 @@ async fn requests_are_refused_by_name() {
 
 #[tokio::test]
 async fn lists_are_paged_and_filtered() {
-    let place = Place::new().await;
+    let place = ServerHarness::new().await;
     let client = place.client();
     for n in 0..5 {
         let mut body = request(if n == 4 { "fail" } else { "print x" });
@@ -90,8 +90,8 @@ async fn lists_are_paged_and_filtered() {
 }
 
 #[tokio::test]
-async fn output_comes_while_it_runs() {
-    let place = Place::new().await;
+async fn output_is_streamed_while_the_program_runs() {
+    let place = ServerHarness::new().await;
     let body = request("print one\nsleep 3000\nprint two").to_string();
     let headers = "Accept: text/event-stream\r\nContent-Type: application/json\r\n";
     let mut stream = place.client().start("POST", "/v1/executions", headers, body.as_bytes()).await;
@@ -111,7 +111,7 @@ async fn output_comes_while_it_runs() {
 }
 
 /// Starts a detached execution and returns its id.
-async fn detached(client: &Client, script: &str) -> String {
+async fn detached(client: &HttpTestClient, script: &str) -> String {
     let mut body = request(script);
     body["wait"] = json!(false);
     let accepted = client.post("/v1/executions", &body).await;
@@ -121,13 +121,13 @@ async fn detached(client: &Client, script: &str) -> String {
     id
 }
 
-async fn status(client: &Client, id: &str) -> String {
+async fn status(client: &HttpTestClient, id: &str) -> String {
     client.get(&format!("/v1/executions/{id}")).await.json()["status"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test]
-async fn long_work_is_polled_followed_and_cancelled() {
-    let place = Place::new().await;
+async fn detached_executions_can_be_polled_followed_and_canceled() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let id = detached(&client, "print early\nsleep 30000").await;
     assert_eq!(status(&client, &id).await, "running");
@@ -157,8 +157,8 @@ async fn long_work_is_polled_followed_and_cancelled() {
 }
 
 #[tokio::test]
-async fn the_same_key_runs_once() {
-    let place = Place::new().await;
+async fn an_idempotency_key_runs_once() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let post = async |key: &str, script: &str| {
         client.post_with("/v1/executions", &format!("Idempotency-Key: {key}\r\n"), &request(script)).await
@@ -180,8 +180,8 @@ async fn the_same_key_runs_once() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_takes_its_run_with_it() {
-    let place = Place::new().await;
+async fn an_execution_is_canceled_when_its_client_disconnects() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     for accept in ["", "Accept: text/event-stream\r\n"] {
         let mut body = request("print x\nsleep 30000");
@@ -195,8 +195,8 @@ async fn a_client_that_goes_away_takes_its_run_with_it() {
 }
 
 #[tokio::test]
-async fn with_a_key_the_run_outlives_its_client() {
-    let place = Place::new().await;
+async fn an_execution_with_an_idempotency_key_outlives_its_client() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let (headers, body) = ("Idempotency-Key: k\r\n", request("sleep 300\nprint done"));
     let head = format!("{headers}Content-Type: application/json\r\n");
@@ -207,8 +207,8 @@ async fn with_a_key_the_run_outlives_its_client() {
 }
 
 #[tokio::test]
-async fn a_batch_streams_and_goes_on_after_a_bad_line() {
-    let place = Place::with(|settings| settings.max_body = 64 << 10).await;
+async fn a_batch_streams_results_and_continues_after_an_invalid_line() {
+    let place = ServerHarness::with(|settings| settings.max_body = 64 << 10).await;
     let client = place.client();
     let mut stream = client.connect().await;
     let head = client.head(
@@ -246,8 +246,8 @@ async fn a_batch_streams_and_goes_on_after_a_bad_line() {
 }
 
 #[tokio::test]
-async fn what_is_kept_has_a_bound_that_does_not_wait() {
-    let place = Place::with(|settings| settings.retention.max_bytes = Some(2 << 20)).await;
+async fn retention_starts_early_when_much_is_written() {
+    let place = ServerHarness::with(|settings| settings.retention.max_bytes = Some(2 << 20)).await;
     let client = place.client();
     for _ in 0..40 {
         assert_eq!(client.run("flood 200000").await.status, 200);
@@ -263,8 +263,8 @@ async fn what_is_kept_has_a_bound_that_does_not_wait() {
 }
 
 #[tokio::test]
-async fn a_batch_ends_with_its_client() {
-    let place = Place::new().await;
+async fn a_batch_is_canceled_when_its_client_disconnects() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let mut stream = client.connect().await;
     let head = client.head("POST", "/v1/batches", "Transfer-Encoding: chunked\r\n");

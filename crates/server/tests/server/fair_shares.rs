@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{Client, answer, request};
-use crate::place::Place;
+use crate::client::{HttpTestClient, answer, request};
+use crate::harness::ServerHarness;
 
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "Accept: text/event-stream\r\n";
 
-async fn place(change: impl FnOnce(&mut Settings)) -> (Place, Client, Client) {
-    let place = Place::with(change).await;
+async fn place(change: impl FnOnce(&mut Settings)) -> (ServerHarness, HttpTestClient, HttpTestClient) {
+    let place = ServerHarness::with(change).await;
     let (mallory, bob) = (place.tenant("mallory", json!({})).await, place.tenant("bob", json!({})).await);
     (place, mallory, bob)
 }
 
 /// Starts a detached script, and returns the status of the response and the path of the execution.
-async fn detach(client: &Client, script: &str, timeout_ms: u64) -> (u16, String) {
+async fn detach(client: &HttpTestClient, script: &str, timeout_ms: u64) -> (u16, String) {
     let mut body = request(script);
     body["wait"] = json!(false);
     body["limits"] = json!({"timeout_ms": timeout_ms});
@@ -41,7 +41,7 @@ async fn status(stream: &mut TcpStream) -> u16 {
 }
 
 #[tokio::test]
-async fn all_turns_of_one_tenant_do_not_delay_another() {
+async fn one_tenant_in_all_slots_does_not_delay_another() {
     let (_place, mallory, bob) = place(|settings| settings.concurrency = 8).await;
     for _ in 0..20 {
         assert_eq!(detach(&mallory, "sleep 600000", 30_000).await.0, 202);
@@ -53,7 +53,7 @@ async fn all_turns_of_one_tenant_do_not_delay_another() {
 }
 
 #[tokio::test]
-async fn executions_with_a_long_time_limit_get_half_of_the_turns() {
+async fn executions_with_a_long_time_limit_get_half_of_the_slots() {
     let (_place, mallory, bob) = place(|settings| settings.concurrency = 8).await;
     for _ in 0..8 {
         assert_eq!(detach(&mallory, "sleep 600000", 3_600_000).await.0, 202);
@@ -68,7 +68,7 @@ async fn executions_with_a_long_time_limit_get_half_of_the_turns() {
 
 #[tokio::test]
 async fn a_quota_raises_a_tenants_share() {
-    let place = Place::with(|settings| settings.concurrency = 8).await;
+    let place = ServerHarness::with(|settings| settings.concurrency = 8).await;
     let trusted = place.tenant("trusted", json!({"concurrency": 7})).await;
     for _ in 0..8 {
         assert_eq!(detach(&trusted, "sleep 600000", 3_600_000).await.0, 202);
@@ -77,8 +77,8 @@ async fn a_quota_raises_a_tenants_share() {
 }
 
 #[tokio::test]
-async fn a_server_with_one_tenant_uses_all_its_turns() {
-    let place = Place::with(|settings| settings.concurrency = 8).await;
+async fn a_single_tenant_uses_all_slots() {
+    let place = ServerHarness::with(|settings| settings.concurrency = 8).await;
     let client = place.client();
     for _ in 0..9 {
         assert_eq!(detach(&client, "sleep 600000", 3_600_000).await.0, 202);
@@ -88,7 +88,7 @@ async fn a_server_with_one_tenant_uses_all_its_turns() {
 }
 
 #[tokio::test]
-async fn announced_bodies_take_nothing() {
+async fn announced_bodies_reserve_no_memory() {
     let (_place, mallory, bob) = place(|_| {}).await;
     let mut idle = Vec::new();
     for _ in 0..8 {
@@ -104,7 +104,7 @@ async fn announced_bodies_take_nothing() {
 }
 
 /// Sends a body of 60 KB without its last byte.
-async fn unfinished(client: &Client) -> TcpStream {
+async fn unfinished(client: &HttpTestClient) -> TcpStream {
     let head = client.head("POST", "/v1/executions", &format!("{JSON}Content-Length: 60001\r\n"));
     let mut stream = client.connect().await;
     // A refused request may be reset before its end.
@@ -113,7 +113,7 @@ async fn unfinished(client: &Client) -> TcpStream {
 }
 
 #[tokio::test]
-async fn bodies_that_arrive_leave_the_reserve_to_others() {
+async fn arriving_bodies_leave_the_reserve_to_other_tenants() {
     let (place, mallory, bob) = place(|settings| {
         (settings.max_body, settings.bodies_total) = (64 << 10, 256 << 10);
     })
@@ -137,7 +137,7 @@ async fn bodies_that_arrive_leave_the_reserve_to_others() {
 }
 
 #[tokio::test]
-async fn requests_that_wait_do_not_hold_the_memory_for_bodies() {
+async fn queued_requests_do_not_hold_body_memory() {
     let (_place, mallory, bob) = place(|settings| {
         (settings.concurrency, settings.max_body, settings.bodies_total) = (2, 64 << 10, 256 << 10);
     })
@@ -154,7 +154,7 @@ async fn requests_that_wait_do_not_hold_the_memory_for_bodies() {
 }
 
 #[tokio::test]
-async fn event_streams_of_one_tenant_leave_connections_to_others() {
+async fn event_streams_of_one_tenant_leave_connections_to_other_tenants() {
     let (place, mallory, bob) = place(|settings| settings.connections = 32).await;
     let (_, path) = detach(&mallory, "sleep 600000", 30_000).await;
     let (mut streams, mut served) = (Vec::new(), 0);
@@ -171,7 +171,7 @@ async fn event_streams_of_one_tenant_leave_connections_to_others() {
 }
 
 #[tokio::test]
-async fn kept_connections_of_one_tenant_leave_connections_to_others() {
+async fn idle_connections_of_one_tenant_leave_connections_to_other_tenants() {
     let (_place, mallory, bob) = place(|settings| {
         (settings.connections, settings.head_timeout) = (32, Duration::from_secs(600));
     })
@@ -189,7 +189,7 @@ async fn kept_connections_of_one_tenant_leave_connections_to_others() {
 }
 
 #[tokio::test]
-async fn silent_connections_of_an_address_give_way() {
+async fn silent_connections_of_an_address_are_evicted() {
     let (place, _, bob) = place(|settings| {
         (settings.connections, settings.head_timeout) = (32, Duration::from_secs(600));
     })
@@ -206,7 +206,7 @@ async fn silent_connections_of_an_address_give_way() {
 }
 
 #[tokio::test]
-async fn streams_of_one_tenant_have_a_bound() {
+async fn streams_per_tenant_are_limited() {
     let (_place, mallory, bob) = place(|settings| settings.tenant_streams = 2).await;
     let (_, path) = detach(&mallory, "sleep 600000", 30_000).await;
     let mut first = mallory.start("GET", &path, EVENTS, b"").await;

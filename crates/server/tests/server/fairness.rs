@@ -6,11 +6,11 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::client::request;
-use crate::place::Place;
+use crate::harness::ServerHarness;
 
 #[tokio::test]
-async fn a_full_queue_is_429_and_leaves_others_alone() {
-    let place = Place::with(|settings| (settings.concurrency, settings.queue) = (2, 2)).await;
+async fn a_full_queue_is_429_and_does_not_affect_other_tenants() {
+    let place = ServerHarness::with(|settings| (settings.concurrency, settings.queue) = (2, 2)).await;
     let greedy = place.tenant("greedy", json!({"concurrency": 1})).await;
     let modest = place.tenant("modest", json!({})).await;
     let long = request("sleep 60000").to_string();
@@ -38,8 +38,8 @@ async fn a_full_queue_is_429_and_leaves_others_alone() {
 }
 
 #[tokio::test]
-async fn a_used_up_day_is_429_until_midnight() {
-    let place = Place::new().await;
+async fn a_used_up_cpu_quota_is_429_until_midnight() {
+    let place = ServerHarness::new().await;
     let tenant = place.tenant("small", json!({"cpu_seconds_per_day": 2})).await;
     assert_eq!(tenant.run("cpu 1500").await.status, 200);
     assert_eq!(tenant.run("cpu 1500").await.status, 200);
@@ -50,8 +50,8 @@ async fn a_used_up_day_is_429_until_midnight() {
 }
 
 #[tokio::test]
-async fn a_queued_execution_can_be_cancelled() {
-    let place = Place::with(|settings| settings.concurrency = 1).await;
+async fn a_queued_execution_can_be_canceled() {
+    let place = ServerHarness::with(|settings| settings.concurrency = 1).await;
     let client = place.client();
     let mut body = request("sleep 60000");
     body["wait"] = json!(false);

@@ -11,38 +11,38 @@ use tracing::{Event, Metadata, Subscriber};
 static LOG: Mutex<String> = Mutex::new(String::new());
 static LISTENING: Once = Once::new();
 
-pub(crate) fn listen() {
-    LISTENING.call_once(|| set_global_default(Ear).unwrap());
+pub(crate) fn capture() {
+    LISTENING.call_once(|| set_global_default(LogCapture).unwrap());
 }
 
-pub(crate) fn heard() -> MutexGuard<'static, String> {
+pub(crate) fn captured() -> MutexGuard<'static, String> {
     LOG.lock().unwrap()
 }
 
-struct Ear;
+struct LogCapture;
 
-struct Words<'a>(&'a mut String);
+struct FieldWriter<'a>(&'a mut String);
 
-impl Visit for Words<'_> {
+impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         write!(self.0, "{field}={value:?} ").unwrap();
     }
 }
 
-impl Subscriber for Ear {
+impl Subscriber for LogCapture {
     fn enabled(&self, _metadata: &Metadata<'_>) -> bool {
         true
     }
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        span.record(&mut Words(&mut heard()));
+        span.record(&mut FieldWriter(&mut captured()));
         Id::from_u64(1)
     }
     fn record(&self, _span: &Id, values: &Record<'_>) {
-        values.record(&mut Words(&mut heard()));
+        values.record(&mut FieldWriter(&mut captured()));
     }
     fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        event.record(&mut Words(&mut heard()));
+        event.record(&mut FieldWriter(&mut captured()));
     }
     fn enter(&self, _span: &Id) {}
     fn exit(&self, _span: &Id) {}

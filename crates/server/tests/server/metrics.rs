@@ -1,19 +1,19 @@
 //! The metrics listener.
 
-use belljar_server::{Doors, Settings};
+use belljar_server::{Listeners, Settings};
 use tokio::net::TcpListener;
 
-use crate::client::Client;
-use crate::place::{Place, world};
+use crate::client::HttpTestClient;
+use crate::harness::{ServerHarness, test_state};
 
 #[tokio::test]
-async fn an_address_of_its_own_serves_metrics_and_health_without_a_key_and_nothing_else() {
+async fn the_metrics_listener_serves_only_metrics_and_health_without_a_key() {
     let folder = tempfile::tempdir().unwrap();
-    let world = world(folder.path(), Settings::default()).await;
+    let world = test_state(folder.path(), Settings::default()).await;
     let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let metrics = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let scraper = Client::new(metrics.local_addr().unwrap(), None);
-    let place = Place::behind(Doors { api, tls: None, metrics: Some(metrics) }, world, folder);
+    let scraper = HttpTestClient::new(metrics.local_addr().unwrap(), None);
+    let place = ServerHarness::serve_on(Listeners { api, tls: None, metrics: Some(metrics) }, world, folder);
     place.client().run("print x").await;
     let text = scraper.get("/metrics").await.text();
     for line in [

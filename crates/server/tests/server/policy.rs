@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::client::{Answer, Client};
-use crate::place::Place;
+use crate::client::{HttpResponse, HttpTestClient};
+use crate::harness::ServerHarness;
 
 const SHELL: &str = "import os\nos.system('ls')";
 
@@ -11,13 +11,13 @@ fn wiping() -> Value {
     json!({"language": "bash", "code": "rm -rf /", "metadata": {"a": 1}})
 }
 
-async fn put(client: &Client, method: &str, path: &str, body: Value) -> Answer {
+async fn put(client: &HttpTestClient, method: &str, path: &str, body: Value) -> HttpResponse {
     client.send(method, path, "Content-Type: application/json\r\n", body.to_string().as_bytes()).await
 }
 
 #[tokio::test]
-async fn what_is_refused_is_a_result_that_is_kept() {
-    let place = Place::new().await;
+async fn a_refusal_is_a_stored_result() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let answer = client.post("/v1/executions", &wiping()).await;
     let result = answer.json();
@@ -37,8 +37,8 @@ async fn what_is_refused_is_a_result_that_is_kept() {
 }
 
 #[tokio::test]
-async fn repeats_batches_and_events_say_it_too() {
-    let place = Place::new().await;
+async fn refusals_appear_in_repeats_batches_and_events() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let key = "Idempotency-Key: once\r\n";
     let first = client.post_with("/v1/executions", key, &wiping()).await;
@@ -64,8 +64,8 @@ async fn repeats_batches_and_events_say_it_too() {
 }
 
 #[tokio::test]
-async fn a_tenant_cannot_go_above_its_policy() {
-    let place = Place::new().await;
+async fn a_tenant_cannot_loosen_its_policy() {
+    let place = ServerHarness::new().await;
     let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
     let run = async |policy: &str| {
         let request = json!({"language": "python", "code": SHELL, "policy": policy});
@@ -88,8 +88,8 @@ async fn a_tenant_cannot_go_above_its_policy() {
 }
 
 #[tokio::test]
-async fn a_check_says_what_a_run_would_and_runs_nothing() {
-    let place = Place::new().await;
+async fn a_check_reports_findings_without_running() {
+    let place = ServerHarness::new().await;
     let client = place.client();
     let request = json!({"language": "python", "code": SHELL, "policy": "strict"});
     let checked = client.post("/v1/check", &request).await;

@@ -2,35 +2,36 @@
 
 use std::sync::Arc;
 
-use belljar_server::{Seed, Settings};
+use belljar_server::{InitialProviderConfig, Settings};
 use belljar_store::SealingKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::catalog::{Kinds, providers};
-use crate::client::{Answer, Client};
+use crate::catalog::{FakeCatalog, providers};
+use crate::client::{HttpResponse, HttpTestClient};
+use crate::harness::{ServerHarness, test_state_with};
 use crate::log;
-use crate::place::{Place, world_with};
 
 const CONFIGURATION: &str = "/v1/providers/cloud/configuration";
 const SECRET: &str = "hunter2-and-then-some";
 const MASK: &str = "********";
 
-struct World {
-    place: Place,
-    kinds: Arc<Kinds>,
+struct ProviderHarness {
+    place: ServerHarness,
+    kinds: Arc<FakeCatalog>,
     key: String,
 }
 
-impl World {
+impl ProviderHarness {
     async fn new() -> Self {
         Self::on(tempfile::tempdir().unwrap(), SealingKey::generate().unwrap()).await
     }
 
     async fn on(folder: TempDir, key: String) -> Self {
-        let kinds = Arc::new(Kinds::default());
-        let world = world_with(folder.path(), Settings::default(), providers(&kinds, &key)).await.unwrap();
-        Self { place: Place::serve(world, folder).await, kinds, key }
+        let kinds = Arc::new(FakeCatalog::default());
+        let world =
+            test_state_with(folder.path(), Settings::default(), providers(&kinds, &key)).await.unwrap();
+        Self { place: ServerHarness::serve(world, folder).await, kinds, key }
     }
 
     /// Restarts the server on the same data, with this sealing key or the same one.
@@ -40,32 +41,32 @@ impl World {
         Self::on(self.place.ended().await, key).await
     }
 
-    fn client(&self) -> Client {
+    fn client(&self) -> HttpTestClient {
         self.place.client()
     }
 }
 
-async fn put(client: &Client, settings: Value) -> Answer {
+async fn put(client: &HttpTestClient, settings: Value) -> HttpResponse {
     put_with(client, json!({"settings": settings})).await
 }
 
-async fn put_with(client: &Client, body: Value) -> Answer {
+async fn put_with(client: &HttpTestClient, body: Value) -> HttpResponse {
     client.send_json("PUT", CONFIGURATION, body).await
 }
 
-async fn run(client: &Client, provider: &str, code: &str) -> Value {
+async fn run(client: &HttpTestClient, provider: &str, code: &str) -> Value {
     let request = json!({"language": "python", "code": code, "provider": provider});
     client.post("/v1/executions", &request).await.json()
 }
 
-fn message(answer: &Answer) -> String {
+fn message(answer: &HttpResponse) -> String {
     answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
-async fn settings_survive_a_restart_and_secrets_are_seen_by_nobody() {
-    log::listen();
-    let world = World::new().await;
+async fn settings_survive_a_restart_and_secrets_stay_hidden() {
+    log::capture();
+    let world = ProviderHarness::new().await;
     let client = world.client();
     let missing = client.get(CONFIGURATION).await;
     assert_eq!(
@@ -104,7 +105,7 @@ async fn settings_survive_a_restart_and_secrets_are_seen_by_nobody() {
     let world = world.again(None).await;
     assert_eq!(world.kinds.cloud("two").token, SECRET);
     assert_eq!(run(&world.client(), "cloud", "x").await["stdout"], "two");
-    assert!(log::heard().contains("provider.set") && !log::heard().contains(SECRET));
+    assert!(log::captured().contains("provider.set") && !log::captured().contains(SECRET));
     let folder = world.place.folder.as_ref().unwrap().path().to_owned();
     for file in std::fs::read_dir(folder).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
@@ -113,8 +114,8 @@ async fn settings_survive_a_restart_and_secrets_are_seen_by_nobody() {
 }
 
 #[tokio::test]
-async fn a_bad_update_is_refused_and_breaks_nothing() {
-    let world = World::new().await;
+async fn an_invalid_update_changes_nothing() {
+    let world = ProviderHarness::new().await;
     let client = world.client();
     assert_eq!(
         put(&client, json!({"label": "one", "token": MASK})).await.status,
@@ -152,8 +153,8 @@ async fn a_bad_update_is_refused_and_breaks_nothing() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_kept_goes_nowhere_else() {
-    let world = World::new().await;
+async fn a_masked_secret_is_not_sent_to_another_destination() {
+    let world = ProviderHarness::new().await;
     let client = world.client();
     let home = |label: &str, token: &str| json!({"label": label, "token": token, "domain": "cloud.example"});
     let away = |label: &str, token: &str| json!({"label": label, "token": token, "domain": "evil.example"});
@@ -199,8 +200,8 @@ async fn a_secret_that_is_kept_goes_nowhere_else() {
 }
 
 #[tokio::test]
-async fn changes_apply_at_once_and_what_runs_ends_on_what_it_began_with() {
-    let world = World::new().await;
+async fn changes_apply_to_new_executions_only() {
+    let world = ProviderHarness::new().await;
     let client = world.client();
     put(&client, json!({"label": "one", "token": SECRET})).await;
     let one = world.kinds.cloud("one");
@@ -232,15 +233,15 @@ async fn changes_apply_at_once_and_what_runs_ends_on_what_it_began_with() {
 }
 
 #[tokio::test]
-async fn without_its_key_a_secret_is_an_error_that_says_so_and_others_serve() {
-    let world = World::new().await;
+async fn without_the_sealing_key_only_providers_with_secrets_fail() {
+    let world = ProviderHarness::new().await;
     put(&world.client(), json!({"label": "one", "token": SECRET})).await;
     let right = world.key.clone();
     for (key, why) in [
         (SealingKey::generate().unwrap(), "sealed with another key"),
         (String::new(), "64 hexadecimal digits"),
     ] {
-        let world = World::on(copy(&world), key).await;
+        let world = ProviderHarness::on(copy(&world), key).await;
         let client = world.client();
         assert_eq!(run(&client, "native", "print x").await["stdout"], "x\n");
         assert_eq!(run(&client, "cloud", "x").await["error"]["code"], "setup_failed");
@@ -255,7 +256,7 @@ async fn without_its_key_a_secret_is_an_error_that_says_so_and_others_serve() {
 }
 
 /// Copies the data, for another server to open.
-fn copy(world: &World) -> TempDir {
+fn copy(world: &ProviderHarness) -> TempDir {
     let (from, to) = (world.place.folder.as_ref().unwrap().path(), tempfile::tempdir().unwrap());
     for file in ["belljar.db", "belljar.db-wal"] {
         std::fs::copy(from.join(file), to.path().join(file)).unwrap();
@@ -264,8 +265,8 @@ fn copy(world: &World) -> TempDir {
 }
 
 #[tokio::test]
-async fn request_profile_tenant_and_system_choose_in_this_order() {
-    let world = World::new().await;
+async fn request_profile_tenant_and_server_choose_the_provider_in_this_order() {
+    let world = ProviderHarness::new().await;
     let (client, ada) = (world.client(), world.place.tenant("ada", json!({})).await);
     put_with(&client, json!({"settings": {"label": "one", "token": SECRET}, "instead": ["native"]})).await;
     let change = |body: Value| client.send_json("PATCH", "/v1/tenants/ada", body);
@@ -319,24 +320,24 @@ async fn request_profile_tenant_and_system_choose_in_this_order() {
 }
 
 #[tokio::test]
-async fn the_configuration_seeds_and_then_the_store_counts() {
+async fn the_store_takes_precedence_over_the_configuration_file() {
     let (folder, kinds, key) =
-        (tempfile::tempdir().unwrap(), Arc::new(Kinds::default()), SealingKey::generate().unwrap());
+        (tempfile::tempdir().unwrap(), Arc::new(FakeCatalog::default()), SealingKey::generate().unwrap());
     let seeded = |label: &str, token: Value| {
         let mut told = providers(&kinds, &key);
         let settings = json!({"label": label, "token": token}).as_object().unwrap().clone();
-        told.seeds.insert("cloud".to_owned(), Seed { settings, instead: Vec::new() });
+        told.seeds.insert("cloud".to_owned(), InitialProviderConfig { settings, instead: Vec::new() });
         told.usual = "cloud".to_owned();
         told
     };
-    let start = async |told| world_with(folder.path(), Settings::default(), told).await;
+    let start = async |told| test_state_with(folder.path(), Settings::default(), told).await;
     let wrong = start(seeded("one", json!([SECRET]))).await.unwrap_err().to_string();
     assert_eq!(wrong, "settings: token: must be string");
     drop(start(seeded("one", SECRET.into())).await.unwrap());
     // The store takes precedence, even over a configuration that is no longer valid.
     drop(start(seeded("one", Value::Null)).await.unwrap());
     let world = start(seeded("two", SECRET.into())).await.unwrap();
-    let place = Place::serve(world, folder).await;
+    let place = ServerHarness::serve(world, folder).await;
     let client = place.client();
     assert_eq!(client.run("x").await.json()["stdout"], "one");
     let shown = client.get(CONFIGURATION).await.json();
@@ -347,8 +348,8 @@ async fn the_configuration_seeds_and_then_the_store_counts() {
 }
 
 #[tokio::test]
-async fn others_serve_instead_where_that_was_said_and_the_receipt_says_so() {
-    let world = World::new().await;
+async fn a_failing_provider_is_replaced_by_its_fallback() {
+    let world = ProviderHarness::new().await;
     let client = world.client();
     let body = |instead: Value| json!({"settings": {"label": "breaks", "token": SECRET}, "instead": instead});
     assert_eq!(put_with(&client, body(json!([]))).await.status, 200);

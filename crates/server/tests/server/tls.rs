@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_server::{Doors, Settings, Tls};
+use belljar_server::{Listeners, Settings, Tls};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,17 +17,17 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::place::{Place, world};
+use crate::harness::{ServerHarness, test_state};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A self-signed certificate and its key.
-struct Pair {
+struct CertificatePair {
     certificate: Vec<u8>,
     key: Vec<u8>,
 }
 
-impl Pair {
+impl CertificatePair {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = (folder.path().join("c"), folder.path().join("k"));
@@ -58,22 +58,26 @@ impl Pair {
         Arc::new(config).into()
     }
 
-    async fn connect(&self, place: &Place) -> std::io::Result<TlsStream<TcpStream>> {
+    async fn connect(&self, place: &ServerHarness) -> std::io::Result<TlsStream<TcpStream>> {
         self.connect_for(place, b"http/1.1").await
     }
 
-    async fn connect_for(&self, place: &Place, protocol: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
+    async fn connect_for(
+        &self,
+        place: &ServerHarness,
+        protocol: &[u8],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(place.address).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
         timeout(PATIENCE, self.client(protocol).connect(name, stream)).await.expect("no handshake in time")
     }
 }
 
-async fn place(tls: Arc<Tls>, settings: Settings) -> Place {
+async fn place(tls: Arc<Tls>, settings: Settings) -> ServerHarness {
     let folder: TempDir = tempfile::tempdir().unwrap();
-    let world = world(folder.path(), settings).await;
+    let world = test_state(folder.path(), settings).await;
     let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    Place::behind(Doors { api, tls: Some(tls), metrics: None }, world, folder)
+    ServerHarness::serve_on(Listeners { api, tls: Some(tls), metrics: None }, world, folder)
 }
 
 /// Reads until the end.
@@ -91,20 +95,20 @@ async fn healthz(stream: &mut TlsStream<TcpStream>) -> String {
 }
 
 #[tokio::test]
-async fn http_1_is_spoken_inside_and_nothing_else() {
-    let pair = Pair::new();
+async fn only_http_1_is_negotiated_over_tls() {
+    let pair = CertificatePair::new();
     let place = place(Arc::new(pair.tls()), Settings::default()).await;
     let mut stream = pair.connect(&place).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     let answer = healthz(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(r#"{"status":"live"}"#), "{answer}");
     assert!(pair.connect_for(&place, b"h2").await.is_err());
-    assert!(Pair::new().connect(&place).await.is_err());
+    assert!(CertificatePair::new().connect(&place).await.is_err());
 }
 
 #[tokio::test]
-async fn plain_http_is_not_answered() {
-    let place = place(Arc::new(Pair::new().tls()), Settings::default()).await;
+async fn plain_http_on_a_tls_port_is_not_answered() {
+    let place = place(Arc::new(CertificatePair::new().tls()), Settings::default()).await;
     let mut stream = TcpStream::connect(place.address).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let answer = rest(&mut stream).await;
@@ -112,9 +116,9 @@ async fn plain_http_is_not_answered() {
 }
 
 #[tokio::test]
-async fn whoever_is_slow_to_shake_hands_is_let_go() {
+async fn slow_handshakes_are_disconnected() {
     let settings = Settings { head_timeout: Duration::from_millis(300), ..Settings::default() };
-    let place = place(Arc::new(Pair::new().tls()), settings).await;
+    let place = place(Arc::new(CertificatePair::new().tls()), settings).await;
     let mut silent = TcpStream::connect(place.address).await.unwrap();
     assert!(rest(&mut silent).await.is_empty());
     // The beginning of a ClientHello, and nothing after it.
@@ -124,8 +128,8 @@ async fn whoever_is_slow_to_shake_hands_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_handshake_takes_the_place_of_a_connection() {
-    let pair = Pair::new();
+async fn a_handshake_occupies_a_connection_slot() {
+    let pair = CertificatePair::new();
     let settings = Settings { connections: 1, head_timeout: PATIENCE, ..Settings::default() };
     let place = place(Arc::new(pair.tls()), settings).await;
     let mut silent = TcpStream::connect(place.address).await.unwrap();
@@ -136,8 +140,8 @@ async fn a_handshake_takes_the_place_of_a_connection() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_replaced_for_those_who_come_later() {
-    let (old, new) = (Pair::new(), Pair::new());
+async fn a_replaced_certificate_applies_to_new_connections() {
+    let (old, new) = (CertificatePair::new(), CertificatePair::new());
     let tls = Arc::new(old.tls());
     let place = place(Arc::clone(&tls), Settings::default()).await;
     let mut early = old.connect(&place).await.unwrap();
@@ -150,8 +154,8 @@ async fn a_certificate_is_replaced_for_those_who_come_later() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named() {
-    let (one, other) = (Pair::new(), Pair::new());
+fn unusable_certificates_and_keys_are_named() {
+    let (one, other) = (CertificatePair::new(), CertificatePair::new());
     let refused = |certificate: &[u8], key: &[u8]| Tls::new(certificate, key).unwrap_err().to_string();
     let broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let torn = &one.certificate[..one.certificate.len() / 2];

@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use belljar_server::{Collector, Settings};
+use belljar_server::{Settings, TraceCollector};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use crate::client::request;
-use crate::place::{ADMIN, Place};
+use crate::harness::{ADMIN, ServerHarness};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const ABOVE: &str = "b7ad6b7169203331";
 
-async fn traced(endpoint: &str) -> Place {
-    let collector: Collector = endpoint.parse().unwrap();
-    Place::with(|settings: &mut Settings| settings.collector = Some(collector)).await
+async fn traced(endpoint: &str) -> ServerHarness {
+    let collector: TraceCollector = endpoint.parse().unwrap();
+    ServerHarness::with(|settings: &mut Settings| settings.collector = Some(collector)).await
 }
 
 /// Receives one export, answers with `status`, and returns the head and body.
@@ -64,7 +64,7 @@ fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn a_request_and_its_execution_are_told_of_without_what_they_are_about() {
+async fn spans_of_a_request_and_its_execution_contain_no_content() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
     let mut body = request("print hush-code");
@@ -99,7 +99,7 @@ async fn a_request_and_its_execution_are_told_of_without_what_they_are_about() {
 }
 
 #[tokio::test]
-async fn executions_of_a_batch_belong_to_it_and_the_last_spans_are_sent_at_the_end() {
+async fn batch_executions_are_child_spans_and_are_flushed_on_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
     let line = request("print x").to_string();
@@ -117,7 +117,7 @@ async fn executions_of_a_batch_belong_to_it_and_the_last_spans_are_sent_at_the_e
 }
 
 #[tokio::test]
-async fn what_nobody_records_is_not_told() {
+async fn unsampled_traces_are_not_exported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
     let headers = format!("traceparent: 00-{TRACE}-{ABOVE}-00\r\n");
@@ -129,7 +129,7 @@ async fn what_nobody_records_is_not_told() {
 
 /// Tests a collector that is gone, one that refuses, and one that never responds.
 #[tokio::test]
-async fn a_collector_that_does_not_work_hinders_nobody() {
+async fn a_broken_collector_does_not_affect_requests() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = gone.local_addr().unwrap();
     drop(gone);
@@ -154,7 +154,7 @@ async fn a_collector_that_does_not_work_hinders_nobody() {
     timeout(PATIENCE, place.ended()).await.expect("no shutdown in time");
 }
 
-async fn until_dropped(place: &Place) {
+async fn until_dropped(place: &ServerHarness) {
     let dropped = async {
         loop {
             let text = place.client().get("/metrics").await.text();

@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::place::Place;
+use crate::client::HttpTestClient;
+use crate::harness::ServerHarness;
 
-async fn make(client: &Client, name: &str, size_bytes: u64) -> (u16, Value) {
+async fn make(client: &HttpTestClient, name: &str, size_bytes: u64) -> (u16, Value) {
     let made = client.post("/v1/volumes", &json!({"name": name, "size_bytes": size_bytes})).await;
     (made.status, made.json())
 }
 
 #[tokio::test]
-async fn a_volume_is_its_tenants_alone() {
-    let place = Place::new().await;
+async fn volumes_are_isolated_between_tenants() {
+    let place = ServerHarness::new().await;
     let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
     let (status, volume) = make(&ada, "cache", 1 << 20).await;
     assert_eq!((status, &volume["size_bytes"], &volume["used_bytes"]), (201, &json!(1 << 20), &json!(0)));
@@ -40,8 +40,8 @@ async fn a_volume_is_its_tenants_alone() {
 }
 
 #[tokio::test]
-async fn quotas_hold_however_many_ask_at_once() {
-    let place = Place::with(|settings| settings.tenant_disk = 100).await;
+async fn disk_quotas_hold_under_concurrent_requests() {
+    let place = ServerHarness::with(|settings| settings.tenant_disk = 100).await;
     let (ada, bob) =
         (place.tenant("ada", json!({"disk_bytes": 1000})).await, place.tenant("bob", json!({})).await);
     let ask = async |number: u32| make(&ada, &format!("v{number}"), 100).await.0;
@@ -55,8 +55,8 @@ async fn quotas_hold_however_many_ask_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_no_snapshot_of_yours_is_none() {
-    let place = Place::new().await;
+async fn unknown_snapshots_are_404() {
+    let place = ServerHarness::new().await;
     let ada = place.tenant("ada", json!({})).await;
     assert_eq!(ada.get("/v1/snapshots").await.json(), json!({"snapshots": []}));
     let id = "snap_000000000000000000000000000000000000";

@@ -6,13 +6,13 @@ use std::str::FromStr;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
-use super::{Begun, Status};
+use super::{BeginResult, ExecutionStatus};
 use crate::error::Error;
 use crate::id::{ExecutionId, text_column};
 use crate::name::TenantName;
 use crate::secret::Digest;
 
-const LONGEST: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 
 /// A client's `Idempotency-Key`: up to 255 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,7 +29,8 @@ impl FromStr for IdempotencyKey {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let fits = (1..=LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        let fits =
+            (1..=MAX_KEY_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
         let rule = "must be 1 to 255 visible ASCII characters";
         if fits { Ok(Self(text.to_owned())) } else { Err(Error::invalid("Idempotency-Key", rule)) }
     }
@@ -47,21 +48,21 @@ pub struct Idempotency {
 }
 
 /// Looks for an earlier execution with this key.
-pub(super) fn known(
+pub(super) fn find_earlier(
     db: &Connection,
     tenant: &TenantName,
     idempotency: &Idempotency,
-) -> Result<Option<Begun>, Error> {
+) -> Result<Option<BeginResult>, Error> {
     let sql = "SELECT id, status, request_digest FROM executions WHERE tenant = ? AND idempotency_key = ?";
     let mut statement = db.prepare_cached(sql)?;
     let found = statement
         .query_row(params![tenant, idempotency.key], |row| {
-            Ok((row.get::<_, ExecutionId>(0)?, row.get::<_, Status>(1)?, row.get::<_, Digest>(2)?))
+            Ok((row.get::<_, ExecutionId>(0)?, row.get::<_, ExecutionStatus>(1)?, row.get::<_, Digest>(2)?))
         })
         .optional()?;
     Ok(found.map(|(id, status, request)| match (request.matches(&idempotency.request), status.is_final()) {
-        (false, _) => Begun::Conflict,
-        (true, true) => Begun::Done(id),
-        (true, false) => Begun::InProgress(id),
+        (false, _) => BeginResult::Conflict,
+        (true, true) => BeginResult::Done(id),
+        (true, false) => BeginResult::InProgress(id),
     }))
 }

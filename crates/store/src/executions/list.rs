@@ -6,11 +6,11 @@
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde::Serialize;
 
-use super::{Execution, Status, Summary, metadata};
-use crate::bound;
+use super::{ExecutionRecord, ExecutionStatus, ExecutionSummary, metadata};
 use crate::error::Error;
 use crate::id::ExecutionId;
 use crate::name::TenantName;
+use crate::size_limits;
 use crate::store::Store;
 
 const COLUMNS: &str = "e.id, e.status, e.language, e.metadata, e.created_ms, e.started_ms, e.ended_ms, \
@@ -18,9 +18,9 @@ const COLUMNS: &str = "e.id, e.status, e.language, e.metadata, e.created_ms, e.s
 
 /// Which executions a list contains.
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
+pub struct ExecutionFilter {
     /// Only those with this status.
-    pub status: Option<Status>,
+    pub status: Option<ExecutionStatus>,
     /// Only those in this language.
     pub language: Option<String>,
     /// Only those with all of these metadata values; numbers and booleans are compared as text. Of each
@@ -31,9 +31,9 @@ pub struct Filter {
 
 /// A page of executions, newest first.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Page {
+pub struct ExecutionPage {
     /// The executions, without their results.
-    pub executions: Vec<Summary>,
+    pub executions: Vec<ExecutionSummary>,
     /// Cursor of the next page; `None` on the last page.
     pub next_cursor: Option<ExecutionId>,
 }
@@ -43,7 +43,11 @@ impl Store {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub async fn execution(&self, tenant: &TenantName, id: &ExecutionId) -> Result<Option<Execution>, Error> {
+    pub async fn execution(
+        &self,
+        tenant: &TenantName,
+        id: &ExecutionId,
+    ) -> Result<Option<ExecutionRecord>, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.read(move |db| find(db, &tenant, &id)).await
     }
@@ -56,60 +60,62 @@ impl Store {
     pub async fn executions(
         &self,
         tenant: &TenantName,
-        filter: Filter,
+        filter: ExecutionFilter,
         cursor: Option<ExecutionId>,
         limit: u32,
-    ) -> Result<Page, Error> {
-        bound::metadata_filter(&filter.metadata)?;
-        let (tenant, limit) = (tenant.clone(), bound::page(limit)?);
-        self.read(move |db| page(db, &tenant, &filter, cursor.as_ref(), limit)).await
+    ) -> Result<ExecutionPage, Error> {
+        size_limits::check_metadata_filter(&filter.metadata)?;
+        let (tenant, limit) = (tenant.clone(), size_limits::page_limit(limit)?);
+        self.read(move |db| find_page(db, &tenant, &filter, cursor.as_ref(), limit)).await
     }
 }
 
-fn find(db: &Connection, tenant: &TenantName, id: &ExecutionId) -> Result<Option<Execution>, Error> {
+fn find(db: &Connection, tenant: &TenantName, id: &ExecutionId) -> Result<Option<ExecutionRecord>, Error> {
     let sql = format!(
         "SELECT {COLUMNS}, r.json FROM executions e LEFT JOIN results r ON r.seq = e.seq \
          WHERE e.tenant = ? AND e.id = ?"
     );
     let mut statement = db.prepare_cached(&sql)?;
     let found = statement.query_row(params![tenant, id], |row| {
-        Ok(Execution { summary: from_row(row)?, result: row.get(10)? })
+        Ok(ExecutionRecord { summary: from_row(row)?, result: row.get(10)? })
     });
     Ok(found.optional()?)
 }
 
-fn page(
+fn find_page(
     db: &Connection,
     tenant: &TenantName,
-    filter: &Filter,
+    filter: &ExecutionFilter,
     cursor: Option<&ExecutionId>,
     limit: u32,
-) -> Result<Page, Error> {
+) -> Result<ExecutionPage, Error> {
     // One row more than the limit shows whether there is a next page.
     let more = limit + 1;
-    let mut executions = Query::new(tenant, filter, cursor).run(db, &more)?;
+    let mut executions = ExecutionQuery::new(tenant, filter, cursor).run(db, &more)?;
     let full = executions.len() > limit as usize;
     executions.truncate(limit as usize);
     let next_cursor = executions.last().filter(|_| full).map(|last| last.id.clone());
-    Ok(Page { executions, next_cursor })
+    Ok(ExecutionPage { executions, next_cursor })
 }
 
 /// FROM clause, conditions and order of a list query, with the values to bind in the same order.
-struct Query<'a> {
+struct ExecutionQuery<'a> {
     sql: String,
     values: Vec<&'a dyn ToSql>,
 }
 
-impl<'a> Query<'a> {
-    fn new(tenant: &'a TenantName, filter: &'a Filter, cursor: Option<&'a ExecutionId>) -> Self {
+impl<'a> ExecutionQuery<'a> {
+    fn new(tenant: &'a TenantName, filter: &'a ExecutionFilter, cursor: Option<&'a ExecutionId>) -> Self {
         let mut values = filter.metadata.iter();
         // The first metadata value drives the query: a rare value is found without reading everything else.
         let mut query = match values.next() {
             None => Self { sql: "executions e WHERE e.tenant = ?".to_owned(), values: vec![tenant] },
-            Some((key, value)) => Self { sql: metadata::LEADS.to_owned(), values: vec![tenant, key, value] },
+            Some((key, value)) => {
+                Self { sql: metadata::FROM_FIRST_VALUE.to_owned(), values: vec![tenant, key, value] }
+            }
         };
         for (key, value) in values {
-            query.and(metadata::HAS, &[key, value]);
+            query.and(metadata::HAS_VALUE, &[key, value]);
         }
         if let Some(status) = &filter.status {
             query.and("e.status = ?", &[status]);
@@ -132,16 +138,16 @@ impl<'a> Query<'a> {
         self.values.extend(values);
     }
 
-    fn run(mut self, db: &Connection, limit: &'a u32) -> Result<Vec<Summary>, Error> {
+    fn run(mut self, db: &Connection, limit: &'a u32) -> Result<Vec<ExecutionSummary>, Error> {
         self.values.push(limit);
         let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM {}", self.sql))?;
         Ok(statement.query_map(self.values.as_slice(), from_row)?.collect::<Result<_, _>>()?)
     }
 }
 
-fn from_row(row: &Row<'_>) -> rusqlite::Result<Summary> {
+fn from_row(row: &Row<'_>) -> rusqlite::Result<ExecutionSummary> {
     let metadata: String = row.get(3)?;
-    Ok(Summary {
+    Ok(ExecutionSummary {
         id: row.get(0)?,
         status: row.get(1)?,
         language: row.get(2)?,

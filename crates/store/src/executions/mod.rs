@@ -9,28 +9,28 @@
 //! An end is final: a second attempt to finish an execution changes nothing.
 
 mod idempotency;
-mod life;
+mod lifecycle;
 mod list;
 mod metadata;
 
-use belljar_engine::report::{Report, Status as Ran};
+use belljar_engine::report::{self, Report};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::bound::{self, MAX_RESULT};
 use crate::error::Error;
 use crate::id::ExecutionId;
 use crate::name::TenantName;
+use crate::size_limits::{self, MAX_RESULT_BYTES};
+use crate::text_enum::text_enum;
 use crate::time::Timestamp;
-use crate::words::words;
 
 pub use idempotency::{Idempotency, IdempotencyKey};
-pub use life::{Begun, Finish};
-pub use list::{Filter, Page};
+pub use lifecycle::{BeginResult, FinishResult};
+pub use list::{ExecutionFilter, ExecutionPage};
 
-words! {
+text_enum! {
     /// State of an execution.
-    Status, "status" {
+    ExecutionStatus, "status" {
         /// Waits for a free slot.
         Queued = "queued",
         /// Is running.
@@ -52,22 +52,22 @@ words! {
     }
 }
 
-impl Status {
+impl ExecutionStatus {
     /// Returns whether the execution has ended.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Queued | Self::Running)
     }
 }
 
-impl From<Ran> for Status {
-    fn from(status: Ran) -> Self {
+impl From<report::Status> for ExecutionStatus {
+    fn from(status: report::Status) -> Self {
         match status {
-            Ran::Succeeded => Self::Succeeded,
-            Ran::Failed => Self::Failed,
-            Ran::TimedOut => Self::TimedOut,
-            Ran::LimitExceeded => Self::LimitExceeded,
-            Ran::Cancelled => Self::Cancelled,
-            Ran::Refused => Self::Refused,
+            report::Status::Succeeded => Self::Succeeded,
+            report::Status::Failed => Self::Failed,
+            report::Status::TimedOut => Self::TimedOut,
+            report::Status::LimitExceeded => Self::LimitExceeded,
+            report::Status::Cancelled => Self::Cancelled,
+            report::Status::Refused => Self::Refused,
         }
     }
 }
@@ -93,21 +93,21 @@ pub struct NewExecution {
 
 /// Outcome of an execution. Can only be built from a final state.
 #[derive(Debug, Clone)]
-pub struct Finished {
-    status: Status,
+pub struct ExecutionOutcome {
+    status: ExecutionStatus,
     exit_code: Option<u8>,
     cpu_ms: u64,
     json: String,
     ended: Timestamp,
 }
 
-impl Finished {
+impl ExecutionOutcome {
     /// Takes the outcome from the engine's report.
     ///
     /// # Errors
     /// The result is larger than the limit.
-    pub fn report(report: &Report, ended: Timestamp) -> Result<Self, Error> {
-        let json = bound::json("result", report, MAX_RESULT)?;
+    pub fn from_report(report: &Report, ended: Timestamp) -> Result<Self, Error> {
+        let json = size_limits::encode_json("result", report, MAX_RESULT_BYTES)?;
         let cpu_ms = report.usage.cpu_ms.max(0.0).ceil() as u64;
         Ok(Self { status: report.status.into(), exit_code: report.exit_code, cpu_ms, json, ended })
     }
@@ -116,8 +116,8 @@ impl Finished {
     ///
     /// # Errors
     /// The result is larger than the limit.
-    pub fn cancelled(result: &Value, ended: Timestamp) -> Result<Self, Error> {
-        Self::unrun(Status::Cancelled, result, ended)
+    pub fn canceled_before_start(result: &Value, ended: Timestamp) -> Result<Self, Error> {
+        Self::without_run(ExecutionStatus::Cancelled, result, ended)
     }
 
     /// Outcome of an execution that could not be started, with a result object that carries the error,
@@ -125,8 +125,8 @@ impl Finished {
     ///
     /// # Errors
     /// The result is larger than the limit.
-    pub fn failed(result: &Value, ended: Timestamp) -> Result<Self, Error> {
-        Self::unrun(Status::Failed, result, ended)
+    pub fn failed_to_start(result: &Value, ended: Timestamp) -> Result<Self, Error> {
+        Self::without_run(ExecutionStatus::Failed, result, ended)
     }
 
     /// Returns the result object as it will be stored.
@@ -135,23 +135,23 @@ impl Finished {
     }
 
     /// Returns the final status.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ExecutionStatus {
         self.status
     }
 
-    fn unrun(status: Status, result: &Value, ended: Timestamp) -> Result<Self, Error> {
-        let json = bound::json("result", result, MAX_RESULT)?;
+    fn without_run(status: ExecutionStatus, result: &Value, ended: Timestamp) -> Result<Self, Error> {
+        let json = size_limits::encode_json("result", result, MAX_RESULT_BYTES)?;
         Ok(Self { status, exit_code: None, cpu_ms: 0, json, ended })
     }
 }
 
 /// An execution without its result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
+pub struct ExecutionSummary {
     /// Id of the execution.
     pub id: ExecutionId,
     /// State of the execution.
-    pub status: Status,
+    pub status: ExecutionStatus,
     /// Language, or a name for an execution without one.
     pub language: String,
     /// Metadata of the request, echoed in the result.
@@ -172,9 +172,9 @@ pub struct Summary {
 
 /// An execution with its result.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Execution {
+pub struct ExecutionRecord {
     /// Everything but the result.
-    pub summary: Summary,
+    pub summary: ExecutionSummary,
     /// The result object as JSON; `None` for unfinished and interrupted executions.
     pub result: Option<String>,
 }
@@ -184,17 +184,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statuses_are_the_words_of_the_result_object() {
-        for ran in
-            [Ran::Succeeded, Ran::Failed, Ran::TimedOut, Ran::LimitExceeded, Ran::Cancelled, Ran::Refused]
-        {
+    fn statuses_match_the_result_object() {
+        for ran in [
+            report::Status::Succeeded,
+            report::Status::Failed,
+            report::Status::TimedOut,
+            report::Status::LimitExceeded,
+            report::Status::Cancelled,
+            report::Status::Refused,
+        ] {
             let word = serde_json::to_value(ran).unwrap();
-            assert_eq!(word, Status::from(ran).as_str());
-            assert!(Status::from(ran).is_final());
+            assert_eq!(word, ExecutionStatus::from(ran).as_str());
+            assert!(ExecutionStatus::from(ran).is_final());
         }
-        assert!(!Status::Queued.is_final());
+        assert!(!ExecutionStatus::Queued.is_final());
         assert!(
-            "done".parse::<Status>().unwrap_err().to_string().starts_with("status: must be one of queued")
+            "done"
+                .parse::<ExecutionStatus>()
+                .unwrap_err()
+                .to_string()
+                .starts_with("status: must be one of queued")
         );
     }
 }

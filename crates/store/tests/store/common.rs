@@ -2,40 +2,40 @@
 
 use std::path::Path;
 
-use belljar_store::executions::{Begun, Finish, Finished, NewExecution};
-use belljar_store::{ExecutionId, Options, Quotas, Store, TenantName, Timestamp};
+use belljar_store::executions::{BeginResult, ExecutionOutcome, FinishResult, NewExecution};
+use belljar_store::{ExecutionId, Quotas, Store, StoreOptions, TenantName, Timestamp};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 /// A store in its own directory, with one tenant.
-pub(crate) struct Place {
+pub(crate) struct TestStore {
     pub(crate) store: Store,
     pub(crate) tenant: TenantName,
     pub(crate) folder: TempDir,
 }
 
-pub(crate) async fn place() -> Place {
-    place_with(&Options::default()).await
+pub(crate) async fn test_store() -> TestStore {
+    test_store_with(&StoreOptions::default()).await
 }
 
-pub(crate) async fn place_with(options: &Options) -> Place {
+pub(crate) async fn test_store_with(options: &StoreOptions) -> TestStore {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), options);
     let tenant = tenant(&store, "default").await;
-    Place { store, tenant, folder }
+    TestStore { store, tenant, folder }
 }
 
-pub(crate) fn open(folder: &Path, options: &Options) -> Store {
+pub(crate) fn open(folder: &Path, options: &StoreOptions) -> Store {
     Store::open(&folder.join("belljar.db"), options).unwrap()
 }
 
 pub(crate) async fn tenant(store: &Store, name: &str) -> TenantName {
     let name: TenantName = name.parse().unwrap();
-    store.add_tenant(&name, Quotas::default(), at(0)).await.unwrap();
+    store.add_tenant(&name, Quotas::default(), timestamp(0)).await.unwrap();
     name
 }
 
-pub(crate) fn at(millis: i64) -> Timestamp {
+pub(crate) fn timestamp(millis: i64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
@@ -44,25 +44,27 @@ pub(crate) fn object(value: Value) -> Map<String, Value> {
 }
 
 /// Returns a running Python execution.
-pub(crate) fn running(tenant: &TenantName) -> NewExecution {
+pub(crate) fn running_execution(tenant: &TenantName) -> NewExecution {
     NewExecution {
         id: ExecutionId::generate().unwrap(),
         tenant: tenant.clone(),
         language: "python".to_owned(),
         metadata: Map::new(),
         idempotency: None,
-        created: at(1_000),
-        started: Some(at(1_001)),
+        created: timestamp(1_000),
+        started: Some(timestamp(1_001)),
     }
 }
 
 pub(crate) async fn begin(store: &Store, new: NewExecution) -> ExecutionId {
     let id = new.id.clone();
-    assert_eq!(store.begin_execution(new).await.unwrap(), Begun::Fresh);
+    assert_eq!(store.begin_execution(new).await.unwrap(), BeginResult::Fresh);
     id
 }
 
 pub(crate) async fn finish(store: &Store, tenant: &TenantName, id: &ExecutionId, ended: i64, bytes: usize) {
-    let done = Finished::failed(&json!({"id": id, "stdout": "x".repeat(bytes)}), at(ended)).unwrap();
-    assert_eq!(store.finish_execution(tenant, id, done).await.unwrap(), Finish::Recorded);
+    let done =
+        ExecutionOutcome::failed_to_start(&json!({"id": id, "stdout": "x".repeat(bytes)}), timestamp(ended))
+            .unwrap();
+    assert_eq!(store.finish_execution(tenant, id, done).await.unwrap(), FinishResult::Recorded);
 }

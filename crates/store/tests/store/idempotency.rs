@@ -2,41 +2,43 @@
 
 use std::sync::Arc;
 
-use belljar_store::executions::{Begun, Finish, Finished, Idempotency, IdempotencyKey, NewExecution, Status};
+use belljar_store::executions::{
+    BeginResult, ExecutionOutcome, ExecutionStatus, FinishResult, Idempotency, IdempotencyKey, NewExecution,
+};
 use belljar_store::{Digest, Error, TenantName};
 use serde_json::json;
 
-use crate::common::{at, begin, finish, place, running, tenant};
+use crate::common::{begin, finish, running_execution, tenant, test_store, timestamp};
 
 fn keyed(tenant: &TenantName, key: &str, request: &[u8]) -> NewExecution {
-    let key = Idempotency { key: key.parse().unwrap(), request: Digest::of(request) };
-    NewExecution { idempotency: Some(key), ..running(tenant) }
+    let key = Idempotency { key: key.parse().unwrap(), request: Digest::compute(request) };
+    NewExecution { idempotency: Some(key), ..running_execution(tenant) }
 }
 
 #[tokio::test]
 async fn the_same_request_is_in_progress_then_done_and_another_conflicts() {
-    let place = place().await;
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     let first = begin(store, keyed(tenant, "k", b"one")).await;
     let again = store.begin_execution(keyed(tenant, "k", b"one")).await.unwrap();
-    assert_eq!(again, Begun::InProgress(first.clone()));
-    assert_eq!(store.begin_execution(keyed(tenant, "k", b"two")).await.unwrap(), Begun::Conflict);
+    assert_eq!(again, BeginResult::InProgress(first.clone()));
+    assert_eq!(store.begin_execution(keyed(tenant, "k", b"two")).await.unwrap(), BeginResult::Conflict);
     finish(store, tenant, &first, 2_000, 10).await;
-    assert_eq!(store.begin_execution(keyed(tenant, "k", b"one")).await.unwrap(), Begun::Done(first));
-    assert_eq!(store.begin_execution(keyed(tenant, "k", b"two")).await.unwrap(), Begun::Conflict);
+    assert_eq!(store.begin_execution(keyed(tenant, "k", b"one")).await.unwrap(), BeginResult::Done(first));
+    assert_eq!(store.begin_execution(keyed(tenant, "k", b"two")).await.unwrap(), BeginResult::Conflict);
 }
 
 #[tokio::test]
-async fn keys_of_two_tenants_have_nothing_to_do_with_each_other() {
-    let place = place().await;
+async fn idempotency_keys_are_per_tenant() {
+    let place = test_store().await;
     let other = tenant(&place.store, "other").await;
     begin(&place.store, keyed(&place.tenant, "k", b"one")).await;
     begin(&place.store, keyed(&other, "k", b"two")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_at_once_one_is_fresh() {
-    let place = place().await;
+async fn one_of_many_concurrent_requests_begins() {
+    let place = test_store().await;
     let store = Arc::new(place.store);
     for round in 0..20 {
         let tasks: Vec<_> = (0..16)
@@ -49,16 +51,16 @@ async fn of_many_at_once_one_is_fresh() {
         for task in tasks {
             begun.push(task.await.unwrap());
         }
-        let fresh: Vec<_> = begun.iter().filter(|(_, begun)| *begun == Begun::Fresh).collect();
+        let fresh: Vec<_> = begun.iter().filter(|(_, begun)| *begun == BeginResult::Fresh).collect();
         assert_eq!(fresh.len(), 1);
-        let winner = Begun::InProgress(fresh[0].0.clone());
+        let winner = BeginResult::InProgress(fresh[0].0.clone());
         assert_eq!(begun.iter().filter(|(_, begun)| *begun == winner).count(), 15);
     }
 }
 
 #[tokio::test]
 async fn an_abandoned_execution_frees_its_key() {
-    let place = place().await;
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     let first = begin(store, keyed(tenant, "k", b"one")).await;
     store.abandon_execution(tenant, &first).await.unwrap();
@@ -69,18 +71,18 @@ async fn an_abandoned_execution_frees_its_key() {
 }
 
 #[tokio::test]
-async fn an_end_is_for_good() {
-    let place = place().await;
+async fn an_end_is_final() {
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
-    let id = begin(store, running(tenant)).await;
-    assert_eq!(store.interrupt_unfinished(at(5_000)).await.unwrap(), 1);
-    assert_eq!(store.interrupt_unfinished(at(6_000)).await.unwrap(), 0);
-    let late = Finished::failed(&json!({}), at(7_000)).unwrap();
+    let id = begin(store, running_execution(tenant)).await;
+    assert_eq!(store.interrupt_unfinished_executions(timestamp(5_000)).await.unwrap(), 1);
+    assert_eq!(store.interrupt_unfinished_executions(timestamp(6_000)).await.unwrap(), 0);
+    let late = ExecutionOutcome::failed_to_start(&json!({}), timestamp(7_000)).unwrap();
     let finished = store.finish_execution(tenant, &id, late).await.unwrap();
-    assert_eq!(finished, Finish::Already(Status::Interrupted));
+    assert_eq!(finished, FinishResult::AlreadyFinished(ExecutionStatus::Interrupted));
     let execution = store.execution(tenant, &id).await.unwrap().unwrap();
-    assert_eq!((execution.summary.ended, execution.result), (Some(at(5_000)), None));
-    assert_eq!(store.usage(tenant, at(7_000).day()).await.unwrap().executions, 0);
+    assert_eq!((execution.summary.ended, execution.result), (Some(timestamp(5_000)), None));
+    assert_eq!(store.usage(tenant, timestamp(7_000).day()).await.unwrap().executions, 0);
 }
 
 #[test]

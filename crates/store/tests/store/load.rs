@@ -5,19 +5,17 @@ use std::sync::Arc;
 
 use belljar_engine::Fault;
 use belljar_engine::outcome::{Kernel, Warmth};
-use belljar_engine::report::{
-    DependenciesReport, ReceiptReport, Report, ResultValue, Status as Ran, UsageReport,
-};
-use belljar_store::executions::{Filter, Finish, Finished, Status};
-use belljar_store::{ExecutionId, Options, Usage};
+use belljar_engine::report::{DependenciesReport, ReceiptReport, Report, ResultValue, Status, UsageReport};
+use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, ExecutionStatus, FinishResult};
+use belljar_store::{DailyUsage, ExecutionId, StoreOptions};
 use serde_json::{Map, Value};
 
-use crate::common::{at, begin, place, place_with, running, tenant};
+use crate::common::{begin, running_execution, tenant, test_store, test_store_with, timestamp};
 
 fn report(id: &ExecutionId, cpu_ms: f64) -> Report {
     Report {
         id: id.to_string(),
-        status: Ran::Succeeded,
+        status: Status::Succeeded,
         exit_code: Some(0),
         signal: None,
         limit: None,
@@ -49,7 +47,7 @@ fn report(id: &ExecutionId, cpu_ms: f64) -> Report {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_and_sizes_add_up_under_load() {
-    let place = place().await;
+    let place = test_store().await;
     let store = Arc::new(place.store);
     let names = [place.tenant, tenant(&store, "other").await];
     let tasks: Vec<_> = (0..32)
@@ -57,11 +55,14 @@ async fn usage_and_sizes_add_up_under_load() {
             let (store, tenant) = (Arc::clone(&store), names[task % 2].clone());
             tokio::spawn(async move {
                 for _ in 0..20 {
-                    let id = begin(&store, running(&tenant)).await;
-                    let end = Finished::report(&report(&id, 1.5), at(2_000)).unwrap();
+                    let id = begin(&store, running_execution(&tenant)).await;
+                    let end = ExecutionOutcome::from_report(&report(&id, 1.5), timestamp(2_000)).unwrap();
                     let first = store.finish_execution(&tenant, &id, end.clone()).await.unwrap();
                     let second = store.finish_execution(&tenant, &id, end).await.unwrap();
-                    assert_eq!((first, second), (Finish::Recorded, Finish::Already(Status::Succeeded)));
+                    assert_eq!(
+                        (first, second),
+                        (FinishResult::Recorded, FinishResult::AlreadyFinished(ExecutionStatus::Succeeded))
+                    );
                     let read = store.execution(&tenant, &id).await.unwrap().unwrap();
                     let result: Value = serde_json::from_str(&read.result.unwrap()).unwrap();
                     assert_eq!(result["id"], id.as_str());
@@ -74,13 +75,13 @@ async fn usage_and_sizes_add_up_under_load() {
         task.await.unwrap();
     }
     for tenant in &names {
-        let day = at(2_000).day();
-        let expected = Usage { cpu_ms: 640, executions: 320 };
+        let day = timestamp(2_000).day();
+        let expected = DailyUsage { cpu_ms: 640, executions: 320 };
         assert_eq!(store.usage(tenant, day).await.unwrap(), expected);
         assert_eq!(store.usage_between(tenant, day, day.next()).await.unwrap(), [(day, expected)]);
         let (mut size, mut cursor) = (0, None);
         loop {
-            let page = store.executions(tenant, Filter::default(), cursor, 50).await.unwrap();
+            let page = store.executions(tenant, ExecutionFilter::default(), cursor, 50).await.unwrap();
             size += page.executions.iter().map(|execution| execution.size_bytes).sum::<u64>();
             cursor = page.next_cursor;
             if cursor.is_none() {
@@ -92,13 +93,13 @@ async fn usage_and_sizes_add_up_under_load() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_is_refused_in_part_and_served_in_part() {
-    let queue = NonZeroU16::new(8).unwrap();
-    let place = place_with(&Options { queue, ..Options::default() }).await;
+async fn excess_load_is_refused() {
+    let max_queued = NonZeroU16::new(8).unwrap();
+    let place = test_store_with(&StoreOptions { max_queued, ..StoreOptions::default() }).await;
     let (store, tenant) = (Arc::new(place.store), place.tenant);
     let tasks: Vec<_> = (0..500)
         .map(|_| {
-            let (store, new) = (Arc::clone(&store), running(&tenant));
+            let (store, new) = (Arc::clone(&store), running_execution(&tenant));
             tokio::spawn(async move { (new.id.clone(), store.begin_execution(new).await) })
         })
         .collect();

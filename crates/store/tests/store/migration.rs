@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{at, begin, finish, object, open, running};
-use belljar_store::executions::{Filter, Idempotency, NewExecution, Status};
+use crate::common::{begin, finish, object, open, running_execution, timestamp};
+use belljar_store::executions::{ExecutionFilter, ExecutionStatus, Idempotency, NewExecution};
 use belljar_store::{
-    AuditEntry, AuditOutcome, Digest, NewSandbox, Options, SandboxId, Scope, Store, TenantName, Timestamp,
+    AuditEntry, AuditOutcome, Digest, NewSandbox, SandboxId, Scope, Store, StoreOptions, TenantName,
+    Timestamp,
 };
 use serde_json::json;
 
@@ -23,7 +24,7 @@ const FIXTURES: [&str; 4] = [
 async fn make_fixture() {
     let Some(target) = std::env::var_os("BELLJAR_STORE_FIXTURE") else { return };
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path(), &Options::default());
+    let store = open(folder.path(), &StoreOptions::default());
     for name in ["default", "other"] {
         fill(&store, &crate::common::tenant(&store, name).await).await;
     }
@@ -32,24 +33,24 @@ async fn make_fixture() {
 
 async fn fill(store: &Store, tenant: &TenantName) {
     let scopes = [Scope::Run].into_iter().collect();
-    store.add_key(tenant, "laptop", scopes, None, at(5)).await.unwrap();
+    store.add_key(tenant, "laptop", scopes, None, timestamp(5)).await.unwrap();
     let metadata = object(json!({"agent": "a1", "user": 7, "beta": true, "nested": {"x": 1}}));
-    let key = Idempotency { key: "k-1".parse().unwrap(), request: Digest::of(b"request") };
-    let new = NewExecution { metadata, idempotency: Some(key), ..running(tenant) };
+    let key = Idempotency { key: "k-1".parse().unwrap(), request: Digest::compute(b"request") };
+    let new = NewExecution { metadata, idempotency: Some(key), ..running_execution(tenant) };
     let done = begin(store, new).await;
     finish(store, tenant, &done, 2_000, 100).await;
-    begin(store, running(tenant)).await;
+    begin(store, running_execution(tenant)).await;
     let sandbox = NewSandbox {
         id: SandboxId::generate().unwrap(),
         tenant: tenant.clone(),
         settings: object(json!({"image": "host"})),
         metadata: object(json!({})),
-        created: at(3),
+        created: timestamp(3),
         expires: None,
     };
     store.add_sandbox(sandbox).await.unwrap();
     let entry = AuditEntry {
-        at: at(4),
+        at: timestamp(4),
         actor: "bj_000000000000".to_owned(),
         tenant: Some(tenant.to_string()),
         action: "key.create".to_owned(),
@@ -71,25 +72,28 @@ async fn every_schema_is_brought_up_to_date() {
 async fn bring_up_to_date(fixture: &str) {
     let folder = tempfile::tempdir().unwrap();
     fs::copy(fixture, folder.path().join("belljar.db")).unwrap();
-    let store = open(folder.path(), &Options::default());
+    let store = open(folder.path(), &StoreOptions::default());
     let names: Vec<_> = store.tenants().await.unwrap().into_iter().map(|tenant| tenant.name).collect();
     assert_eq!(names.len(), 2);
     for tenant in &names {
-        let page = store.executions(tenant, Filter::default(), None, 10).await.unwrap();
+        let page = store.executions(tenant, ExecutionFilter::default(), None, 10).await.unwrap();
         let statuses: Vec<_> = page.executions.iter().map(|execution| execution.status).collect();
         assert_eq!(page.executions.len(), 2);
-        assert!(statuses.contains(&Status::Running) && statuses.contains(&Status::Failed));
+        assert!(statuses.contains(&ExecutionStatus::Running) && statuses.contains(&ExecutionStatus::Failed));
         for (key, value, found) in
             [("agent", "a1", 1), ("user", "7", 1), ("beta", "true", 1), ("nested", "", 0)]
         {
-            let filter = Filter { metadata: vec![(key.to_owned(), value.to_owned())], ..Filter::default() };
+            let filter = ExecutionFilter {
+                metadata: vec![(key.to_owned(), value.to_owned())],
+                ..ExecutionFilter::default()
+            };
             let page = store.executions(tenant, filter, None, 10).await.unwrap();
             assert_eq!(page.executions.len(), found, "{key}");
         }
         assert_eq!(store.keys(tenant).await.unwrap().len(), 1);
-        assert_eq!(store.living_sandboxes(tenant).await.unwrap(), 1);
-        assert_eq!(store.usage(tenant, at(2_000).day()).await.unwrap().executions, 1);
+        assert_eq!(store.count_live_sandboxes(tenant).await.unwrap(), 1);
+        assert_eq!(store.usage(tenant, timestamp(2_000).day()).await.unwrap().executions, 1);
     }
     assert_eq!(store.audit_log(None, None, 10).await.unwrap().entries.len(), 2);
-    assert_eq!(store.interrupt_unfinished(Timestamp::now()).await.unwrap(), 2);
+    assert_eq!(store.interrupt_unfinished_executions(Timestamp::now()).await.unwrap(), 2);
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use belljar_store::executions::{Filter, NewExecution, Status};
+use belljar_store::executions::{ExecutionFilter, ExecutionStatus, NewExecution};
 use belljar_store::{AuditEntry, AuditOutcome, ExecutionId, Store, TenantName};
 use serde_json::json;
 
-use crate::common::{at, begin, finish, object, place, running};
+use crate::common::{begin, finish, object, running_execution, test_store, timestamp};
 
-async fn all(store: &Store, tenant: &TenantName, filter: &Filter, limit: u32) -> Vec<ExecutionId> {
+async fn all(store: &Store, tenant: &TenantName, filter: &ExecutionFilter, limit: u32) -> Vec<ExecutionId> {
     let (mut ids, mut cursor) = (Vec::new(), None);
     loop {
         let page = store.executions(tenant, filter.clone(), cursor, limit).await.unwrap();
@@ -26,11 +26,11 @@ async fn all(store: &Store, tenant: &TenantName, filter: &Filter, limit: u32) ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_are_stable_under_inserts() {
-    let place = place().await;
+    let place = test_store().await;
     let (store, tenant) = (Arc::new(place.store), place.tenant);
     let mut before = BTreeSet::new();
     for _ in 0..100 {
-        before.insert(begin(&store, running(&tenant)).await);
+        before.insert(begin(&store, running_execution(&tenant)).await);
     }
     let stop = Arc::new(AtomicBool::new(false));
     let inserting = {
@@ -38,14 +38,14 @@ async fn pages_are_stable_under_inserts() {
         tokio::spawn(async move {
             let mut count = 0;
             while !stop.load(Ordering::Relaxed) {
-                begin(&store, running(&tenant)).await;
+                begin(&store, running_execution(&tenant)).await;
                 count += 1;
             }
             count
         })
     };
     for limit in [1, 7, 100] {
-        let seen = all(&store, &tenant, &Filter::default(), limit).await;
+        let seen = all(&store, &tenant, &ExecutionFilter::default(), limit).await;
         assert!(seen.is_sorted_by(|newer, older| newer > older), "newest first, without duplicates");
         let seen: BTreeSet<_> = seen.into_iter().collect();
         assert!(seen.is_superset(&before));
@@ -55,31 +55,31 @@ async fn pages_are_stable_under_inserts() {
 }
 
 #[tokio::test]
-async fn lists_show_what_was_asked_for() {
-    let place = place().await;
+async fn lists_match_their_filter() {
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     let with = |language: &str, metadata| NewExecution {
         language: language.to_owned(),
         metadata: object(metadata),
-        ..running(tenant)
+        ..running_execution(tenant)
     };
     let a = begin(store, with("python", json!({"agent": "a", "user": 7, "beta": true}))).await;
     let b = begin(store, with("bash", json!({"agent": "a", "user": "8", "half": 0.5}))).await;
     let c = begin(store, NewExecution { started: None, ..with("bash", json!({"agent": "ab"})) }).await;
     finish(store, tenant, &b, 2_000, 10).await;
 
-    let plain = |pairs: &[(&str, &str)]| Filter {
+    let plain = |pairs: &[(&str, &str)]| ExecutionFilter {
         metadata: pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
-        ..Filter::default()
+        ..ExecutionFilter::default()
     };
-    let status = |status| Filter { status: Some(status), ..Filter::default() };
-    let bash = Filter { language: Some("bash".to_owned()), ..Filter::default() };
-    let finished = Filter { status: Some(Status::Failed), ..plain(&[("agent", "a")]) };
+    let status = |status| ExecutionFilter { status: Some(status), ..ExecutionFilter::default() };
+    let bash = ExecutionFilter { language: Some("bash".to_owned()), ..ExecutionFilter::default() };
+    let finished = ExecutionFilter { status: Some(ExecutionStatus::Failed), ..plain(&[("agent", "a")]) };
     let cases = [
-        (Filter::default(), vec![&a, &b, &c]),
-        (status(Status::Running), vec![&a]),
-        (status(Status::Queued), vec![&c]),
-        (status(Status::Succeeded), vec![]),
+        (ExecutionFilter::default(), vec![&a, &b, &c]),
+        (status(ExecutionStatus::Running), vec![&a]),
+        (status(ExecutionStatus::Queued), vec![&c]),
+        (status(ExecutionStatus::Succeeded), vec![]),
         (bash, vec![&b, &c]),
         (plain(&[("agent", "a")]), vec![&a, &b]),
         (plain(&[("agent", "a"), ("user", "7")]), vec![&a]),
@@ -99,47 +99,54 @@ async fn lists_show_what_was_asked_for() {
     let nine = plain(&[("k", "v"); 9]);
     assert!(store.executions(tenant, nine, None, 1).await.is_err());
     for limit in [0, 201] {
-        assert!(store.executions(tenant, Filter::default(), None, limit).await.is_err());
+        assert!(store.executions(tenant, ExecutionFilter::default(), None, limit).await.is_err());
     }
 }
 
 #[tokio::test]
 async fn metadata_is_bounded() {
-    let place = place().await;
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     let long = object(json!({"k": "x".repeat(17 << 10)}));
-    let refused = store.begin_execution(NewExecution { metadata: long, ..running(tenant) }).await;
+    let refused = store.begin_execution(NewExecution { metadata: long, ..running_execution(tenant) }).await;
     assert!(refused.unwrap_err().to_string().starts_with("metadata: "));
     let many = (0..100).map(|n| (format!("k{n:02}"), json!("v"))).collect();
-    begin(store, NewExecution { metadata: many, ..running(tenant) }).await;
+    begin(store, NewExecution { metadata: many, ..running_execution(tenant) }).await;
     for (key, found) in [("k00", 1), ("k31", 1), ("k32", 0)] {
-        let filter = Filter { metadata: vec![(key.to_owned(), "v".to_owned())], ..Filter::default() };
+        let filter = ExecutionFilter {
+            metadata: vec![(key.to_owned(), "v".to_owned())],
+            ..ExecutionFilter::default()
+        };
         assert_eq!(all(store, tenant, &filter, 10).await.len(), found, "{key}");
     }
 }
 
 #[tokio::test]
-async fn an_execution_comes_back_as_it_was() {
-    let place = place().await;
+async fn an_execution_is_read_back_unchanged() {
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
-    let new = NewExecution { started: None, metadata: object(json!({"n": {"a": [1]}})), ..running(tenant) };
+    let new = NewExecution {
+        started: None,
+        metadata: object(json!({"n": {"a": [1]}})),
+        ..running_execution(tenant)
+    };
     let id = begin(store, new.clone()).await;
-    store.start_execution(tenant, &id, at(1_500)).await.unwrap();
-    assert!(store.start_execution(tenant, &id, at(1_600)).await.is_err(), "it is already running");
+    store.start_execution(tenant, &id, timestamp(1_500)).await.unwrap();
+    assert!(store.start_execution(tenant, &id, timestamp(1_600)).await.is_err(), "it is already running");
     finish(store, tenant, &id, 2_000, 3).await;
     let execution = store.execution(tenant, &id).await.unwrap().unwrap();
     let summary = execution.summary;
-    assert_eq!((summary.started, summary.ended), (Some(at(1_500)), Some(at(2_000))));
+    assert_eq!((summary.started, summary.ended), (Some(timestamp(1_500)), Some(timestamp(2_000))));
     assert_eq!((summary.created, summary.metadata), (new.created, new.metadata));
     assert_eq!(execution.result.unwrap(), format!(r#"{{"id":"{id}","stdout":"xxx"}}"#));
 }
 
 #[tokio::test]
 async fn the_audit_log_is_read_newest_first() {
-    let place = place().await;
+    let place = test_store().await;
     for number in 0..5 {
         let entry = AuditEntry {
-            at: at(number),
+            at: timestamp(number),
             actor: "bj_x".to_owned(),
             tenant: (number % 2 == 0).then(|| "default".to_owned()),
             action: "key.create".to_owned(),

@@ -3,22 +3,23 @@
 use belljar_store::{ProviderContent, SealingKey};
 use serde_json::json;
 
-use crate::common::{at, object, place};
+use crate::common::{object, test_store, timestamp};
 
 #[tokio::test]
-async fn the_newest_counts_and_a_hundred_are_kept() {
-    let place = place().await;
+async fn the_newest_version_is_used_and_a_hundred_are_kept() {
+    let place = test_store().await;
     let key: SealingKey = SealingKey::generate().unwrap().parse().unwrap();
     let content = |pool: u32| ProviderContent {
         settings: Some(object(json!({"pool": pool, "token": "********"}))),
-        instead: vec!["native".to_owned()],
+        fallbacks: vec!["native".to_owned()],
         sealed: Some(key.seal("docker", format!("hunter{pool}").as_bytes()).unwrap()),
     };
     for pool in 1..=103 {
-        let version = place.store.add_provider_version("docker", content(pool), "ada", at(pool.into())).await;
+        let version =
+            place.store.add_provider_version("docker", content(pool), "ada", timestamp(pool.into())).await;
         assert_eq!(version.unwrap(), pool);
     }
-    place.store.add_provider_version("e2b", ProviderContent::default(), "ada", at(0)).await.unwrap();
+    place.store.add_provider_version("e2b", ProviderContent::default(), "ada", timestamp(0)).await.unwrap();
     let newest = place.store.providers().await.unwrap();
     let names: Vec<_> = newest.iter().map(|one| (one.provider.as_str(), one.version)).collect();
     assert_eq!(names, [("docker", 103), ("e2b", 1)]);
@@ -28,5 +29,5 @@ async fn the_newest_counts_and_a_hundred_are_kept() {
     let kept = place.store.provider_versions("docker").await.unwrap();
     assert_eq!((kept.len(), kept[0].version, kept[99].version), (100, 103, 4));
     assert!(place.store.provider_version("docker", 3).await.unwrap().is_none());
-    assert_eq!(place.store.provider_version("docker", 4).await.unwrap().unwrap().changed, at(4));
+    assert_eq!(place.store.provider_version("docker", 4).await.unwrap().unwrap().changed, timestamp(4));
 }

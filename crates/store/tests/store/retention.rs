@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_store::executions::Filter;
-use belljar_store::{AuditEntry, AuditOutcome, Options, Retention, Store, TenantName};
+use belljar_store::executions::ExecutionFilter;
+use belljar_store::{AuditEntry, AuditOutcome, Retention, Store, StoreOptions, TenantName};
 
-use crate::common::{at, begin, finish, place, place_with, running, tenant};
+use crate::common::{begin, finish, running_execution, tenant, test_store, test_store_with, timestamp};
 
 async fn finished(store: &Store, tenant: &TenantName, ended: i64, bytes: usize) {
-    let id = begin(store, running(tenant)).await;
+    let id = begin(store, running_execution(tenant)).await;
     finish(store, tenant, &id, ended, bytes).await;
 }
 
 async fn count(store: &Store, tenant: &TenantName) -> usize {
-    store.executions(tenant, Filter::default(), None, 200).await.unwrap().executions.len()
+    store.executions(tenant, ExecutionFilter::default(), None, 200).await.unwrap().executions.len()
 }
 
 async fn stored(store: &Store, tenant: &TenantName) -> u64 {
@@ -23,27 +23,27 @@ async fn stored(store: &Store, tenant: &TenantName) -> u64 {
 }
 
 #[tokio::test]
-async fn the_old_goes_and_the_unfinished_stays() {
-    let place = place().await;
+async fn old_executions_are_deleted_and_unfinished_ones_kept() {
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     for ended in 0..150 {
         finished(store, tenant, 2_000 + ended, 100).await;
     }
-    begin(store, running(tenant)).await;
+    begin(store, running_execution(tenant)).await;
     let retention = Retention { max_age: Some(Duration::from_secs(10)), ..Retention::default() };
-    let first = store.prune_step(retention, at(12_120)).await.unwrap();
+    let first = store.prune_step(retention, timestamp(12_120)).await.unwrap();
     assert_eq!((first.executions, first.more), (100, true), "steps are small");
-    let rest = store.prune(retention, at(12_120)).await.unwrap();
+    let rest = store.prune(retention, timestamp(12_120)).await.unwrap();
     assert_eq!(rest.executions, 20);
     assert_eq!(count(store, tenant).await, 31);
-    let last = store.prune(retention, at(1 << 40)).await.unwrap();
+    let last = store.prune(retention, timestamp(1 << 40)).await.unwrap();
     assert_eq!(last.executions, 30);
     assert_eq!((count(store, tenant).await, stored(store, tenant).await), (1, 0));
 }
 
 #[tokio::test]
-async fn too_much_goes_from_whoever_has_the_most() {
-    let place = place().await;
+async fn the_largest_tenant_is_pruned_first() {
+    let place = test_store().await;
     let (store, large) = (&place.store, &place.tenant);
     let small = tenant(store, "small").await;
     finished(store, &small, 1_000, 50_000).await;
@@ -51,24 +51,25 @@ async fn too_much_goes_from_whoever_has_the_most() {
         finished(store, large, 2_000 + ended, 50_000).await;
     }
     let retention = Retention { max_bytes: Some(1_000_000), ..Retention::default() };
-    let pruned = store.prune(retention, at(3_000)).await.unwrap();
+    let pruned = store.prune(retention, timestamp(3_000)).await.unwrap();
     assert!(pruned.bytes > 1_000_000, "{pruned:?}");
     assert_eq!(count(store, &small).await, 1);
     let kept = stored(store, large).await + stored(store, &small).await;
     assert!((900_000..=1_000_000).contains(&kept), "{kept}");
-    let page = store.executions(large, Filter::default(), None, 200).await.unwrap();
-    assert_eq!(page.executions[0].ended, Some(at(2_039)), "the newest are kept");
+    let page = store.executions(large, ExecutionFilter::default(), None, 200).await.unwrap();
+    assert_eq!(page.executions[0].ended, Some(timestamp(2_039)), "the newest are kept");
 }
 
 #[tokio::test]
-async fn a_database_at_its_bound_says_so_and_heals() {
-    let place = place_with(&Options { max_bytes: Some(4 << 20), ..Options::default() }).await;
+async fn a_full_database_reports_it_and_recovers() {
+    let place = test_store_with(&StoreOptions { max_bytes: Some(4 << 20), ..StoreOptions::default() }).await;
     let (store, tenant) = (&place.store, &place.tenant);
     let mut waiting = None;
     for _ in 0..100 {
-        let id = begin(store, running(tenant)).await;
+        let id = begin(store, running_execution(tenant)).await;
         let json = serde_json::json!({"stdout": "x".repeat(200_000)});
-        let done = belljar_store::executions::Finished::failed(&json, at(2_000)).unwrap();
+        let done =
+            belljar_store::executions::ExecutionOutcome::failed_to_start(&json, timestamp(2_000)).unwrap();
         if let Err(error) = store.finish_execution(tenant, &id, done.clone()).await {
             assert_eq!(error.fault(), belljar_engine::Fault::Host);
             assert!(error.to_string().starts_with("no space left for the database"), "{error}");
@@ -79,19 +80,19 @@ async fn a_database_at_its_bound_says_so_and_heals() {
     let (id, done) = waiting.expect("the bound was never reached");
     assert!(count(store, tenant).await > 10, "reads still work");
     let half = Retention { max_bytes: Some(1 << 20), ..Retention::default() };
-    store.prune(half, at(3_000)).await.unwrap();
+    store.prune(half, timestamp(3_000)).await.unwrap();
     store.finish_execution(tenant, &id, done).await.unwrap();
-    store.probe(at(4_000)).await.unwrap();
+    store.probe(timestamp(4_000)).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_file_shrinks_again() {
-    let place = place().await;
+async fn the_file_shrinks_after_pruning() {
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     for _ in 0..40 {
         finished(store, tenant, 2_000, 500_000).await;
     }
-    store.prune(Retention { max_bytes: Some(0), ..Retention::default() }, at(3_000)).await.unwrap();
+    store.prune(Retention { max_bytes: Some(0), ..Retention::default() }, timestamp(3_000)).await.unwrap();
     let path = place.folder.path().join("belljar.db");
     place.store.close().await;
     let size = std::fs::metadata(path).unwrap().len();
@@ -100,7 +101,7 @@ async fn the_file_shrinks_again() {
 
 fn entry(at_ms: i64, tenant: &str, outcome: AuditOutcome) -> AuditEntry {
     AuditEntry {
-        at: at(at_ms),
+        at: timestamp(at_ms),
         actor: "cli".to_owned(),
         tenant: Some(tenant.to_owned()),
         action: "tenant.create".to_owned(),
@@ -112,7 +113,7 @@ fn entry(at_ms: i64, tenant: &str, outcome: AuditOutcome) -> AuditEntry {
 }
 
 /// Checks that only retention can delete from the audit log.
-async fn holds_against_deletion(place: crate::common::Place) {
+async fn assert_append_only(place: crate::common::TestStore) {
     let path = place.folder.path().join("belljar.db");
     place.store.close().await;
     let connection = rusqlite::Connection::open(path).unwrap();
@@ -127,19 +128,19 @@ async fn holds_against_deletion(place: crate::common::Place) {
 }
 
 #[tokio::test]
-async fn the_audit_log_goes_by_age() {
-    let place = place().await;
+async fn the_audit_log_expires_by_age() {
+    let place = test_store().await;
     for number in 0..3 {
         place.store.audit(entry(number * 1_000, "a", AuditOutcome::Refused)).await.unwrap();
     }
     let old = Retention { audit_age: Some(Duration::from_secs(1)), ..Retention::default() };
-    assert_eq!(place.store.prune(old, at(2_500)).await.unwrap().audit, 2);
-    holds_against_deletion(place).await;
+    assert_eq!(place.store.prune(old, timestamp(2_500)).await.unwrap().audit, 2);
+    assert_append_only(place).await;
 }
 
 #[tokio::test]
-async fn refusals_of_one_push_out_their_own_and_nothing_else() {
-    let place = place().await;
+async fn refusals_only_displace_refusals_of_their_tenant() {
+    let place = test_store().await;
     let store = &place.store;
     store.audit(entry(0, "victim", AuditOutcome::Refused)).await.unwrap();
     store.audit(entry(1, "attacker", AuditOutcome::Done)).await.unwrap();
@@ -158,14 +159,14 @@ async fn refusals_of_one_push_out_their_own_and_nothing_else() {
         }
     }
     assert_eq!(kept.len(), 1_001);
-    assert_eq!((kept[0].at, kept[999].at), (at(1_101), at(102)), "the newest are kept");
+    assert_eq!((kept[0].at, kept[999].at), (timestamp(1_101), timestamp(102)), "the newest are kept");
     assert_eq!(kept[1_000].outcome, AuditOutcome::Done);
-    holds_against_deletion(place).await;
+    assert_append_only(place).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_do_not_wait_long_for_retention() {
-    let place = place().await;
+    let place = test_store().await;
     let (store, tenant) = (Arc::new(place.store), place.tenant);
     for _ in 0..400 {
         finished(&store, &tenant, 2_000, 50_000).await;
@@ -173,12 +174,12 @@ async fn writers_do_not_wait_long_for_retention() {
     let pruning = {
         let store = Arc::clone(&store);
         let all = Retention { max_age: Some(Duration::ZERO), ..Retention::default() };
-        tokio::spawn(async move { store.prune(all, at(3_000)).await.unwrap() })
+        tokio::spawn(async move { store.prune(all, timestamp(3_000)).await.unwrap() })
     };
     let mut slowest = Duration::ZERO;
     while !pruning.is_finished() {
         let begun = Instant::now();
-        begin(&store, running(&tenant)).await;
+        begin(&store, running_execution(&tenant)).await;
         slowest = slowest.max(begun.elapsed());
     }
     assert_eq!(pruning.await.unwrap().executions, 400);

@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use belljar_engine::Fault;
-use belljar_store::executions::{Filter, Status};
-use belljar_store::{Error, ExecutionId, Options, Store, TenantName, Timestamp};
+use belljar_store::executions::{ExecutionFilter, ExecutionStatus};
+use belljar_store::{Error, ExecutionId, Store, StoreOptions, TenantName, Timestamp};
 
-use crate::common::{at, begin, finish, open, place, running};
+use crate::common::{begin, finish, open, running_execution, test_store, timestamp};
 
 /// Variable that tells the re-executed test its directory.
-const FOLDER: &str = "BELLJAR_STORE_TEST_FOLDER";
+const FOLDER_VARIABLE: &str = "BELLJAR_STORE_TEST_FOLDER";
 
-fn again(test: &str, folder: &Path) -> Command {
+fn rerun_test(test: &str, folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--ignored", "--nocapture"]).env(FOLDER, folder);
+    command.args(["--exact", test, "--ignored", "--nocapture"]).env(FOLDER_VARIABLE, folder);
     command
 }
 
@@ -26,14 +26,14 @@ fn again(test: &str, folder: &Path) -> Command {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run and killed by no_acknowledged_write_is_lost"]
 async fn child_that_writes() {
-    let Some(folder) = std::env::var_os(FOLDER) else { return };
-    let store = Arc::new(open(Path::new(&folder), &Options::default()));
+    let Some(folder) = std::env::var_os(FOLDER_VARIABLE) else { return };
+    let store = Arc::new(open(Path::new(&folder), &StoreOptions::default()));
     let tenant: TenantName = "default".parse().unwrap();
     for _ in 0..16 {
         let (store, tenant) = (Arc::clone(&store), tenant.clone());
         tokio::spawn(async move {
             loop {
-                let id = begin(&store, running(&tenant)).await;
+                let id = begin(&store, running_execution(&tenant)).await;
                 println!("ack begun {id}");
                 finish(&store, &tenant, &id, 2_000, 5_000).await;
                 println!("ack finished {id}");
@@ -45,11 +45,11 @@ async fn child_that_writes() {
 
 #[tokio::test]
 async fn no_acknowledged_write_is_lost() {
-    let place = place().await;
+    let place = test_store().await;
     let (folder, tenant) = (place.folder, place.tenant);
     place.store.close().await;
     for round in 0..5 {
-        let mut child = again("survival::child_that_writes", folder.path())
+        let mut child = rerun_test("survival::child_that_writes", folder.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -64,7 +64,7 @@ async fn no_acknowledged_write_is_lost() {
 }
 
 async fn check(folder: &Path, tenant: &TenantName, acknowledged: &[String]) {
-    let store = open(folder, &Options::default());
+    let store = open(folder, &StoreOptions::default());
     let mut finished = 0;
     for line in acknowledged {
         // The last line may be incomplete.
@@ -73,37 +73,38 @@ async fn check(folder: &Path, tenant: &TenantName, acknowledged: &[String]) {
         let Ok(id) = id.parse::<ExecutionId>() else { continue };
         let execution = store.execution(tenant, &id).await.unwrap().expect("an acknowledged write is lost");
         if what == "finished" {
-            assert_eq!(execution.summary.status, Status::Failed, "{id}");
+            assert_eq!(execution.summary.status, ExecutionStatus::Failed, "{id}");
             assert!(execution.result.unwrap().len() > 5_000);
             finished += 1;
         }
     }
     assert!(finished > 100, "{finished}");
-    let open = |status| Filter { status: Some(status), ..Filter::default() };
-    let unfinished = store.executions(tenant, open(Status::Running), None, 200).await.unwrap().executions;
-    assert_eq!(store.interrupt_unfinished(at(3_000)).await.unwrap(), unfinished.len());
-    assert_eq!(store.interrupt_unfinished(at(4_000)).await.unwrap(), 0);
+    let open = |status| ExecutionFilter { status: Some(status), ..ExecutionFilter::default() };
+    let unfinished =
+        store.executions(tenant, open(ExecutionStatus::Running), None, 200).await.unwrap().executions;
+    assert_eq!(store.interrupt_unfinished_executions(timestamp(3_000)).await.unwrap(), unfinished.len());
+    assert_eq!(store.interrupt_unfinished_executions(timestamp(4_000)).await.unwrap(), 0);
     for execution in &unfinished {
         let now = store.execution(tenant, &execution.id).await.unwrap().unwrap().summary;
-        assert_eq!((now.status, now.ended), (Status::Interrupted, Some(at(3_000))));
+        assert_eq!((now.status, now.ended), (ExecutionStatus::Interrupted, Some(timestamp(3_000))));
     }
     store.close().await;
 }
 
 #[tokio::test]
 async fn a_second_process_is_refused_until_the_first_is_gone() {
-    let place = place().await;
+    let place = test_store().await;
     let path = place.folder.path().join("belljar.db");
-    let error = Store::open(&path, &Options::default()).unwrap_err();
+    let error = Store::open(&path, &StoreOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Locked { .. }));
     assert!(error.to_string().contains("another belljar process uses this data folder"), "{error}");
     place.store.close().await;
-    Store::open(&path, &Options::default()).unwrap().close().await;
+    Store::open(&path, &StoreOptions::default()).unwrap().close().await;
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_named() {
-    let error = Store::open(Path::new("/nowhere/belljar.db"), &Options::default()).unwrap_err();
+fn a_missing_folder_is_named_in_the_error() {
+    let error = Store::open(Path::new("/nowhere/belljar.db"), &StoreOptions::default()).unwrap_err();
     assert_eq!(error.fault(), Fault::Host);
     assert!(error.to_string().starts_with("/nowhere/belljar.lock: cannot be opened: "), "{error}");
 }
@@ -112,23 +113,24 @@ fn a_folder_that_is_not_there_is_named() {
 #[tokio::test]
 #[ignore = "run by a_full_disk_heals in its own mount namespace"]
 async fn child_on_a_small_disk() {
-    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let Some(folder) = std::env::var_os(FOLDER_VARIABLE) else { return };
     let folder = Path::new(&folder);
     let ballast = folder.join("ballast");
     std::fs::write(&ballast, vec![1; 1 << 20]).unwrap();
-    let store = open(folder, &Options::default());
+    let store = open(folder, &StoreOptions::default());
     let tenant = crate::common::tenant(&store, "default").await;
     let mut error = None;
     let mut acknowledged = Vec::new();
     for _ in 0..1_000 {
-        let new = running(&tenant);
+        let new = running_execution(&tenant);
         let id = new.id.clone();
         match store.begin_execution(new).await {
             Ok(_) => acknowledged.push(id.clone()),
             Err(full) => error = Some(full),
         }
         let json = serde_json::json!({"stdout": "x".repeat(20_000)});
-        let done = belljar_store::executions::Finished::failed(&json, at(2_000)).unwrap();
+        let done =
+            belljar_store::executions::ExecutionOutcome::failed_to_start(&json, timestamp(2_000)).unwrap();
         if error.is_none() {
             error = store.finish_execution(&tenant, &id, done).await.err();
         }
@@ -138,7 +140,7 @@ async fn child_on_a_small_disk() {
     }
     let error = error.expect("the disk never filled");
     assert_eq!(error.fault(), Fault::Host, "{error}");
-    assert!(store.executions(&tenant, Filter::default(), None, 5).await.is_ok(), "reads still work");
+    assert!(store.executions(&tenant, ExecutionFilter::default(), None, 5).await.is_ok(), "reads still work");
     std::fs::remove_file(&ballast).unwrap();
     store.probe(Timestamp::now()).await.expect("writes work again without a restart");
     for id in acknowledged {
@@ -150,13 +152,13 @@ async fn child_on_a_small_disk() {
 #[test]
 fn a_full_disk_heals() {
     let folder = tempfile::tempdir().unwrap();
-    let exe = again("survival::child_on_a_small_disk", folder.path());
+    let exe = rerun_test("survival::child_on_a_small_disk", folder.path());
     let script = "mount -t tmpfs -o size=3m small \"$BELLJAR_STORE_TEST_FOLDER\" && exec \"$@\"";
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"])
         .arg(exe.get_program())
         .args(exe.get_args())
-        .env(FOLDER, folder.path())
+        .env(FOLDER_VARIABLE, folder.path())
         .output();
     let Ok(output) = output else {
         println!("SKIPPED: unshare is not installed");
@@ -171,11 +173,11 @@ fn a_full_disk_heals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_under_load_is_whole() {
-    let place = place().await;
+async fn a_backup_under_load_is_complete() {
+    let place = test_store().await;
     let (store, tenant) = (Arc::new(place.store), place.tenant);
     for _ in 0..60 {
-        let id = begin(&store, running(&tenant)).await;
+        let id = begin(&store, running_execution(&tenant)).await;
         finish(&store, &tenant, &id, 2_000, 500_000).await;
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -183,7 +185,7 @@ async fn a_backup_under_load_is_whole() {
         let (store, tenant, stop) = (Arc::clone(&store), tenant.clone(), Arc::clone(&stop));
         tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
-                let id = begin(&store, running(&tenant)).await;
+                let id = begin(&store, running_execution(&tenant)).await;
                 finish(&store, &tenant, &id, 2_000, 1_000).await;
             }
         })
@@ -197,7 +199,7 @@ async fn a_backup_under_load_is_whole() {
     }
     let [one, other] = ["one.db", "other.db"].map(|name| place.folder.path().join(name));
     let (one, other) = tokio::join!(store.backup_to(&one), store.backup_to(&other));
-    assert!(one.is_ok() && matches!(other, Err(Error::BackingUp)), "only one backup at a time");
+    assert!(one.is_ok() && matches!(other, Err(Error::BackupRunning)), "only one backup at a time");
     stop.store(true, Ordering::Relaxed);
     load.await.unwrap();
     let twice = store.backup_to(&path).await.unwrap_err();
@@ -210,21 +212,21 @@ async fn a_backup_under_load_is_whole() {
     let verdict: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(verdict, "ok");
     drop(connection);
-    let restored = open(copy.path(), &Options::default());
-    let page = restored.executions(&tenant, Filter::default(), None, 200).await.unwrap();
+    let restored = open(copy.path(), &StoreOptions::default());
+    let page = restored.executions(&tenant, ExecutionFilter::default(), None, 200).await.unwrap();
     assert!(page.executions.len() >= 60);
     let stored = |tenant: Option<belljar_store::Tenant>| tenant.unwrap().stored_bytes;
     assert!(stored(restored.tenant(&tenant).await.unwrap()) >= 60 * 500_000);
 }
 
 #[tokio::test]
-async fn a_question_that_takes_too_long_is_given_up() {
-    let options = Options { read_timeout: Duration::ZERO, ..Options::default() };
-    let place = crate::common::place_with(&options).await;
+async fn slow_queries_time_out() {
+    let options = StoreOptions { read_timeout: Duration::ZERO, ..StoreOptions::default() };
+    let place = crate::common::test_store_with(&options).await;
     for _ in 0..400 {
-        begin(&place.store, running(&place.tenant)).await;
+        begin(&place.store, running_execution(&place.tenant)).await;
     }
-    let rare = Filter { language: Some("cobol".to_owned()), ..Filter::default() };
+    let rare = ExecutionFilter { language: Some("cobol".to_owned()), ..ExecutionFilter::default() };
     let error = place.store.executions(&place.tenant, rare, None, 200).await.unwrap_err();
     assert_eq!((error.fault(), error.to_string().contains("too long")), (Fault::Capacity, true));
 }

@@ -3,39 +3,54 @@
 use std::time::Duration;
 
 use belljar_engine::Fault;
-use belljar_store::executions::{Filter, Finished, Status};
+use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, ExecutionStatus};
 use belljar_store::{
-    Error, Kind, NewSandbox, Quotas, SandboxEnd, SandboxFilter, SandboxId, SandboxState, Scope, Scopes,
+    Error, NewSandbox, ObjectKind, Quotas, SandboxEnd, SandboxFilter, SandboxId, SandboxState, Scope, Scopes,
     Snapshot, SnapshotId, Store, TenantName, Volume, VolumeId,
 };
 use serde_json::{Map, json};
 
-use crate::common::{at, begin, finish, object, place, running, tenant};
+use crate::common::{begin, finish, object, running_execution, tenant, test_store, timestamp};
 
 async fn sandbox(store: &Store, tenant: &TenantName) -> SandboxId {
     let id = SandboxId::generate().unwrap();
     let settings = object(json!({"image": "host", "env_names": ["TOKEN"]}));
     let (tenant, metadata) = (tenant.clone(), Map::new());
-    let new = NewSandbox { id: id.clone(), tenant, settings, metadata, created: at(1), expires: Some(at(9)) };
+    let new = NewSandbox {
+        id: id.clone(),
+        tenant,
+        settings,
+        metadata,
+        created: timestamp(1),
+        expires: Some(timestamp(9)),
+    };
     store.add_sandbox(new).await.unwrap();
     id
 }
 
 fn being_made(tenant: &TenantName, id: &SnapshotId, sandbox: &SandboxId, size_bytes: u64) -> Snapshot {
     let (tenant, id, sandbox) = (tenant.clone(), id.clone(), sandbox.clone());
-    Snapshot { tenant, id, sandbox, label: "before".to_owned(), size_bytes, created: at(2), ready: None }
+    Snapshot {
+        tenant,
+        id,
+        sandbox,
+        label: "before".to_owned(),
+        size_bytes,
+        created: timestamp(2),
+        ready: None,
+    }
 }
 
 #[tokio::test]
-async fn a_quota_is_not_passed_by_asking_twice_at_once() {
-    let place = place().await;
+async fn concurrent_requests_cannot_exceed_a_quota() {
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     let volume = |name: &str, size_bytes| Volume {
         tenant: tenant.clone(),
         name: name.parse().unwrap(),
         id: VolumeId::generate().unwrap(),
         size_bytes,
-        created: at(1),
+        created: timestamp(1),
     };
     let both = tokio::join!(store.add_volume(volume("a", 6), 10), store.add_volume(volume("b", 6), 10));
     let refused = [both.0, both.1].into_iter().filter_map(Result::err).collect::<Vec<_>>();
@@ -45,40 +60,44 @@ async fn a_quota_is_not_passed_by_asking_twice_at_once() {
     assert_eq!(store.add_snapshot(being_made(tenant, &id, &sandbox, 100), 10).await.unwrap(), 4);
     let another = being_made(tenant, &SnapshotId::generate().unwrap(), &sandbox, 100);
     assert!(matches!(store.add_snapshot(another, 10).await, Err(Error::Quota { left: 0 })));
-    store.snapshot_ready(tenant, &id, 1, at(3)).await.unwrap();
+    store.mark_snapshot_ready(tenant, &id, 1, timestamp(3)).await.unwrap();
     store.add_volume(volume("c", 3), 10).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_one_tenants_is_not_there_for_another() {
-    let place = place().await;
+async fn tenants_cannot_see_each_others_data() {
+    let place = test_store().await;
     let (store, a) = (&place.store, &place.tenant);
     let b = tenant(store, "other").await;
-    let execution = begin(store, running(a)).await;
+    let execution = begin(store, running_execution(a)).await;
     let sandbox = sandbox(store, a).await;
     let snapshot = SnapshotId::generate().unwrap();
     assert_eq!(store.add_snapshot(being_made(a, &snapshot, &sandbox, 9), 7).await.unwrap(), 7);
     let name: belljar_store::VolumeName = "data".parse().unwrap();
     let id = VolumeId::generate().unwrap();
-    let volume = Volume { tenant: a.clone(), name: name.clone(), id, size_bytes: 1 << 30, created: at(3) };
+    let volume =
+        Volume { tenant: a.clone(), name: name.clone(), id, size_bytes: 1 << 30, created: timestamp(3) };
     store.add_volume(volume.clone(), u64::MAX).await.unwrap();
-    assert!(matches!(store.add_volume(volume.clone(), u64::MAX).await, Err(Error::Exists(Kind::Volume))));
+    assert!(matches!(
+        store.add_volume(volume.clone(), u64::MAX).await,
+        Err(Error::Exists(ObjectKind::Volume))
+    ));
     assert_eq!(
         (store.reserved_bytes(a).await.unwrap(), store.reserved_bytes(&b).await.unwrap()),
         ((1 << 30) + 7, 0)
     );
-    let (volumes, snapshots) = store.kept().await.unwrap();
+    let (volumes, snapshots) = store.volume_and_snapshot_ids().await.unwrap();
     assert_eq!((volumes, snapshots), (vec![volume.id], vec![snapshot.clone()]));
 
-    let end = Finished::failed(&json!({}), at(9)).unwrap();
+    let end = ExecutionOutcome::failed_to_start(&json!({}), timestamp(9)).unwrap();
     let missing = |error: Error| assert!(matches!(error, Error::NotFound(_)), "{error}");
     missing(store.finish_execution(&b, &execution, end).await.unwrap_err());
-    missing(store.start_execution(&b, &execution, at(1)).await.unwrap_err());
+    missing(store.start_execution(&b, &execution, timestamp(1)).await.unwrap_err());
     missing(store.abandon_execution(&b, &execution).await.unwrap_err());
-    missing(store.set_sandbox_state(&b, &sandbox, SandboxState::Paused, at(4)).await.unwrap_err());
+    missing(store.set_sandbox_state(&b, &sandbox, SandboxState::Paused, timestamp(4)).await.unwrap_err());
     missing(store.set_sandbox_expiry(&b, &sandbox, None).await.unwrap_err());
-    missing(store.end_sandbox(&b, &sandbox, SandboxEnd::Closed, at(4)).await.unwrap_err());
-    missing(store.snapshot_ready(&b, &snapshot, 1, at(4)).await.unwrap_err());
+    missing(store.end_sandbox(&b, &sandbox, SandboxEnd::Closed, timestamp(4)).await.unwrap_err());
+    missing(store.mark_snapshot_ready(&b, &snapshot, 1, timestamp(4)).await.unwrap_err());
     missing(store.remove_snapshot(&b, &snapshot).await.unwrap_err());
     missing(store.remove_volume(&b, &name).await.unwrap_err());
     assert!(store.execution(&b, &execution).await.unwrap().is_none());
@@ -86,24 +105,27 @@ async fn what_is_one_tenants_is_not_there_for_another() {
     assert!(store.snapshot(&b, &snapshot).await.unwrap().is_none());
     assert!(store.volume(&b, &name).await.unwrap().is_none());
     // Another tenant's id is a valid cursor, but reveals nothing.
-    let page = store.executions(&b, Filter::default(), Some(execution.clone()), 10).await.unwrap();
+    let page = store.executions(&b, ExecutionFilter::default(), Some(execution.clone()), 10).await.unwrap();
     assert_eq!((page.executions.len(), page.next_cursor), (0, None));
     assert!(store.sandboxes(&b, SandboxFilter::default(), None, 10).await.unwrap().sandboxes.is_empty());
     assert!(store.snapshots(&b).await.unwrap().is_empty() && store.volumes(&b).await.unwrap().is_empty());
 
-    assert_eq!(store.execution(a, &execution).await.unwrap().unwrap().summary.status, Status::Running);
+    assert_eq!(
+        store.execution(a, &execution).await.unwrap().unwrap().summary.status,
+        ExecutionStatus::Running
+    );
     assert_eq!(store.sandbox(a, &sandbox).await.unwrap().unwrap().state, SandboxState::Starting);
     assert!(store.volume(a, &name).await.unwrap().is_some());
-    assert_eq!(store.forget_unready_snapshots().await.unwrap(), [snapshot]);
+    assert_eq!(store.delete_unfinished_snapshots().await.unwrap(), [snapshot]);
 }
 
 #[tokio::test]
 async fn sandboxes_end_once() {
-    let place = place().await;
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     let (one, two) = (sandbox(store, tenant).await, sandbox(store, tenant).await);
-    store.set_sandbox_state(tenant, &one, SandboxState::Running, at(2)).await.unwrap();
-    assert_eq!(store.living_sandboxes(tenant).await.unwrap(), 2);
+    store.set_sandbox_state(tenant, &one, SandboxState::Running, timestamp(2)).await.unwrap();
+    assert_eq!(store.count_live_sandboxes(tenant).await.unwrap(), 2);
     let listed = async |states: &[SandboxState], cursor| {
         let filter = SandboxFilter { states: states.to_vec(), ..SandboxFilter::default() };
         let page = store.sandboxes(tenant, filter, cursor, 1).await.unwrap();
@@ -113,22 +135,22 @@ async fn sandboxes_end_once() {
     assert_eq!(listed(&[], None).await, (vec![newer.clone()], Some(newer.clone())));
     assert_eq!(listed(&[], Some(newer)).await, (vec![older], None));
     assert_eq!(listed(&[SandboxState::Running, SandboxState::Paused], None).await, (vec![one.clone()], None));
-    store.end_sandbox(tenant, &one, SandboxEnd::Idle, at(3)).await.unwrap();
-    assert!(store.end_sandbox(tenant, &one, SandboxEnd::Closed, at(4)).await.is_err());
-    assert_eq!(store.interrupt_sandboxes(at(5)).await.unwrap(), std::slice::from_ref(&two));
-    assert!(store.interrupt_sandboxes(at(6)).await.unwrap().is_empty());
-    let ended = |sandbox: Option<belljar_store::Sandbox>| sandbox.unwrap().ended.unwrap();
-    assert_eq!(ended(store.sandbox(tenant, &one).await.unwrap()), (at(3), SandboxEnd::Idle));
-    assert_eq!(ended(store.sandbox(tenant, &two).await.unwrap()), (at(5), SandboxEnd::Interrupted));
+    store.end_sandbox(tenant, &one, SandboxEnd::Idle, timestamp(3)).await.unwrap();
+    assert!(store.end_sandbox(tenant, &one, SandboxEnd::Closed, timestamp(4)).await.is_err());
+    assert_eq!(store.interrupt_sandboxes(timestamp(5)).await.unwrap(), std::slice::from_ref(&two));
+    assert!(store.interrupt_sandboxes(timestamp(6)).await.unwrap().is_empty());
+    let ended = |sandbox: Option<belljar_store::SandboxRecord>| sandbox.unwrap().ended.unwrap();
+    assert_eq!(ended(store.sandbox(tenant, &one).await.unwrap()), (timestamp(3), SandboxEnd::Idle));
+    assert_eq!(ended(store.sandbox(tenant, &two).await.unwrap()), (timestamp(5), SandboxEnd::Interrupted));
 }
 
 #[tokio::test]
 async fn sandboxes_are_found_by_their_metadata() {
-    let place = place().await;
+    let place = test_store().await;
     let metadata = object(json!({"agent": "a", "n": 7, "on": true, "deep": {"agent": "b"}}));
     let id = SandboxId::generate().unwrap();
     let (tenant, settings) = (place.tenant.clone(), Map::new());
-    let new = NewSandbox { id, tenant, settings, metadata, created: at(1), expires: None };
+    let new = NewSandbox { id, tenant, settings, metadata, created: timestamp(1), expires: None };
     place.store.add_sandbox(new).await.unwrap();
     let found = async |metadata: &[(&str, &str)]| {
         let metadata = metadata.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
@@ -145,15 +167,15 @@ async fn sandboxes_are_found_by_their_metadata() {
 }
 
 #[tokio::test]
-async fn input_of_a_sandbox_is_refused_and_not_stored() {
-    let place = place().await;
+async fn sandbox_input_is_not_stored() {
+    let place = test_store().await;
     for settings in [json!({"env": {"TOKEN": "s3cret"}}), json!({"files": []}), json!({"code": "x"})] {
         let new = NewSandbox {
             id: SandboxId::generate().unwrap(),
             tenant: place.tenant.clone(),
             settings: object(settings),
             metadata: Map::new(),
-            created: at(1),
+            created: timestamp(1),
             expires: None,
         };
         let error = place.store.add_sandbox(new).await.unwrap_err();
@@ -163,41 +185,44 @@ async fn input_of_a_sandbox_is_refused_and_not_stored() {
 }
 
 #[tokio::test]
-async fn a_tenant_is_added_once_and_goes_when_it_is_empty() {
-    let place = place().await;
+async fn a_tenant_is_unique_and_removable_only_when_empty() {
+    let place = test_store().await;
     let (store, name) = (&place.store, &place.tenant);
     let quotas = Quotas { concurrency: Some(3), cpu_seconds_per_day: Some(3_600), ..Quotas::default() };
-    let twice = store.add_tenant(name, quotas, at(1)).await.unwrap_err();
+    let twice = store.add_tenant(name, quotas, timestamp(1)).await.unwrap_err();
     assert_eq!(twice.to_string(), "a tenant with this name already exists");
     store.set_quotas(name, quotas).await.unwrap();
     assert_eq!(store.tenant(name).await.unwrap().unwrap().quotas, quotas);
     let huge = Quotas { disk_bytes: Some(u64::MAX), ..Quotas::default() };
     assert_eq!(store.set_quotas(name, huge).await.unwrap_err().fault(), Fault::Caller);
 
-    let id = begin(store, running(name)).await;
+    let id = begin(store, running_execution(name)).await;
     finish(store, name, &id, 2_000, 10).await;
-    let key = store.add_key(name, "ci", Scopes::all(), None, at(1)).await.unwrap();
-    assert!(matches!(store.remove_tenant(name).await, Err(Error::InUse(Kind::Tenant))));
-    assert!(store.verify_key(key.secret.reveal(), at(2)).await.unwrap().is_some(), "nothing was removed");
+    let key = store.add_key(name, "ci", Scopes::all(), None, timestamp(1)).await.unwrap();
+    assert!(matches!(store.remove_tenant(name).await, Err(Error::InUse(ObjectKind::Tenant))));
+    assert!(
+        store.verify_key(key.secret.reveal(), timestamp(2)).await.unwrap().is_some(),
+        "nothing was removed"
+    );
     let all = belljar_store::Retention { max_age: Some(Duration::ZERO), ..Default::default() };
-    store.prune(all, at(3_000)).await.unwrap();
+    store.prune(all, timestamp(3_000)).await.unwrap();
     store.remove_tenant(name).await.unwrap();
     assert!(store.tenant(name).await.unwrap().is_none());
-    assert!(matches!(store.remove_tenant(name).await, Err(Error::NotFound(Kind::Tenant))));
-    let orphan = store.begin_execution(running(name)).await;
-    assert!(matches!(orphan, Err(Error::NotFound(Kind::Tenant))));
+    assert!(matches!(store.remove_tenant(name).await, Err(Error::NotFound(ObjectKind::Tenant))));
+    let orphan = store.begin_execution(running_execution(name)).await;
+    assert!(matches!(orphan, Err(Error::NotFound(ObjectKind::Tenant))));
 }
 
 #[tokio::test]
-async fn a_key_opens_until_it_is_revoked_expired_or_disabled() {
-    let place = place().await;
+async fn a_key_is_valid_until_revoked_expired_or_disabled() {
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
     let scopes: Scopes = [Scope::Run, Scope::Sandboxes].into_iter().collect();
-    let key = store.add_key(tenant, "ci", scopes, Some(at(1_000_000)), at(1)).await.unwrap();
+    let key = store.add_key(tenant, "ci", scopes, Some(timestamp(1_000_000)), timestamp(1)).await.unwrap();
     let text = key.secret.reveal().to_owned();
-    let opens = async |text: &str, millis| store.verify_key(text, at(millis)).await.unwrap().is_some();
+    let opens = async |text: &str, millis| store.verify_key(text, timestamp(millis)).await.unwrap().is_some();
 
-    let holder = store.verify_key(&text, at(2)).await.unwrap().unwrap();
+    let holder = store.verify_key(&text, timestamp(2)).await.unwrap().unwrap();
     assert_eq!((&holder.key, &holder.tenant, holder.scopes), (&key.record.id, tenant, scopes));
     assert!(!opens(&text, 1_000_000).await, "expired");
     let (head, last) = text.split_at(text.len() - 1);
@@ -205,40 +230,43 @@ async fn a_key_opens_until_it_is_revoked_expired_or_disabled() {
     for wrong in ["", "bj_", "x", key.record.id.as_str(), head, &forged, &text.to_uppercase()] {
         assert!(!opens(wrong, 2).await, "{wrong}");
     }
-    store.disable_tenant(tenant, Some(at(3))).await.unwrap();
+    store.disable_tenant(tenant, Some(timestamp(3))).await.unwrap();
     assert!(!opens(&text, 4).await, "disabled");
     store.disable_tenant(tenant, None).await.unwrap();
     assert!(opens(&text, 4).await);
-    store.revoke_key(tenant, &key.record.id, at(5)).await.unwrap();
+    store.revoke_key(tenant, &key.record.id, timestamp(5)).await.unwrap();
     assert!(!opens(&text, 6).await, "revoked");
     let listed = store.keys(tenant).await.unwrap();
-    assert_eq!((listed[0].revoked, listed[0].last_used), (Some(at(5)), Some(at(2))));
+    assert_eq!((listed[0].revoked, listed[0].last_used), (Some(timestamp(5)), Some(timestamp(2))));
 }
 
 #[tokio::test]
-async fn a_rotated_key_has_a_successor_and_an_end() {
-    let place = place().await;
+async fn a_rotated_key_has_a_successor_and_expires() {
+    let place = test_store().await;
     let (store, tenant) = (&place.store, &place.tenant);
-    let old = store.add_key(tenant, "ci", Scopes::all(), None, at(1)).await.unwrap();
-    let new = store.rotate_key(tenant, &old.record.id, at(100), at(10)).await.unwrap();
+    let old = store.add_key(tenant, "ci", Scopes::all(), None, timestamp(1)).await.unwrap();
+    let new = store.rotate_key(tenant, &old.record.id, timestamp(100), timestamp(10)).await.unwrap();
     assert_eq!((&new.record.label[..], new.record.scopes, new.record.expires), ("ci", Scopes::all(), None));
     for (millis, old_opens) in [(50, true), (100, false)] {
-        let held = store.verify_key(old.secret.reveal(), at(millis)).await.unwrap();
+        let held = store.verify_key(old.secret.reveal(), timestamp(millis)).await.unwrap();
         assert_eq!(held.is_some(), old_opens);
-        assert!(store.verify_key(new.secret.reveal(), at(millis)).await.unwrap().is_some());
+        assert!(store.verify_key(new.secret.reveal(), timestamp(millis)).await.unwrap().is_some());
     }
     let other = crate::common::tenant(store, "other").await;
-    assert!(store.rotate_key(&other, &new.record.id, at(1), at(1)).await.is_err());
-    assert!(store.revoke_key(&other, &new.record.id, at(1)).await.is_err());
-    assert!(store.rotate_key(tenant, &old.record.id, at(300), at(200)).await.is_err(), "the key has expired");
+    assert!(store.rotate_key(&other, &new.record.id, timestamp(1), timestamp(1)).await.is_err());
+    assert!(store.revoke_key(&other, &new.record.id, timestamp(1)).await.is_err());
+    assert!(
+        store.rotate_key(tenant, &old.record.id, timestamp(300), timestamp(200)).await.is_err(),
+        "the key has expired"
+    );
 }
 
 #[tokio::test]
-async fn a_key_is_nowhere_in_the_file() {
-    let place = place().await;
-    let key = place.store.add_key(&place.tenant, "ci", Scopes::all(), None, at(1)).await.unwrap();
+async fn key_secrets_are_not_in_the_file() {
+    let place = test_store().await;
+    let key = place.store.add_key(&place.tenant, "ci", Scopes::all(), None, timestamp(1)).await.unwrap();
     let text = key.secret.reveal().to_owned();
-    place.store.verify_key(&text, at(2)).await.unwrap().unwrap();
+    place.store.verify_key(&text, timestamp(2)).await.unwrap().unwrap();
     let secret = text.rsplit('_').next().unwrap().as_bytes();
     for file in std::fs::read_dir(place.folder.path()).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();

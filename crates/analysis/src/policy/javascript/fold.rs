@@ -7,26 +7,26 @@ use oxc_ast::ast::{
     StaticMemberExpression, TemplateLiteral,
 };
 
-use super::super::fact::{MAX_TEXT, base64_text, replaced};
-use super::Reader;
+use super::super::fact::{MAX_FOLDED_BYTES, decode_base64, replace_bounded};
+use super::JavaScriptAnalyzer;
 
 /// Maximum depth of destructuring patterns.
-pub(super) const MAX_DEPTH: usize = 24;
+pub(super) const MAX_PATTERN_DEPTH: usize = 24;
 
 /// Longest name that is resolved, in bytes; no rule's name is nearly as long.
-const MAX_NAME: usize = 256;
+const MAX_NAME_BYTES: usize = 256;
 
 /// A value as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum JavaScriptValue {
     /// A global or a name in a module; a call appends `()`.
     Path(String),
     Text(Rc<String>),
-    Other,
+    Unknown,
 }
 
 /// Strips the prefix: `node:fs/promises` → `fs/promises`.
-pub(super) fn module(name: &str) -> String {
+pub(super) fn strip_node_prefix(name: &str) -> String {
     name.strip_prefix("node:").unwrap_or(name).to_owned()
 }
 
@@ -46,7 +46,7 @@ pub(super) fn canonical(mut path: String) -> String {
         ("fs.default.", "fs."),
     ];
     // Each iteration shortens the name; a name too long to be resolved is left unchanged.
-    while path.len() <= 2 * MAX_NAME
+    while path.len() <= 2 * MAX_NAME_BYTES
         && let Some((from, to)) = SAME.iter().find(|(from, _)| path.starts_with(from))
     {
         path.replace_range(..from.len(), to);
@@ -56,24 +56,28 @@ pub(super) fn canonical(mut path: String) -> String {
 
 /// Appends to a text unless it would exceed the maximum length.
 fn append(whole: &mut String, part: &str) -> Option<()> {
-    (whole.len() + part.len() <= MAX_TEXT).then(|| whole.push_str(part))
+    (whole.len() + part.len() <= MAX_FOLDED_BYTES).then(|| whole.push_str(part))
 }
 
 /// Returns the path for a module name that was folded from text.
-fn named_module(name: &str) -> Value {
-    if name.len() <= MAX_NAME { Value::Path(module(name)) } else { Value::Other }
+fn module_value(name: &str) -> JavaScriptValue {
+    if name.len() <= MAX_NAME_BYTES {
+        JavaScriptValue::Path(strip_node_prefix(name))
+    } else {
+        JavaScriptValue::Unknown
+    }
 }
 
-impl Reader {
-    pub(super) fn lookup(&self, name: &str) -> Value {
+impl JavaScriptAnalyzer {
+    pub(super) fn lookup(&self, name: &str) -> JavaScriptValue {
         let budget = &self.allowance.budget;
         let mut scopes = self.scopes.iter().rev().take_while(|_| budget.spend(1));
         let known = scopes.find_map(|scope| scope.get(name));
-        known.cloned().unwrap_or_else(|| Value::Path(name.to_owned()))
+        known.cloned().unwrap_or_else(|| JavaScriptValue::Path(name.to_owned()))
     }
 
     /// Folds an expression; the result is cached until a binding changes.
-    pub(super) fn value(&self, expr: &Expression<'_>) -> Value {
+    pub(super) fn value(&self, expr: &Expression<'_>) -> JavaScriptValue {
         let address = std::ptr::from_ref(expr).addr();
         if let Some((generation, value)) = self.folded.borrow().get(&address)
             && *generation == self.generation
@@ -81,7 +85,7 @@ impl Reader {
             return value.clone();
         }
         if !self.allowance.budget.spend(1) {
-            return Value::Other;
+            return JavaScriptValue::Unknown;
         }
         let value = self.fold(expr);
         self.folded.borrow_mut().insert(address, (self.generation, value.clone()));
@@ -90,18 +94,18 @@ impl Reader {
 
     pub(super) fn text(&self, expr: &Expression<'_>) -> Option<Rc<String>> {
         match self.value(expr) {
-            Value::Text(text) => Some(text),
+            JavaScriptValue::Text(text) => Some(text),
             _ => None,
         }
     }
 
     /// Returns a folded text, or an unknown value if it is too long or the budget is exhausted.
-    fn bounded(&self, text: String) -> Value {
-        let fits = text.len() <= MAX_TEXT && self.allowance.budget.spend_bytes(text.len());
-        if fits { Value::Text(Rc::new(text)) } else { Value::Other }
+    fn bounded_text(&self, text: String) -> JavaScriptValue {
+        let fits = text.len() <= MAX_FOLDED_BYTES && self.allowance.budget.spend_bytes(text.len());
+        if fits { JavaScriptValue::Text(Rc::new(text)) } else { JavaScriptValue::Unknown }
     }
 
-    fn template(&self, template: &TemplateLiteral<'_>) -> Option<String> {
+    fn fold_template(&self, template: &TemplateLiteral<'_>) -> Option<String> {
         let mut whole = String::new();
         for (index, quasi) in template.quasis.iter().enumerate() {
             append(&mut whole, quasi.value.cooked.as_ref().map_or("", |text| text.as_str()))?;
@@ -113,7 +117,7 @@ impl Reader {
     }
 
     /// Folds `a + b + c` at once: folding each sum separately would copy ever longer texts.
-    fn sum(&self, sum: &BinaryExpression<'_>) -> Option<String> {
+    fn fold_sum(&self, sum: &BinaryExpression<'_>) -> Option<String> {
         let (mut first, mut others) = (&sum.left, vec![&sum.right]);
         while let Expression::BinaryExpression(inner) = first
             && inner.operator == BinaryOperator::Addition
@@ -131,22 +135,25 @@ impl Reader {
         Some(whole)
     }
 
-    fn fold(&self, expr: &Expression<'_>) -> Value {
-        let known = |text: Option<String>| text.map_or(Value::Other, |text| self.bounded(text));
+    fn fold(&self, expr: &Expression<'_>) -> JavaScriptValue {
+        let known =
+            |text: Option<String>| text.map_or(JavaScriptValue::Unknown, |text| self.bounded_text(text));
         match expr {
             Expression::Identifier(name) => self.lookup(name.name.as_str()),
-            Expression::StringLiteral(text) if text.value.len() > MAX_TEXT => Value::Other,
-            Expression::StringLiteral(text) => self.bounded(text.value.to_string()),
-            Expression::TemplateLiteral(template) => known(self.template(template)),
+            Expression::StringLiteral(text) if text.value.len() > MAX_FOLDED_BYTES => {
+                JavaScriptValue::Unknown
+            }
+            Expression::StringLiteral(text) => self.bounded_text(text.value.to_string()),
+            Expression::TemplateLiteral(template) => known(self.fold_template(template)),
             Expression::BinaryExpression(sum) if sum.operator == BinaryOperator::Addition => {
-                known(self.sum(sum))
+                known(self.fold_sum(sum))
             }
             Expression::StaticMemberExpression(access) => {
                 member(self.value(&access.object), access.property.name.as_str())
             }
             Expression::ComputedMemberExpression(access) => match self.value(&access.expression) {
-                Value::Text(name) => member(self.value(&access.object), &name),
-                _ => Value::Other,
+                JavaScriptValue::Text(name) => member(self.value(&access.object), &name),
+                _ => JavaScriptValue::Unknown,
             },
             Expression::ParenthesizedExpression(inner) => self.value(&inner.expression),
             Expression::AwaitExpression(inner) => self.value(&inner.argument),
@@ -154,65 +161,71 @@ impl Reader {
             Expression::TSNonNullExpression(inner) => self.value(&inner.expression),
             // `(0, eval)("…")`
             Expression::SequenceExpression(list) => {
-                list.expressions.last().map_or(Value::Other, |last| self.value(last))
+                list.expressions.last().map_or(JavaScriptValue::Unknown, |last| self.value(last))
             }
             Expression::ImportExpression(import) => match self.value(&import.source) {
-                Value::Text(name) => named_module(&name),
-                _ => Value::Other,
+                JavaScriptValue::Text(name) => module_value(&name),
+                _ => JavaScriptValue::Unknown,
             },
-            Expression::NewExpression(new) => self.value(&new.callee).called(),
+            Expression::NewExpression(new) => self.value(&new.callee).after_call(),
             Expression::CallExpression(call) => self.fold_call(call),
             Expression::ChainExpression(chain) => match &chain.expression {
                 ChainElement::CallExpression(call) => self.fold_call(call),
                 ChainElement::StaticMemberExpression(access) => {
                     member(self.value(&access.object), access.property.name.as_str())
                 }
-                _ => Value::Other,
+                _ => JavaScriptValue::Unknown,
             },
-            _ => Value::Other,
+            _ => JavaScriptValue::Unknown,
         }
     }
 
-    fn fold_call(&self, call: &CallExpression<'_>) -> Value {
+    fn fold_call(&self, call: &CallExpression<'_>) -> JavaScriptValue {
         let first = call.arguments.first().and_then(Argument::as_expression);
-        let first = first.map_or(Value::Other, |argument| self.value(argument));
+        let first = first.map_or(JavaScriptValue::Unknown, |argument| self.value(argument));
         if let Expression::StaticMemberExpression(method) = &call.callee {
             if let Some(text) = self.fold_method(method, call) {
-                return self.bounded(text);
+                return self.bounded_text(text);
             }
             // `Buffer.from(text, "base64").toString()`
             if method.property.name == "toString" {
                 let of = self.value(&method.object);
-                if matches!(of, Value::Text(_)) {
+                if matches!(of, JavaScriptValue::Text(_)) {
                     return of;
                 }
             }
         }
-        let Value::Path(path) = self.value(&call.callee) else { return Value::Other };
+        let JavaScriptValue::Path(path) = self.value(&call.callee) else { return JavaScriptValue::Unknown };
         let second = || {
             let second = call.arguments.get(1).and_then(Argument::as_expression)?;
-            Some(self.value(second)).filter(|value| matches!(value, Value::Text(_)))
+            Some(self.value(second)).filter(|value| matches!(value, JavaScriptValue::Text(_)))
         };
         match (path.as_str(), first) {
-            ("module.createRequire", _) => Value::Path("require".to_owned()),
-            ("process.getBuiltinModule", Value::Text(name)) => named_module(&name),
+            ("module.createRequire", _) => JavaScriptValue::Path("require".to_owned()),
+            ("process.getBuiltinModule", JavaScriptValue::Text(name)) => module_value(&name),
             ("require.call", _) => match second() {
-                Some(Value::Text(name)) => named_module(&name),
-                _ => Value::Other,
+                Some(JavaScriptValue::Text(name)) => module_value(&name),
+                _ => JavaScriptValue::Unknown,
             },
-            ("Reflect.get", of @ Value::Path(_)) => match second() {
-                Some(Value::Text(name)) => member(of, &name),
-                _ => Value::Other,
+            ("Reflect.get", of @ JavaScriptValue::Path(_)) => match second() {
+                Some(JavaScriptValue::Text(name)) => member(of, &name),
+                _ => JavaScriptValue::Unknown,
             },
-            (path, _) if path.ends_with(".bind") => Value::Path(path.trim_end_matches(".bind").to_owned()),
-            ("require", Value::Text(name)) => named_module(&name),
-            ("atob", Value::Text(text)) => base64_text(&text).map_or(Value::Other, |text| self.bounded(text)),
-            ("Buffer.from", Value::Text(text)) => {
+            (path, _) if path.ends_with(".bind") => {
+                JavaScriptValue::Path(path.trim_end_matches(".bind").to_owned())
+            }
+            ("require", JavaScriptValue::Text(name)) => module_value(&name),
+            ("atob", JavaScriptValue::Text(text)) => {
+                decode_base64(&text).map_or(JavaScriptValue::Unknown, |text| self.bounded_text(text))
+            }
+            ("Buffer.from", JavaScriptValue::Text(text)) => {
                 let encoding = call.arguments.get(1).and_then(Argument::as_expression);
                 match encoding.and_then(|encoding| self.text(encoding)).as_ref().map(|by| by.as_str()) {
-                    Some("base64") => base64_text(&text).map_or(Value::Other, |text| self.bounded(text)),
-                    None | Some("utf8" | "utf-8") => Value::Text(text),
-                    Some(_) => Value::Other,
+                    Some("base64") => {
+                        decode_base64(&text).map_or(JavaScriptValue::Unknown, |text| self.bounded_text(text))
+                    }
+                    None | Some("utf8" | "utf-8") => JavaScriptValue::Text(text),
+                    Some(_) => JavaScriptValue::Unknown,
                 }
             }
             ("String.fromCharCode", _) => {
@@ -223,9 +236,9 @@ impl Reader {
                     _ => None,
                 };
                 let letters: Option<String> = call.arguments.iter().take(1_024).map(letter).collect();
-                letters.map_or(Value::Other, |text| self.bounded(text))
+                letters.map_or(JavaScriptValue::Unknown, |text| self.bounded_text(text))
             }
-            _ => Value::Path(path).called(),
+            _ => JavaScriptValue::Path(path).after_call(),
         }
     }
 
@@ -238,7 +251,7 @@ impl Reader {
             "join" => {
                 let by = argument(0)?;
                 let Expression::ArrayExpression(array) = &method.object else {
-                    return reversed(&method.object, text).filter(|_| by.is_empty());
+                    return reversed_text(&method.object, text).filter(|_| by.is_empty());
                 };
                 let mut whole = String::new();
                 for (index, part) in array.elements.iter().take(1_024).enumerate() {
@@ -256,7 +269,7 @@ impl Reader {
             }
             "replace" | "replaceAll" => {
                 let (from, to) = (argument(0)?, argument(1)?);
-                replaced(&text(&method.object)?, &from, &to)
+                replace_bounded(&text(&method.object)?, &from, &to)
             }
             _ => None,
         }
@@ -264,32 +277,35 @@ impl Reader {
 }
 
 /// Returns the reversed text for `"…".split("").reverse()`.
-fn reversed(expr: &Expression<'_>, text: impl Fn(&Expression<'_>) -> Option<Rc<String>>) -> Option<String> {
-    let whole = text(method_of(method_of(expr, "reverse")?, "split")?)?;
+fn reversed_text(
+    expr: &Expression<'_>,
+    text: impl Fn(&Expression<'_>) -> Option<Rc<String>>,
+) -> Option<String> {
+    let whole = text(receiver_of(receiver_of(expr, "reverse")?, "split")?)?;
     Some(whole.chars().rev().collect())
 }
 
 /// Returns the object on which a method with this name is called.
-fn method_of<'a>(expr: &'a Expression<'a>, name: &str) -> Option<&'a Expression<'a>> {
+fn receiver_of<'a>(expr: &'a Expression<'a>, name: &str) -> Option<&'a Expression<'a>> {
     let Expression::CallExpression(call) = expr else { return None };
     let Expression::StaticMemberExpression(access) = &call.callee else { return None };
     (access.property.name == name).then_some(&access.object)
 }
 
-pub(super) fn member(of: Value, name: &str) -> Value {
+pub(super) fn member(of: JavaScriptValue, name: &str) -> JavaScriptValue {
     match of {
-        Value::Path(path) if path.len() < MAX_NAME && name.len() <= MAX_NAME => {
-            Value::Path(canonical(format!("{path}.{name}")))
+        JavaScriptValue::Path(path) if path.len() < MAX_NAME_BYTES && name.len() <= MAX_NAME_BYTES => {
+            JavaScriptValue::Path(canonical(format!("{path}.{name}")))
         }
-        _ => Value::Other,
+        _ => JavaScriptValue::Unknown,
     }
 }
 
-impl Value {
-    fn called(self) -> Self {
+impl JavaScriptValue {
+    fn after_call(self) -> Self {
         match self {
-            Self::Path(path) if path.len() < MAX_NAME => Self::Path(format!("{path}()")),
-            _ => Self::Other,
+            Self::Path(path) if path.len() < MAX_NAME_BYTES => Self::Path(format!("{path}()")),
+            _ => Self::Unknown,
         }
     }
 }

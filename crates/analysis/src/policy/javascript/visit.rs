@@ -13,13 +13,13 @@ use oxc_ast::ast::{
 use oxc_ast_visit::{Visit, walk};
 use oxc_syntax::scope::{ScopeFlags, ScopeId};
 
-use super::super::fact::{Kind, Shape};
-use super::Reader;
-use super::fold::{MAX_DEPTH, Value, canonical, member, module};
+use super::super::fact::{CodePattern, FactKind};
+use super::JavaScriptAnalyzer;
+use super::fold::{JavaScriptValue, MAX_PATTERN_DEPTH, canonical, member, strip_node_prefix};
 
-impl Reader {
+impl JavaScriptAnalyzer {
     /// Rebinds a name in the innermost scope that has it.
-    fn assign(&mut self, name: &str, value: Value) {
+    fn assign(&mut self, name: &str, value: JavaScriptValue) {
         let budget = &self.allowance.budget;
         let mut scopes = self.scopes.iter_mut().rev().take_while(|_| budget.spend(1));
         match scopes.find(|scope| scope.contains_key(name)) {
@@ -32,7 +32,7 @@ impl Reader {
     }
 }
 
-impl<'a> Visit<'a> for Reader {
+impl<'a> Visit<'a> for JavaScriptAnalyzer {
     fn visit_statement(&mut self, statement: &Statement<'a>) {
         if self.allowance.budget.spend(1) {
             walk::walk_statement(self, statement);
@@ -55,32 +55,32 @@ impl<'a> Visit<'a> for Reader {
 
     fn visit_function(&mut self, function: &Function<'a>, flags: ScopeFlags) {
         if let Some(name) = &function.id {
-            self.bind(name.name.as_str(), Value::Other);
+            self.bind(name.name.as_str(), JavaScriptValue::Unknown);
         }
         walk::walk_function(self, function, flags);
     }
 
     fn visit_class(&mut self, class: &Class<'a>) {
         if let Some(name) = &class.id {
-            self.bind(name.name.as_str(), Value::Other);
+            self.bind(name.name.as_str(), JavaScriptValue::Unknown);
         }
         walk::walk_class(self, class);
     }
 
     fn visit_formal_parameter(&mut self, parameter: &FormalParameter<'a>) {
-        self.bind_pattern(&parameter.pattern, &Value::Other, MAX_DEPTH);
+        self.bind_pattern(&parameter.pattern, &JavaScriptValue::Unknown, MAX_PATTERN_DEPTH);
         walk::walk_formal_parameter(self, parameter);
     }
 
     fn visit_catch_parameter(&mut self, parameter: &CatchParameter<'a>) {
-        self.bind_pattern(&parameter.pattern, &Value::Other, MAX_DEPTH);
+        self.bind_pattern(&parameter.pattern, &JavaScriptValue::Unknown, MAX_PATTERN_DEPTH);
         walk::walk_catch_parameter(self, parameter);
     }
 
     fn visit_variable_declarator(&mut self, declarator: &VariableDeclarator<'a>) {
         walk::walk_variable_declarator(self, declarator);
-        let value = declarator.init.as_ref().map_or(Value::Other, |init| self.value(init));
-        self.bind_pattern(&declarator.id, &value, MAX_DEPTH);
+        let value = declarator.init.as_ref().map_or(JavaScriptValue::Unknown, |init| self.value(init));
+        self.bind_pattern(&declarator.id, &value, MAX_PATTERN_DEPTH);
     }
 
     fn visit_assignment_expression(&mut self, assignment: &AssignmentExpression<'a>) {
@@ -95,8 +95,8 @@ impl<'a> Visit<'a> for Reader {
         if import.import_kind.is_type() {
             return;
         }
-        let name = module(import.source.value.as_str());
-        self.say(import.span.start, Kind::Import(name.clone()));
+        let name = strip_node_prefix(import.source.value.as_str());
+        self.report(import.span.start, FactKind::Import(name.clone()));
         for specifier in import.specifiers.iter().flatten() {
             let (local, path) = match specifier {
                 ImportDeclarationSpecifier::ImportSpecifier(one) => {
@@ -105,32 +105,32 @@ impl<'a> Visit<'a> for Reader {
                 ImportDeclarationSpecifier::ImportDefaultSpecifier(whole) => (&whole.local, name.clone()),
                 ImportDeclarationSpecifier::ImportNamespaceSpecifier(whole) => (&whole.local, name.clone()),
             };
-            self.bind(local.name.as_str(), Value::Path(path));
+            self.bind(local.name.as_str(), JavaScriptValue::Path(path));
         }
     }
 
     fn visit_export_all_declaration(&mut self, export: &ExportAllDeclaration<'a>) {
-        self.say(export.span.start, Kind::Import(module(export.source.value.as_str())));
+        self.report(export.span.start, FactKind::Import(strip_node_prefix(export.source.value.as_str())));
     }
 
     fn visit_export_from_declaration(&mut self, export: &ExportFromDeclaration<'a>) {
         if export.export_kind.is_type() {
             return;
         }
-        let name = module(export.source.value.as_str());
-        self.say(export.span.start, Kind::Import(name.clone()));
+        let name = strip_node_prefix(export.source.value.as_str());
+        self.report(export.span.start, FactKind::Import(name.clone()));
         for specifier in &export.specifiers {
             let path = canonical(format!("{name}.{}", specifier.local.name()));
-            self.mention(Value::Path(path), export.span.start);
+            self.report_use(JavaScriptValue::Path(path), export.span.start);
         }
     }
 
     /// Handles `import x = require("…")`.
     fn visit_ts_import_equals_declaration(&mut self, import: &TSImportEqualsDeclaration<'a>) {
         if let TSModuleReference::ExternalModuleReference(from) = &import.module_reference {
-            let name = module(from.expression.value.as_str());
-            self.say(import.span.start, Kind::Import(name.clone()));
-            self.bind(import.id.name.as_str(), Value::Path(name));
+            let name = strip_node_prefix(from.expression.value.as_str());
+            self.report(import.span.start, FactKind::Import(name.clone()));
+            self.bind(import.id.name.as_str(), JavaScriptValue::Path(name));
         }
     }
 
@@ -144,47 +144,50 @@ impl<'a> Visit<'a> for Reader {
     fn visit_import_expression(&mut self, import: &ImportExpression<'a>) {
         match self.text(&import.source) {
             Some(name) => {
-                self.say(import.span.start, Kind::Import(module(&name)));
+                self.report(import.span.start, FactKind::Import(strip_node_prefix(&name)));
                 if !matches!(import.source, Expression::StringLiteral(_) | Expression::Identifier(_)) {
-                    self.say(import.span.start, Kind::Shape(Shape::Assembled(String::clone(&name))));
+                    self.report(
+                        import.span.start,
+                        FactKind::Pattern(CodePattern::AssembledName(String::clone(&name))),
+                    );
                 }
             }
-            None => self.say(import.span.start, Kind::Shape(Shape::UnknownCode("import()"))),
+            None => self.report(import.span.start, FactKind::Pattern(CodePattern::UnknownCode("import()"))),
         }
         walk::walk_import_expression(self, import);
     }
 
     fn visit_call_expression(&mut self, call: &CallExpression<'a>) {
-        self.callee(&call.callee, &call.arguments);
+        self.visit_callee(&call.callee, &call.arguments);
         self.visit_arguments(&call.arguments);
     }
 
     fn visit_new_expression(&mut self, new: &NewExpression<'a>) {
-        self.callee(&new.callee, &new.arguments);
+        self.visit_callee(&new.callee, &new.arguments);
         self.visit_arguments(&new.arguments);
     }
 
     fn visit_static_member_expression(&mut self, access: &StaticMemberExpression<'a>) {
         let name = access.property.name.as_str();
-        self.special(access);
+        self.report_special_property(access);
         let value = member(self.value(&access.object), name);
-        let known = matches!(value, Value::Path(_));
-        self.mention(value, access.span.start);
-        if known { self.inner(&access.object) } else { self.visit_expression(&access.object) }
+        let known = matches!(value, JavaScriptValue::Path(_));
+        self.report_use(value, access.span.start);
+        if known { self.visit_inner_calls(&access.object) } else { self.visit_expression(&access.object) }
     }
 
     fn visit_computed_member_expression(&mut self, access: &ComputedMemberExpression<'a>) {
         if let Some(name) = self.text(&access.expression) {
             let value = member(self.value(&access.object), &name);
-            self.mention(value, access.span.start);
+            self.report_use(value, access.span.start);
         }
-        self.inner(&access.object);
+        self.visit_inner_calls(&access.object);
         self.visit_expression(&access.expression);
     }
 
     fn visit_identifier_reference(&mut self, name: &IdentifierReference<'a>) {
         let value = self.lookup(name.name.as_str());
-        self.mention(value, name.span.start);
+        self.report_use(value, name.span.start);
     }
 
     fn visit_while_statement(&mut self, statement: &WhileStatement<'a>) {
@@ -192,7 +195,7 @@ impl<'a> Visit<'a> for Reader {
         walk::walk_while_statement(self, statement);
         let endless = matches!(&statement.test, Expression::BooleanLiteral(literal) if literal.value);
         if endless && self.forks > before {
-            self.say(statement.span.start, Kind::Shape(Shape::ForkBomb));
+            self.report(statement.span.start, FactKind::Pattern(CodePattern::ForkBomb));
         }
     }
 }

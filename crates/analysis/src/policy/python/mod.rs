@@ -11,26 +11,26 @@ use ruff_python_ast::{self as ast, Expr, Stmt};
 use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::Ranged;
 
-pub(crate) use self::scope::INSIDE;
-use self::scope::{Scopes, Value};
-use super::Language;
-use super::fact::{Fact, Kind, Shape};
-use super::guard::{self, Allowance};
+pub(crate) use self::scope::INTERNAL_ATTRIBUTES;
+use self::scope::{PythonScopes, PythonValue};
+use super::PolicyLanguage;
+use super::analyze::{self, AnalysisBudget};
+use super::fact::{CodeFact, CodePattern, FactKind};
 use super::shell;
 
 /// Returns the facts about Python code.
-pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
+pub(crate) fn facts(code: &str, allowance: AnalysisBudget) -> Vec<CodeFact> {
     let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
-    let scopes = Scopes::new(allowance.budget.clone());
-    let mut reader = Reader { facts: Vec::new(), scopes, waiting: Vec::new(), allowance };
+    let scopes = PythonScopes::new(allowance.budget.clone());
+    let mut reader = PythonAnalyzer { facts: Vec::new(), scopes, pending_functions: Vec::new(), allowance };
     if let Some(error) = parsed.errors().first() {
         let why = error.error.to_string();
-        reader.say(error.location.start().to_usize(), Kind::Shape(Shape::Syntax(why)));
+        reader.report(error.location.start().to_usize(), FactKind::Pattern(CodePattern::SyntaxError(why)));
     }
     if let ast::Mod::Module(module) = parsed.syntax() {
         reader.body(&module.body);
     }
-    while let Some((body, scope)) = reader.waiting.pop() {
+    while let Some((body, scope)) = reader.pending_functions.pop() {
         reader.scopes.enter(scope);
         reader.body(body);
     }
@@ -38,8 +38,9 @@ pub(crate) fn facts(code: &str, allowance: Allowance) -> Vec<Fact> {
 }
 
 /// Calls whose first argument is a shell command.
-const SHELLS: &[&str] = &["os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"];
-const PROCESSES: &[&str] = &[
+const SHELL_FUNCTIONS: &[&str] =
+    &["os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"];
+const PROCESS_FUNCTIONS: &[&str] = &[
     "subprocess.run",
     "subprocess.Popen",
     "subprocess.call",
@@ -47,24 +48,24 @@ const PROCESSES: &[&str] = &[
     "subprocess.check_output",
 ];
 
-struct Reader<'a> {
-    facts: Vec<Fact>,
-    scopes: Scopes,
-    waiting: Vec<(&'a [Stmt], usize)>,
-    allowance: Allowance,
+struct PythonAnalyzer<'a> {
+    facts: Vec<CodeFact>,
+    scopes: PythonScopes,
+    pending_functions: Vec<(&'a [Stmt], usize)>,
+    allowance: AnalysisBudget,
 }
 
-impl<'a> Reader<'a> {
-    fn say(&mut self, at: usize, kind: Kind) {
+impl<'a> PythonAnalyzer<'a> {
+    fn report(&mut self, at: usize, kind: FactKind) {
         // Facts lost to an exhausted budget are reported once, for the whole program.
-        if !self.allowance.budget.spend_bytes(kind.bytes()) {
+        if !self.allowance.budget.spend_bytes(kind.stored_bytes()) {
             return;
         }
-        self.facts.push(Fact { at, language: Language::Python, kind });
+        self.facts.push(CodeFact { at, language: PolicyLanguage::Python, kind });
     }
 
-    fn shell(&mut self, command: &str, at: usize) {
-        self.facts.extend(guard::inside(command, Language::Shell, at, &self.allowance));
+    fn analyze_shell(&mut self, command: &str, at: usize) {
+        self.facts.extend(analyze::analyze_nested(command, PolicyLanguage::Shell, at, &self.allowance));
     }
 
     fn body(&mut self, body: &'a [Stmt]) {
@@ -76,7 +77,7 @@ impl<'a> Reader<'a> {
     fn import(&mut self, statement: &ast::StmtImport) {
         for alias in &statement.names {
             let module = alias.name.as_str();
-            self.say(alias.start().to_usize(), Kind::Import(module.to_owned()));
+            self.report(alias.start().to_usize(), FactKind::Import(module.to_owned()));
             let (name, path) = match &alias.asname {
                 Some(name) => (name.as_str(), module),
                 None => {
@@ -92,18 +93,18 @@ impl<'a> Reader<'a> {
         let module = statement.module.as_ref().map_or("", |name| name.as_str());
         let foreign = statement.level == 0;
         if foreign {
-            self.say(statement.start().to_usize(), Kind::Import(module.to_owned()));
+            self.report(statement.start().to_usize(), FactKind::Import(module.to_owned()));
         }
         for alias in &statement.names {
             let name = alias.name.as_str();
             let local = alias.asname.as_ref().map_or(name, |name| name.as_str());
             match (foreign, name) {
-                (true, "*") => self.scopes.open(module),
+                (true, "*") => self.scopes.import_all(module),
                 (true, _) => {
                     let path = scope::canonical(&format!("{module}.{name}"));
                     self.bind_import(local, &path, alias.start().to_usize());
                 }
-                (false, _) => self.scopes.bind(local, Value::Other),
+                (false, _) => self.scopes.bind(local, PythonValue::Unknown),
             }
         }
     }
@@ -112,21 +113,21 @@ impl<'a> Reader<'a> {
     /// its uses elsewhere are not tracked.
     fn bind_import(&mut self, name: &str, path: &str, at: usize) {
         if self.scopes.is_global(name) {
-            self.say(at, Kind::Name { path: path.to_owned(), arguments: None });
+            self.report(at, FactKind::Name { path: path.to_owned(), arguments: None });
         }
-        self.scopes.bind(name, Value::Path(path.to_owned()));
+        self.scopes.bind(name, PythonValue::Path(path.to_owned()));
     }
 
     /// Binds all names of a target; only a plain name gets the value.
-    fn bind(&mut self, target: &'a Expr, value: &Value) {
+    fn bind(&mut self, target: &'a Expr, value: &PythonValue) {
         match target {
             Expr::Name(name) => self.scopes.bind(name.id.as_str(), value.clone()),
             Expr::Tuple(ast::ExprTuple { elts, .. }) | Expr::List(ast::ExprList { elts, .. }) => {
                 for element in elts {
-                    self.bind(element, &Value::Other);
+                    self.bind(element, &PythonValue::Unknown);
                 }
             }
-            Expr::Starred(starred) => self.bind(&starred.value, &Value::Other),
+            Expr::Starred(starred) => self.bind(&starred.value, &PythonValue::Unknown),
             other => self.visit_expr(other),
         }
     }
@@ -149,9 +150,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn function(&mut self, parameters: Option<&'a ast::Parameters>) -> usize {
+    fn enter_function(&mut self, parameters: Option<&'a ast::Parameters>) -> usize {
         let names = parameters.into_iter().flat_map(ast::Parameters::iter).map(|p| p.name().as_str());
-        self.scopes.function(names)
+        self.scopes.add_function_scope(names)
     }
 
     fn defaults(&mut self, parameters: &'a ast::Parameters) {
@@ -163,15 +164,15 @@ impl<'a> Reader<'a> {
     fn call(&mut self, call: &'a ast::ExprCall) {
         let at = call.func.start().to_usize();
         // `getattr(os, "fork", None)` is resolved here, and `hasattr` does not pass its argument on.
-        let followed = fold::looks_up(call, &self.scopes);
+        let followed = fold::is_attribute_lookup(call, &self.scopes);
         match fold::value(&call.func, &self.scopes) {
-            Value::Path(path) => {
-                self.called(&path, call, at);
-                self.inner(&call.func);
+            PythonValue::Path(path) => {
+                self.report_call(&path, call, at);
+                self.visit_inner_calls(&call.func);
             }
             _ => match &*call.func {
                 Expr::Attribute(attribute) => {
-                    self.method(attribute.attr.as_str(), call, at);
+                    self.report_unknown_method(attribute.attr.as_str(), call, at);
                     self.visit_expr(&attribute.value);
                 }
                 other => self.visit_expr(other),
@@ -187,92 +188,92 @@ impl<'a> Reader<'a> {
 
     /// Reports a method of an unknown object. `eval` and `query` of data frames take expressions as text,
     /// unlike `model.eval()` and `session.query(User)`; no ordinary expression contains `__`.
-    fn method(&mut self, name: &str, call: &ast::ExprCall, at: usize) {
+    fn report_unknown_method(&mut self, name: &str, call: &ast::ExprCall, at: usize) {
         if matches!(name, "eval" | "query") {
             let Some(first) = call.arguments.args.first() else { return };
             let text = fold::arguments(&call.arguments, &self.scopes).swap_remove(0);
             if text.as_ref().is_some_and(|text| text.contains("__")) {
-                self.say(at, Kind::Name { path: "eval".to_owned(), arguments: Some(Vec::new()) });
+                self.report(at, FactKind::Name { path: "eval".to_owned(), arguments: Some(Vec::new()) });
             }
             if text.is_none() && !matches!(first, Expr::FString(_) | Expr::BinOp(_)) {
                 return;
             }
         }
-        self.say(at, Kind::Member(name.to_owned()));
+        self.report(at, FactKind::Member(name.to_owned()));
     }
 
-    fn called(&mut self, path: &str, call: &'a ast::ExprCall, at: usize) {
+    fn report_call(&mut self, path: &str, call: &'a ast::ExprCall, at: usize) {
         let arguments = fold::arguments(&call.arguments, &self.scopes);
         let first = arguments.first().cloned().flatten();
         if matches!(path, "__import__" | "importlib.import_module") {
             match &first {
-                Some(module) => self.say(at, Kind::Import(module.clone())),
-                None => self.say(at, Kind::Shape(Shape::UnknownCode("__import__"))),
+                Some(module) => self.report(at, FactKind::Import(module.clone())),
+                None => self.report(at, FactKind::Pattern(CodePattern::UnknownCode("__import__"))),
             }
         }
         if path == "pandas.eval" {
-            self.method("eval", call, at);
+            self.report_unknown_method("eval", call, at);
         }
         if let (true, Some(Some(name))) = (path == "getattr", arguments.get(1))
-            && INSIDE.contains(&name.as_str())
+            && INTERNAL_ATTRIBUTES.contains(&name.as_str())
         {
-            self.say(at, Kind::Member(name.clone()));
+            self.report(at, FactKind::Member(name.clone()));
         }
-        if fold::assembled(call, &self.scopes) {
-            self.say(at, Kind::Shape(Shape::Assembled(first.clone().unwrap_or_default())));
+        if fold::selects_assembled_name(call, &self.scopes) {
+            self.report(at, FactKind::Pattern(CodePattern::AssembledName(first.clone().unwrap_or_default())));
         }
-        if let (Some(command), true) = (first, shell_runs(path, &arguments)) {
-            self.shell(&command, at);
+        if let (Some(command), true) = (first, runs_shell(path, &arguments)) {
+            self.analyze_shell(&command, at);
         }
-        if let Some(words) = fold::words(call, path, PROCESSES, &self.scopes) {
-            self.facts.extend(shell::program(words, at, &self.allowance));
+        if let Some(words) = fold::command_words(call, path, PROCESS_FUNCTIONS, &self.scopes) {
+            self.facts.extend(shell::program_facts(words, at, &self.allowance));
         }
-        self.say(at, Kind::Name { path: path.to_owned(), arguments: Some(arguments) });
+        self.report(at, FactKind::Name { path: path.to_owned(), arguments: Some(arguments) });
     }
 
     /// Visits calls inside a resolved name.
-    fn inner(&mut self, func: &'a Expr) {
+    fn visit_inner_calls(&mut self, func: &'a Expr) {
         match func {
-            Expr::Attribute(attribute) => self.inner_value(&attribute.value),
+            Expr::Attribute(attribute) => self.visit_inner_value(&attribute.value),
             Expr::Call(call) => self.call(call),
             Expr::Subscript(subscript) => {
-                self.inner_value(&subscript.value);
+                self.visit_inner_value(&subscript.value);
                 self.visit_expr(&subscript.slice);
             }
             _ => {}
         }
     }
 
-    fn inner_value(&mut self, value: &'a Expr) {
+    fn visit_inner_value(&mut self, value: &'a Expr) {
         match value {
-            Expr::Attribute(_) | Expr::Call(_) | Expr::Subscript(_) => self.inner(value),
+            Expr::Attribute(_) | Expr::Call(_) | Expr::Subscript(_) => self.visit_inner_calls(value),
             Expr::Name(_) => {}
             other => self.visit_expr(other),
         }
     }
 
     /// Reports a name that is not called but passed as a value, possibly to be called elsewhere.
-    fn mention(&mut self, expr: &'a Expr) {
+    fn report_use(&mut self, expr: &'a Expr) {
         let at = expr.start().to_usize();
         if let Expr::Attribute(attribute) = expr
-            && INSIDE.contains(&attribute.attr.as_str())
+            && INTERNAL_ATTRIBUTES.contains(&attribute.attr.as_str())
         {
-            self.say(at, Kind::Member(attribute.attr.to_string()));
+            self.report(at, FactKind::Member(attribute.attr.to_string()));
         }
         match fold::value(expr, &self.scopes) {
-            Value::Path(path) => {
-                if fold::subscripted(expr) {
-                    self.say(at, Kind::Shape(Shape::Assembled(path.clone())));
+            PythonValue::Path(path) => {
+                if fold::is_subscript(expr) {
+                    self.report(at, FactKind::Pattern(CodePattern::AssembledName(path.clone())));
                 }
-                self.say(at, Kind::Name { path, arguments: None });
-                self.inner(expr);
+                self.report(at, FactKind::Name { path, arguments: None });
+                self.visit_inner_calls(expr);
             }
             _ => walk_expr(self, expr),
         }
     }
 
     /// Detects `while True: os.fork()`.
-    fn forks_forever(&mut self, statement: &'a ast::StmtWhile) {
+    fn report_fork_loop(&mut self, statement: &'a ast::StmtWhile) {
         let endless = match &*statement.test {
             Expr::BooleanLiteral(literal) => literal.value,
             Expr::NumberLiteral(literal) => {
@@ -287,21 +288,21 @@ impl<'a> Reader<'a> {
                 _ => return false,
             };
             matches!(&**call, Expr::Call(call)
-                if fold::value(&call.func, &self.scopes) == Value::Path("os.fork".to_owned()))
+                if fold::value(&call.func, &self.scopes) == PythonValue::Path("os.fork".to_owned()))
         };
         let leaves = |s: &Stmt| matches!(s, Stmt::Break(_) | Stmt::Return(_) | Stmt::If(_) | Stmt::Try(_));
         if endless && statement.body.iter().any(forks) && !statement.body.iter().any(leaves) {
-            self.say(statement.start().to_usize(), Kind::Shape(Shape::ForkBomb));
+            self.report(statement.start().to_usize(), FactKind::Pattern(CodePattern::ForkBomb));
         }
     }
 }
 
-fn shell_runs(path: &str, arguments: &[Option<String>]) -> bool {
+fn runs_shell(path: &str, arguments: &[Option<String>]) -> bool {
     let asks = |argument: &Option<String>| argument.as_deref() == Some("shell=True");
-    SHELLS.contains(&path) || (PROCESSES.contains(&path) && arguments.iter().any(asks))
+    SHELL_FUNCTIONS.contains(&path) || (PROCESS_FUNCTIONS.contains(&path) && arguments.iter().any(asks))
 }
 
-impl<'a> Visitor<'a> for Reader<'a> {
+impl<'a> Visitor<'a> for PythonAnalyzer<'a> {
     fn visit_stmt(&mut self, statement: &'a Stmt) {
         if !self.allowance.budget.spend(1) {
             return;
@@ -317,29 +318,29 @@ impl<'a> Visitor<'a> for Reader<'a> {
                 self.visit_expr(&assign.value);
                 if let Expr::Name(name) = &*assign.target {
                     let name = name.id.as_str();
-                    let value = fold::grown(name, assign, &mut self.scopes);
-                    self.scopes.replace(name, value);
+                    let value = fold::fold_append(name, assign, &mut self.scopes);
+                    self.scopes.rebind(name, value);
                 }
             }
             Stmt::FunctionDef(def) => {
-                self.scopes.bind(def.name.as_str(), Value::Other);
+                self.scopes.bind(def.name.as_str(), PythonValue::Unknown);
                 def.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
                 self.defaults(&def.parameters);
-                let scope = self.function(Some(&def.parameters));
-                self.waiting.push((&def.body, scope));
+                let scope = self.enter_function(Some(&def.parameters));
+                self.pending_functions.push((&def.body, scope));
             }
             Stmt::ClassDef(def) => {
-                self.scopes.bind(def.name.as_str(), Value::Other);
-                let outer = self.scopes.class();
+                self.scopes.bind(def.name.as_str(), PythonValue::Unknown);
+                let outer = self.scopes.enter_class();
                 walk_stmt(self, statement);
                 self.scopes.enter(outer);
             }
             Stmt::For(for_loop) => {
-                self.bind(&for_loop.target, &Value::Other);
+                self.bind(&for_loop.target, &PythonValue::Unknown);
                 walk_stmt(self, statement);
             }
             Stmt::While(while_loop) => {
-                self.forks_forever(while_loop);
+                self.report_fork_loop(while_loop);
                 walk_stmt(self, statement);
             }
             Stmt::With(with) => {
@@ -359,7 +360,7 @@ impl<'a> Visitor<'a> for Reader<'a> {
             }
             Stmt::IpyEscapeCommand(line) => {
                 let at = line.start().to_usize();
-                self.shell(&line.value, at);
+                self.analyze_shell(&line.value, at);
             }
             _ => walk_stmt(self, statement),
         }
@@ -374,23 +375,23 @@ impl<'a> Visitor<'a> for Reader<'a> {
         }
         match expr {
             Expr::Call(call) => self.call(call),
-            Expr::Name(_) | Expr::Attribute(_) | Expr::Subscript(_) => self.mention(expr),
+            Expr::Name(_) | Expr::Attribute(_) | Expr::Subscript(_) => self.report_use(expr),
             Expr::Named(named) => {
                 self.assign(std::slice::from_ref(&*named.target), &named.value);
             }
             Expr::Lambda(lambda) => {
-                let outer = self.scopes.here();
-                let scope = self.function(lambda.parameters.as_deref());
+                let outer = self.scopes.current();
+                let scope = self.enter_function(lambda.parameters.as_deref());
                 self.scopes.enter(scope);
                 self.visit_expr(&lambda.body);
                 self.scopes.enter(outer);
             }
             Expr::ListComp(_) | Expr::SetComp(_) | Expr::DictComp(_) | Expr::Generator(_) => {
-                let outer = self.scopes.here();
-                let scope = self.function(None);
+                let outer = self.scopes.current();
+                let scope = self.enter_function(None);
                 self.scopes.enter(scope);
                 for generator in generators(expr) {
-                    self.bind(&generator.target, &Value::Other);
+                    self.bind(&generator.target, &PythonValue::Unknown);
                 }
                 walk_expr(self, expr);
                 self.scopes.enter(outer);

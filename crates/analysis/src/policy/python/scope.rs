@@ -10,12 +10,12 @@ use crate::budget::Budget;
 
 /// A value as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum PythonValue {
     /// A dotted name that starts at a module or built-in; a call appends `()`.
     Path(String),
     Text(Rc<String>),
     Number(i64),
-    Other,
+    Unknown,
 }
 
 /// Built-in names that rules and folding know.
@@ -52,7 +52,7 @@ const BUILT_IN: &[&str] = &[
 ];
 
 /// Attributes that expose interpreter internals, on any object.
-pub(crate) const INSIDE: &[&str] = &[
+pub(crate) const INTERNAL_ATTRIBUTES: &[&str] = &[
     "__subclasses__",
     "__bases__",
     "__base__",
@@ -72,13 +72,13 @@ pub(crate) const INSIDE: &[&str] = &[
 ];
 
 /// Modules that other modules import and so expose: `pathlib.os`, `random._os`.
-const HELD: &[&str] = &["os", "sys", "builtins", "importlib", "subprocess", "ctypes"];
+const REEXPORTED_MODULES: &[&str] = &["os", "sys", "builtins", "importlib", "subprocess", "ctypes"];
 
 /// Returns the canonical form of a name: `builtins.eval` is `eval`, `posix.system` is `os.system`, and
 /// `pathlib.os` is `os`.
 pub(crate) fn canonical(path: &str) -> String {
     if let Some((of, name)) = path.rsplit_once('.')
-        && let Some(held) = HELD.iter().find(|held| **held == name.trim_start_matches('_'))
+        && let Some(held) = REEXPORTED_MODULES.iter().find(|held| **held == name.trim_start_matches('_'))
         && !of.contains('(')
         && path != "asyncio.subprocess"
     {
@@ -95,10 +95,10 @@ pub(crate) fn canonical(path: &str) -> String {
 }
 
 #[derive(Debug, Default)]
-struct Scope {
-    names: HashMap<String, Value>,
+struct PythonScope {
+    names: HashMap<String, PythonValue>,
     /// Modules whose names are all bound here: `from os import *`.
-    opened: Vec<String>,
+    star_imports: Vec<String>,
     outer: Option<usize>,
     class: bool,
     /// Names that this scope declares global.
@@ -107,114 +107,116 @@ struct Scope {
 
 /// All scopes of a module, and the values of the expressions folded in them.
 #[derive(Debug)]
-pub(crate) struct Scopes {
-    all: Vec<Scope>,
-    here: usize,
+pub(crate) struct PythonScopes {
+    all: Vec<PythonScope>,
+    current: usize,
     pub(super) budget: Budget,
     /// Counts changes of bindings, because a change can invalidate folded values.
     generation: u64,
     /// Values by the address of their expression, which does not move. Each expression is folded once per
     /// generation, so folding a chain of n calls takes n steps.
-    folded: RefCell<HashMap<usize, (u64, Value)>>,
+    folded: RefCell<HashMap<usize, (u64, PythonValue)>>,
 }
 
-impl Scopes {
+impl PythonScopes {
     pub(crate) fn new(budget: Budget) -> Self {
         let folded = RefCell::default();
-        Self { all: vec![Scope::default()], here: 0, budget, generation: 0, folded }
+        Self { all: vec![PythonScope::default()], current: 0, budget, generation: 0, folded }
     }
 
     /// Returns the cached value of an expression, if it is still valid.
-    pub(super) fn folded(&self, expr: &Expr) -> Option<Value> {
+    pub(super) fn cached(&self, expr: &Expr) -> Option<PythonValue> {
         let folded = self.folded.borrow();
         let (generation, value) = folded.get(&address(expr))?;
         (*generation == self.generation).then(|| value.clone())
     }
 
     /// Caches the value of an expression.
-    pub(super) fn keep(&self, expr: &Expr, value: &Value) {
+    pub(super) fn cache(&self, expr: &Expr, value: &PythonValue) {
         self.folded.borrow_mut().insert(address(expr), (self.generation, value.clone()));
     }
 
-    pub(crate) fn here(&self) -> usize {
-        self.here
+    pub(crate) fn current(&self) -> usize {
+        self.current
     }
 
     pub(crate) fn enter(&mut self, scope: usize) {
-        self.here = scope;
+        self.current = scope;
     }
 
     /// Adds a scope for a function defined here. Methods do not see the names of their class.
-    pub(crate) fn function<'a>(&mut self, parameters: impl Iterator<Item = &'a str>) -> usize {
-        let mut outer = self.here;
+    pub(crate) fn add_function_scope<'a>(&mut self, parameters: impl Iterator<Item = &'a str>) -> usize {
+        let mut outer = self.current;
         while self.all[outer].class {
             outer = self.all[outer].outer.unwrap_or(0);
         }
-        let names = parameters.map(|name| (name.to_owned(), Value::Other)).collect();
-        self.all.push(Scope { names, outer: Some(outer), ..Scope::default() });
+        let names = parameters.map(|name| (name.to_owned(), PythonValue::Unknown)).collect();
+        self.all.push(PythonScope { names, outer: Some(outer), ..PythonScope::default() });
         self.all.len() - 1
     }
 
     /// Enters a new class scope, and returns the outer one.
-    pub(crate) fn class(&mut self) -> usize {
-        let outer = self.here;
-        self.all.push(Scope { outer: Some(outer), class: true, ..Scope::default() });
-        self.here = self.all.len() - 1;
+    pub(crate) fn enter_class(&mut self) -> usize {
+        let outer = self.current;
+        self.all.push(PythonScope { outer: Some(outer), class: true, ..PythonScope::default() });
+        self.current = self.all.len() - 1;
         outer
     }
 
     /// Binds a name. A known value is kept if another branch (`except ImportError: os = None`) binds the name
     /// to an unknown one.
-    pub(crate) fn bind(&mut self, name: &str, value: Value) {
-        let known = self.all[self.here].names.get(name);
-        if known == Some(&value) || (value == Value::Other && matches!(known, Some(Value::Path(_)))) {
+    pub(crate) fn bind(&mut self, name: &str, value: PythonValue) {
+        let known = self.all[self.current].names.get(name);
+        if known == Some(&value)
+            || (value == PythonValue::Unknown && matches!(known, Some(PythonValue::Path(_))))
+        {
             return;
         }
-        self.replace(name, value);
+        self.rebind(name, value);
     }
 
     /// Declares names global in the current scope.
     pub(crate) fn declare_global<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
-        self.all[self.here].globals.extend(names.map(str::to_owned));
+        self.all[self.current].globals.extend(names.map(str::to_owned));
     }
 
     /// Returns whether the name is declared global here, so that already analyzed code may use its new value.
     pub(crate) fn is_global(&self, name: &str) -> bool {
-        self.all[self.here].globals.contains(name)
+        self.all[self.current].globals.contains(name)
     }
 
     /// Rebinds a name, discarding its known value.
-    pub(crate) fn replace(&mut self, name: &str, value: Value) {
-        self.all[self.here].names.insert(name.to_owned(), value);
+    pub(crate) fn rebind(&mut self, name: &str, value: PythonValue) {
+        self.all[self.current].names.insert(name.to_owned(), value);
         self.generation += 1;
     }
 
     /// Removes a text from a name that is about to be rebound, so that it can grow in place.
     pub(super) fn take_text(&mut self, name: &str) -> Option<Rc<String>> {
         self.generation += 1;
-        match self.all[self.here].names.remove(name) {
-            Some(Value::Text(text)) => Some(text),
+        match self.all[self.current].names.remove(name) {
+            Some(PythonValue::Text(text)) => Some(text),
             Some(other) => {
-                self.all[self.here].names.insert(name.to_owned(), other);
+                self.all[self.current].names.insert(name.to_owned(), other);
                 None
             }
             None => None,
         }
     }
 
-    pub(crate) fn open(&mut self, module: &str) {
-        self.all[self.here].opened.push(module.to_owned());
+    pub(crate) fn import_all(&mut self, module: &str) {
+        self.all[self.current].star_imports.push(module.to_owned());
         self.generation += 1;
     }
 
-    pub(crate) fn value(&self, name: &str) -> Value {
-        let mut scope = Some(self.here);
+    pub(crate) fn value(&self, name: &str) -> PythonValue {
+        let mut scope = Some(self.current);
         let mut opened = None;
         while let Some(at) = scope {
             if !self.budget.spend(1) {
-                return Value::Other;
+                return PythonValue::Unknown;
             }
-            let Scope { names, opened: modules, outer, .. } = &self.all[at];
+            let PythonScope { names, star_imports: modules, outer, .. } = &self.all[at];
             if let Some(value) = names.get(name) {
                 return value.clone();
             }
@@ -222,9 +224,9 @@ impl Scopes {
             scope = *outer;
         }
         match opened {
-            _ if BUILT_IN.contains(&name) => Value::Path(name.to_owned()),
-            Some(module) => Value::Path(canonical(&format!("{module}.{name}"))),
-            None => Value::Other,
+            _ if BUILT_IN.contains(&name) => PythonValue::Path(name.to_owned()),
+            Some(module) => PythonValue::Path(canonical(&format!("{module}.{name}"))),
+            None => PythonValue::Unknown,
         }
     }
 }

@@ -1,18 +1,18 @@
 //! Predicates on the arguments of commands and calls.
 
-type Words<'a> = &'a [Option<String>];
+type CommandWords<'a> = &'a [Option<String>];
 
-fn known(words: Words<'_>) -> impl Iterator<Item = &str> {
+fn known_words(words: CommandWords<'_>) -> impl Iterator<Item = &str> {
     words.iter().flatten().map(String::as_str)
 }
 
-pub(crate) fn has(words: Words<'_>, wanted: &[&str]) -> bool {
-    known(words).any(|word| wanted.contains(&word))
+pub(crate) fn has_word(words: CommandWords<'_>, wanted: &[&str]) -> bool {
+    known_words(words).any(|word| wanted.contains(&word))
 }
 
 /// Returns whether the arguments contain a short flag, also in a cluster such as `-rf`, or its long form.
-fn flag(words: Words<'_>, short: char, long: &str) -> bool {
-    known(words).any(|word| {
+fn has_flag(words: CommandWords<'_>, short: char, long: &str) -> bool {
+    known_words(words).any(|word| {
         word == long || (word.starts_with('-') && !word.starts_with("--") && word.contains(short))
     })
 }
@@ -35,13 +35,13 @@ pub(crate) fn is_root(path: &str) -> bool {
     system.contains(&path.as_str())
 }
 
-pub(crate) fn wipes_root(words: Words<'_>) -> bool {
-    let recursive = flag(words, 'r', "--recursive") || flag(words, 'R', "--recursive");
-    recursive && (known(words).any(is_root) || has(words, &["--no-preserve-root"]))
+pub(crate) fn wipes_root(words: CommandWords<'_>) -> bool {
+    let recursive = has_flag(words, 'r', "--recursive") || has_flag(words, 'R', "--recursive");
+    recursive && (known_words(words).any(is_root) || has_word(words, &["--no-preserve-root"]))
 }
 
-pub(crate) fn recursive_force(words: Words<'_>) -> bool {
-    flag(words, 'r', "--recursive") || flag(words, 'R', "--recursive")
+pub(crate) fn is_recursive(words: CommandWords<'_>) -> bool {
+    has_flag(words, 'r', "--recursive") || has_flag(words, 'R', "--recursive")
 }
 
 pub(crate) fn is_disk(path: &str) -> bool {
@@ -54,28 +54,28 @@ pub(crate) fn is_disk(path: &str) -> bool {
         })
 }
 
-pub(crate) fn writes_disk(words: Words<'_>) -> bool {
-    known(words).any(|word| word.strip_prefix("of=").is_some_and(is_disk))
+pub(crate) fn writes_disk(words: CommandWords<'_>) -> bool {
+    known_words(words).any(|word| word.strip_prefix("of=").is_some_and(is_disk))
 }
 
-pub(crate) fn names_disk(words: Words<'_>) -> bool {
-    known(words).any(is_disk)
+pub(crate) fn names_disk(words: CommandWords<'_>) -> bool {
+    known_words(words).any(is_disk)
 }
 
-pub(crate) fn finds_root(words: Words<'_>) -> bool {
-    has(words, &["-delete"]) && known(words).next().is_some_and(is_root)
+pub(crate) fn deletes_found_at_root(words: CommandWords<'_>) -> bool {
+    has_word(words, &["-delete"]) && known_words(words).next().is_some_and(is_root)
 }
 
-pub(crate) fn finds_and_deletes(words: Words<'_>) -> bool {
-    has(words, &["-delete"])
+pub(crate) fn deletes_found(words: CommandWords<'_>) -> bool {
+    has_word(words, &["-delete"])
 }
 
-pub(crate) fn recursive_root(words: Words<'_>) -> bool {
-    flag(words, 'R', "--recursive") && known(words).any(is_root)
+pub(crate) fn is_recursive_at_root(words: CommandWords<'_>) -> bool {
+    has_flag(words, 'R', "--recursive") && known_words(words).any(is_root)
 }
 
-pub(crate) fn sets_id(words: Words<'_>) -> bool {
-    known(words).any(|word| {
+pub(crate) fn sets_id(words: CommandWords<'_>) -> bool {
+    known_words(words).any(|word| {
         (word.starts_with(['u', 'g', 'a', '+']) && word.contains("+s"))
             || word == "+s"
             || (word.len() == 4
@@ -84,14 +84,14 @@ pub(crate) fn sets_id(words: Words<'_>) -> bool {
     })
 }
 
-pub(crate) fn kills_all(words: Words<'_>) -> bool {
-    let mut words =
-        known(words).filter(|word| !matches!(*word, "-9" | "-KILL" | "-SIGKILL" | "-s" | "KILL" | "--"));
+pub(crate) fn kills_all(words: CommandWords<'_>) -> bool {
+    let mut words = known_words(words)
+        .filter(|word| !matches!(*word, "-9" | "-KILL" | "-SIGKILL" | "-s" | "KILL" | "--"));
     words.any(|word| matches!(word, "-1"))
 }
 
-pub(crate) fn names_secret(words: Words<'_>) -> bool {
-    known(words).any(is_secret)
+pub(crate) fn names_secret(words: CommandWords<'_>) -> bool {
+    known_words(words).any(is_secret)
 }
 
 pub(crate) fn is_secret(path: &str) -> bool {
@@ -111,8 +111,8 @@ pub(crate) fn is_secret(path: &str) -> bool {
 }
 
 /// Returns whether an awk or sed script starts programs.
-pub(crate) fn starts_from_script(words: Words<'_>) -> bool {
-    known(words).any(|word| {
+pub(crate) fn starts_from_script(words: CommandWords<'_>) -> bool {
+    known_words(words).any(|word| {
         let line = word.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, ',' | '$' | ' '));
         word.contains("system(")
             || word.contains("| getline")
@@ -123,7 +123,7 @@ pub(crate) fn starts_from_script(words: Words<'_>) -> bool {
 }
 
 /// Returns whether an option names a program to start.
-pub(crate) fn names_program(words: Words<'_>) -> bool {
+pub(crate) fn names_program(words: CommandWords<'_>) -> bool {
     let options = [
         "--checkpoint-action=exec",
         "--to-command",
@@ -137,23 +137,23 @@ pub(crate) fn names_program(words: Words<'_>) -> bool {
         "ProxyCommand",
         ":!",
     ];
-    known(words).any(|word| options.iter().any(|option| word.starts_with(option)))
+    known_words(words).any(|word| options.iter().any(|option| word.starts_with(option)))
 }
 
-pub(crate) fn takes_code(words: Words<'_>) -> bool {
-    has(words, &["-c", "-e", "--eval"])
+pub(crate) fn gets_code_argument(words: CommandWords<'_>) -> bool {
+    has_word(words, &["-c", "-e", "--eval"])
 }
 
-pub(crate) fn listens(words: Words<'_>) -> bool {
-    flag(words, 'e', "--exec") || flag(words, 'c', "--sh-exec")
+pub(crate) fn executes_program_on_connect(words: CommandWords<'_>) -> bool {
+    has_flag(words, 'e', "--exec") || has_flag(words, 'c', "--sh-exec")
 }
 
-pub(crate) fn installs(words: Words<'_>) -> bool {
-    has(words, &["install", "add", "i", "download"])
+pub(crate) fn installs_packages(words: CommandWords<'_>) -> bool {
+    has_word(words, &["install", "add", "i", "download"])
 }
 
-pub(crate) fn git_remote(words: Words<'_>) -> bool {
-    known(words)
+pub(crate) fn git_remote(words: CommandWords<'_>) -> bool {
+    known_words(words)
         .find(|word| !word.starts_with('-'))
         .is_some_and(|word| matches!(word, "clone" | "fetch" | "pull" | "push" | "ls-remote"))
 }
@@ -168,29 +168,29 @@ pub(crate) fn is_absolute(path: &str) -> bool {
 }
 
 /// Returns whether `open(path, "w")` writes to an absolute path, by its second argument or `mode=`.
-pub(crate) fn opens_to_write(arguments: Words<'_>) -> bool {
+pub(crate) fn opens_to_write(arguments: CommandWords<'_>) -> bool {
     let writes = |mode: &str| mode.len() <= 4 && mode.contains(['w', 'a', 'x', '+']);
     let second = arguments.get(1).and_then(|mode| mode.as_deref());
-    let named = known(arguments).find_map(|word| word.strip_prefix("mode="));
+    let named = known_words(arguments).find_map(|word| word.strip_prefix("mode="));
     first_is_absolute(arguments) && (second.is_some_and(writes) || named.is_some_and(writes))
 }
 
-pub(crate) fn first_is_absolute(arguments: Words<'_>) -> bool {
+pub(crate) fn first_is_absolute(arguments: CommandWords<'_>) -> bool {
     arguments.first().and_then(|path| path.as_deref()).is_some_and(|path| path.starts_with('/'))
 }
 
-pub(crate) fn first_is_disk(arguments: Words<'_>) -> bool {
+pub(crate) fn first_is_disk(arguments: CommandWords<'_>) -> bool {
     arguments.first().and_then(|path| path.as_deref()).is_some_and(is_disk)
 }
 
-pub(crate) fn first_is_root(arguments: Words<'_>) -> bool {
+pub(crate) fn first_is_root(arguments: CommandWords<'_>) -> bool {
     arguments.first().and_then(|path| path.as_deref()).is_some_and(is_root)
 }
 
-pub(crate) fn first_is_secret(arguments: Words<'_>) -> bool {
+pub(crate) fn first_is_secret(arguments: CommandWords<'_>) -> bool {
     arguments.first().and_then(|path| path.as_deref()).is_some_and(is_secret)
 }
 
-pub(crate) fn opens_disk_to_write(arguments: Words<'_>) -> bool {
+pub(crate) fn opens_disk_to_write(arguments: CommandWords<'_>) -> bool {
     first_is_disk(arguments) && opens_to_write(arguments)
 }

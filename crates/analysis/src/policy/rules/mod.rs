@@ -12,8 +12,8 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::fact::{Fact, Kind, Shape};
-use super::{Language, Policy};
+use super::fact::{CodeFact, CodePattern, FactKind};
+use super::{Policy, PolicyLanguage};
 
 /// Categories of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -43,7 +43,7 @@ pub enum Category {
 
 impl Category {
     /// Returns the category's name in policies and findings.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Process => "process",
             Self::Filesystem => "filesystem",
@@ -77,7 +77,7 @@ pub enum Severity {
 
 impl Severity {
     /// Returns the severity's name in findings.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Info => "info",
             Self::Low => "low",
@@ -90,7 +90,7 @@ impl Severity {
 
 /// A rule.
 #[derive(Debug)]
-pub struct Rule {
+pub struct PolicyRule {
     /// Stable id: `PY-…`, `JS-…`, `SH-…`.
     pub id: &'static str,
     /// Category of the rule.
@@ -101,21 +101,21 @@ pub struct Rule {
     pub message: &'static str,
     /// Alternative to suggest.
     pub suggestion: &'static str,
-    pub(crate) when: &'static [When],
+    pub(crate) matchers: &'static [Matcher],
     /// Code that the rule matches.
     pub matches: &'static [&'static str],
     /// Similar code that the rule does not match.
-    pub leaves: &'static [&'static str],
+    pub non_matches: &'static [&'static str],
 }
 
 /// A condition of a rule. A pattern may end with `*` to match any name with that prefix.
 #[derive(Debug)]
-pub(crate) enum When {
+pub(crate) enum Matcher {
     Import(&'static [&'static str]),
     /// A name is called or passed as a value.
     Name(&'static [&'static str]),
     /// A name is passed as a value, not called.
-    HandedOn(&'static [&'static str]),
+    PassedAsValue(&'static [&'static str]),
     CallWith(&'static [&'static str], fn(&[Option<String>]) -> bool),
     /// Called in a way that writes, with a path as the first argument.
     Writes(&'static [&'static str], fn(&[Option<String>]) -> bool),
@@ -125,11 +125,11 @@ pub(crate) enum When {
     Redirect(fn(&str) -> bool),
     ForkBomb,
     UnknownCode,
-    Download,
-    Decoded,
-    Assembled,
-    Syntax,
-    Unread,
+    PipedDownload,
+    DecodedCode,
+    AssembledName,
+    SyntaxError,
+    NotAnalyzed,
     /// Modules and calls that the policy lists.
     ListedModule,
     ListedCall,
@@ -151,98 +151,98 @@ impl Subject {
 
     /// Returns whether the subject is the module or something in it.
     pub(crate) fn belongs_to(&self, module: &str) -> bool {
-        matches!(self.kind, "import" | "call" | "value") && within(&self.name, module)
+        matches!(self.kind, "import" | "call" | "value") && is_in_module(&self.name, module)
     }
 }
 
-fn within(name: &str, module: &str) -> bool {
+fn is_in_module(name: &str, module: &str) -> bool {
     name.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
 }
 
 /// All rules, by language and then by topic.
-pub static RULES: &[&[&[Rule]]] = &[python::RULES, javascript::RULES, shell::RULES];
+pub static RULES: &[&[&[PolicyRule]]] = &[python::RULES, javascript::RULES, shell::RULES];
 
 /// Returns the rule with this id.
-pub(crate) fn named(id: &str) -> Option<&'static Rule> {
+pub(crate) fn find_rule(id: &str) -> Option<&'static PolicyRule> {
     RULES.iter().copied().flatten().copied().flatten().find(|rule| rule.id == id)
 }
 
 /// Rules of one language, indexed by the first component of their patterns, so that a name is compared with
 /// few rules.
-struct Index {
-    named: HashMap<&'static str, Vec<&'static Rule>>,
+struct RuleIndex {
+    by_name: HashMap<&'static str, Vec<&'static PolicyRule>>,
     /// Rules that also match something other than names.
-    others: Vec<&'static Rule>,
+    unnamed: Vec<&'static PolicyRule>,
 }
 
-impl Index {
-    fn new(rules: &'static [&'static [Rule]]) -> Self {
+impl RuleIndex {
+    fn new(rules: &'static [&'static [PolicyRule]]) -> Self {
         let (mut named, mut others): (HashMap<_, Vec<_>>, Vec<_>) = (HashMap::new(), Vec::new());
         for rule in rules.iter().copied().flatten() {
-            let names = || rule.when.iter().flat_map(|when| when.words());
+            let names = || rule.matchers.iter().flat_map(|when| when.pattern_names());
             for name in names() {
-                let rules = named.entry(first_part(name)).or_default();
-                if !rules.iter().any(|known: &&Rule| known.id == rule.id) {
+                let rules = named.entry(first_component(name)).or_default();
+                if !rules.iter().any(|known: &&PolicyRule| known.id == rule.id) {
                     rules.push(rule);
                 }
             }
-            if rule.when.iter().any(|when| when.words().is_empty()) {
+            if rule.matchers.iter().any(|when| when.pattern_names().is_empty()) {
                 others.push(rule);
             }
         }
-        Self { named, others }
+        Self { by_name: named, unnamed: others }
     }
 
-    fn candidates(&self, fact: &Fact) -> impl Iterator<Item = &'static Rule> {
+    fn candidates(&self, fact: &CodeFact) -> impl Iterator<Item = &'static PolicyRule> {
         let name = match &fact.kind {
-            Kind::Import(name) | Kind::Member(name) => Some(name),
-            Kind::Name { path, .. } => Some(path),
-            Kind::Command { name, .. } => Some(name),
-            Kind::Write(_) | Kind::Shape(_) => None,
+            FactKind::Import(name) | FactKind::Member(name) => Some(name),
+            FactKind::Name { path, .. } => Some(path),
+            FactKind::Command { name, .. } => Some(name),
+            FactKind::FileWrite(_) | FactKind::Pattern(_) => None,
         };
-        let named = name.and_then(|name| self.named.get(first_part(name)));
-        named.into_iter().flatten().chain(&self.others).copied()
+        let named = name.and_then(|name| self.by_name.get(first_component(name)));
+        named.into_iter().flatten().chain(&self.unnamed).copied()
     }
 }
 
-fn first_part(name: &str) -> &str {
+fn first_component(name: &str) -> &str {
     name.split(['.', '/', '(']).next().unwrap_or(name)
 }
 
-static PYTHON: LazyLock<Index> = LazyLock::new(|| Index::new(python::RULES));
-static JAVASCRIPT: LazyLock<Index> = LazyLock::new(|| Index::new(javascript::RULES));
-static SHELL: LazyLock<Index> = LazyLock::new(|| Index::new(shell::RULES));
+static PYTHON: LazyLock<RuleIndex> = LazyLock::new(|| RuleIndex::new(python::RULES));
+static JAVASCRIPT: LazyLock<RuleIndex> = LazyLock::new(|| RuleIndex::new(javascript::RULES));
+static SHELL: LazyLock<RuleIndex> = LazyLock::new(|| RuleIndex::new(shell::RULES));
 
 /// Returns the rules that match a fact, each with what it matched.
-pub(crate) fn matching<'a>(
-    fact: &'a Fact,
+pub(crate) fn matching_rules<'a>(
+    fact: &'a CodeFact,
     policy: &'a Policy,
-) -> impl Iterator<Item = (&'static Rule, Subject)> + 'a {
+) -> impl Iterator<Item = (&'static PolicyRule, Subject)> + 'a {
     let index = match fact.language {
-        Language::Python => &PYTHON,
-        Language::JavaScript | Language::TypeScript => &JAVASCRIPT,
-        Language::Shell => &SHELL,
+        PolicyLanguage::Python => &PYTHON,
+        PolicyLanguage::JavaScript | PolicyLanguage::TypeScript => &JAVASCRIPT,
+        PolicyLanguage::Shell => &SHELL,
     };
     index.candidates(fact).filter_map(|rule| {
-        let subject = rule.when.iter().find_map(|when| when.found(&fact.kind, policy))?;
+        let subject = rule.matchers.iter().find_map(|when| when.match_fact(&fact.kind, policy))?;
         Some((rule, subject))
     })
 }
 
-impl Rule {
+impl PolicyRule {
     /// Returns whether the rule reports that code could not be analyzed, entirely or in part.
-    pub(crate) fn is_about_reading(&self) -> bool {
-        self.when.iter().any(|when| matches!(when, When::Syntax | When::Unread))
+    pub(crate) fn reports_unread_code(&self) -> bool {
+        self.matchers.iter().any(|when| matches!(when, Matcher::SyntaxError | Matcher::NotAnalyzed))
     }
 }
 
-impl When {
+impl Matcher {
     /// Returns the names that the condition matches.
-    fn words(&self) -> &'static [&'static str] {
+    fn pattern_names(&self) -> &'static [&'static str] {
         match self {
             Self::Import(names)
             | Self::Name(names)
-            | Self::HandedOn(names)
+            | Self::PassedAsValue(names)
             | Self::CallWith(names, _)
             | Self::Writes(names, _)
             | Self::Member(names)
@@ -252,38 +252,38 @@ impl When {
         }
     }
 
-    fn found(&self, kind: &Kind, policy: &Policy) -> Option<Subject> {
+    fn match_fact(&self, kind: &FactKind, policy: &Policy) -> Option<Subject> {
         match (self, kind) {
-            (Self::Import(names), Kind::Import(name)) => {
-                names.iter().any(|module| within(name, module)).then(|| Subject::new("import", name))
+            (Self::Import(names), FactKind::Import(name)) => {
+                names.iter().any(|module| is_in_module(name, module)).then(|| Subject::new("import", name))
             }
-            (Self::ListedModule, Kind::Import(name)) => {
-                let listed = policy.listed_modules.iter().any(|module| within(name, module));
+            (Self::ListedModule, FactKind::Import(name)) => {
+                let listed = policy.listed_modules.iter().any(|module| is_in_module(name, module));
                 listed.then(|| Subject::new("import", name))
             }
-            (Self::ListedCall, Kind::Name { path, .. }) => {
+            (Self::ListedCall, FactKind::Name { path, .. }) => {
                 policy.listed_calls.iter().any(|listed| listed == path).then(|| Subject::new("call", path))
             }
-            (_, Kind::Name { path, arguments }) => self.names(path, arguments.as_deref()),
-            (Self::Member(names), Kind::Member(name)) => {
+            (_, FactKind::Name { path, arguments }) => self.match_name(path, arguments.as_deref()),
+            (Self::Member(names), FactKind::Member(name)) => {
                 names.contains(&name.as_str()).then(|| Subject::new("attribute", name))
             }
-            (_, Kind::Command { name, words }) => self.command(name, words),
-            (Self::Redirect(test), Kind::Write(path)) => {
+            (_, FactKind::Command { name, words }) => self.match_command(name, words),
+            (Self::Redirect(test), FactKind::FileWrite(path)) => {
                 let subject = Subject { kind: "write to", name: path.clone(), path: Some(path.clone()) };
                 test(path).then_some(subject)
             }
-            (_, Kind::Shape(shape)) => self.shape(shape),
+            (_, FactKind::Pattern(shape)) => self.match_pattern(shape),
             _ => None,
         }
     }
 
-    fn names(&self, path: &str, arguments: Option<&[Option<String>]>) -> Option<Subject> {
-        let found = |names: &[&str]| names.iter().any(|pattern| fits(path, pattern));
+    fn match_name(&self, path: &str, arguments: Option<&[Option<String>]>) -> Option<Subject> {
+        let found = |names: &[&str]| names.iter().any(|pattern| matches_pattern(path, pattern));
         let subject = || Subject::new("call", path);
         match (self, arguments) {
             (Self::Name(names), _) => found(names).then(subject),
-            (Self::HandedOn(names), None) => found(names).then(|| Subject::new("value", path)),
+            (Self::PassedAsValue(names), None) => found(names).then(|| Subject::new("value", path)),
             (Self::CallWith(names, test), Some(arguments)) => (found(names) && test(arguments)).then(subject),
             (Self::Writes(names, test), Some(arguments)) => {
                 let file = arguments.first().cloned().flatten();
@@ -293,7 +293,7 @@ impl When {
         }
     }
 
-    fn command(&self, name: &str, words: &[Option<String>]) -> Option<Subject> {
+    fn match_command(&self, name: &str, words: &[Option<String>]) -> Option<Subject> {
         let subject = || Subject::new("command", name);
         match self {
             Self::Command(names) => names.contains(&name).then(subject),
@@ -302,21 +302,21 @@ impl When {
         }
     }
 
-    fn shape(&self, shape: &Shape) -> Option<Subject> {
+    fn match_pattern(&self, shape: &CodePattern) -> Option<Subject> {
         match (self, shape) {
-            (Self::ForkBomb, Shape::ForkBomb) => Some(Subject::new("code", "fork bomb")),
-            (Self::UnknownCode, Shape::UnknownCode(by)) => Some(Subject::new("call", by)),
-            (Self::Download, Shape::Download) => Some(Subject::new("code", "download | sh")),
-            (Self::Decoded, Shape::Decoded) => Some(Subject::new("code", "decoded text")),
-            (Self::Assembled, Shape::Assembled(name)) => Some(Subject::new("name", name)),
-            (Self::Syntax, Shape::Syntax(why)) => Some(Subject::new("syntax", why)),
-            (Self::Unread, Shape::Unread(why)) => Some(Subject::new("code", why)),
+            (Self::ForkBomb, CodePattern::ForkBomb) => Some(Subject::new("code", "fork bomb")),
+            (Self::UnknownCode, CodePattern::UnknownCode(by)) => Some(Subject::new("call", by)),
+            (Self::PipedDownload, CodePattern::PipedDownload) => Some(Subject::new("code", "download | sh")),
+            (Self::DecodedCode, CodePattern::DecodedCode) => Some(Subject::new("code", "decoded text")),
+            (Self::AssembledName, CodePattern::AssembledName(name)) => Some(Subject::new("name", name)),
+            (Self::SyntaxError, CodePattern::SyntaxError(why)) => Some(Subject::new("syntax", why)),
+            (Self::NotAnalyzed, CodePattern::NotAnalyzed(why)) => Some(Subject::new("code", why)),
             _ => None,
         }
     }
 }
 
-fn fits(path: &str, pattern: &str) -> bool {
+fn matches_pattern(path: &str, pattern: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => path.starts_with(start),
         None => path == pattern,

@@ -2,13 +2,13 @@
 
 use brush_parser::ast;
 
-use super::super::Language;
-use super::super::fact::{Kind, Shape};
+use super::super::PolicyLanguage;
+use super::super::fact::{CodePattern, FactKind};
 use super::super::rules::commands;
-use super::Reader;
-use super::expand::Flow;
+use super::ShellAnalyzer;
+use super::expand::PipeData;
 
-type Words = Vec<Option<String>>;
+type OwnedWords = Vec<Option<String>>;
 
 /// Returns the last component of a path. `/proc/…/exe` is the shell itself.
 pub(crate) fn base_name(path: &str) -> &str {
@@ -19,24 +19,24 @@ pub(crate) fn base_name(path: &str) -> &str {
 }
 
 /// Interpreters whose code is not analyzed.
-const OTHERS: &[&str] = &["perl", "ruby", "php"];
+const UNANALYZED_INTERPRETERS: &[&str] = &["perl", "ruby", "php"];
 
 /// Returns the language that a program interprets, or `None` if it is not analyzed.
-fn language_of(name: &str) -> Option<Language> {
+fn language_of(name: &str) -> Option<PolicyLanguage> {
     match name {
-        "sh" | "bash" | "dash" | "zsh" | "ksh" | "ash" => Some(Language::Shell),
-        "node" | "nodejs" | "bun" | "deno" => Some(Language::JavaScript),
+        "sh" | "bash" | "dash" | "zsh" | "ksh" | "ash" => Some(PolicyLanguage::Shell),
+        "node" | "nodejs" | "bun" | "deno" => Some(PolicyLanguage::JavaScript),
         _ if name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') == "python" => {
-            Some(Language::Python)
+            Some(PolicyLanguage::Python)
         }
         _ => None,
     }
 }
 
 /// Returns whether the word after this flag is code.
-fn announces_code(flag: &str, language: Language) -> bool {
+fn takes_code_argument(flag: &str, language: PolicyLanguage) -> bool {
     match language {
-        Language::JavaScript | Language::TypeScript => {
+        PolicyLanguage::JavaScript | PolicyLanguage::TypeScript => {
             matches!(flag, "-e" | "-p" | "-pe" | "--eval" | "--print" | "eval")
         }
         _ => flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c'),
@@ -47,7 +47,7 @@ fn announces_code(flag: &str, language: Language) -> bool {
 pub(crate) fn here_document(
     simple: &ast::SimpleCommand,
     name: Option<&Option<String>>,
-) -> Option<(Language, ast::Word)> {
+) -> Option<(PolicyLanguage, ast::Word)> {
     let language = language_of(name?.as_deref().map(base_name)?)?;
     let document = simple.suffix.iter().flat_map(|suffix| &suffix.0).find_map(|item| match item {
         ast::CommandPrefixOrSuffixItem::IoRedirect(ast::IoRedirect::HereDocument(_, document)) => {
@@ -63,9 +63,9 @@ pub(crate) fn here_document(
     Some((language, document?))
 }
 
-impl Reader {
+impl ShellAnalyzer {
     /// Analyzes a program that is started with these words.
-    pub(crate) fn started(&mut self, mut words: Words, at: usize) {
+    pub(crate) fn visit_program(&mut self, mut words: OwnedWords, at: usize) {
         let mut expanded: Vec<String> = Vec::new();
         // Each wrapper takes at least one word, and each alias is expanded once.
         for _ in 0..16 {
@@ -75,25 +75,27 @@ impl Reader {
             }
             let name = match words.first() {
                 None => return,
-                Some(None) => return self.say(at, Kind::Shape(Shape::UnknownCode("$command"))),
+                Some(None) => {
+                    return self.report(at, FactKind::Pattern(CodePattern::UnknownCode("$command")));
+                }
                 // A glob pattern could match any program.
                 Some(Some(name)) if name.contains(['*', '?']) => {
-                    return self.say(at, Kind::Shape(Shape::UnknownCode("$command")));
+                    return self.report(at, FactKind::Pattern(CodePattern::UnknownCode("$command")));
                 }
                 Some(Some(name)) => base_name(name).to_owned(),
             };
-            self.at_root(&name, &mut words);
+            self.track_working_directory(&name, &mut words);
             if let Some(alias) = self.aliases.get(&name).filter(|_| !expanded.contains(&name)) {
                 if !self.allowance.budget.spend_bytes(alias.len()) {
                     return;
                 }
-                let text: Words = alias.split_whitespace().map(|word| Some(word.to_owned())).collect();
+                let text: OwnedWords = alias.split_whitespace().map(|word| Some(word.to_owned())).collect();
                 words.splice(..1, text);
                 expanded.push(name);
                 continue;
             }
-            self.one(&name, &words, at);
-            let skipped = inner(&name, &words);
+            self.visit_command_words(&name, &words, at);
+            let skipped = wrapper_word_count(&name, &words);
             if skipped == 0 || skipped >= words.len() {
                 return;
             }
@@ -102,47 +104,48 @@ impl Reader {
             match words.first() {
                 // Handles `env -S "rm -rf /"` and `find / -exec rm -rf {} +`.
                 Some(Some(line)) if name == "env" && line.contains(' ') => {
-                    let line: Words = line.split_whitespace().map(|word| Some(word.to_owned())).collect();
+                    let line: OwnedWords =
+                        line.split_whitespace().map(|word| Some(word.to_owned())).collect();
                     words.splice(..1, line);
                 }
-                _ => replace(&mut words, "{}", found),
+                _ => replace_word(&mut words, "{}", found),
             }
         }
     }
 
     /// Handles `cd / && rm -rf *`.
-    fn at_root(&mut self, name: &str, words: &mut Words) {
+    fn track_working_directory(&mut self, name: &str, words: &mut OwnedWords) {
         if name == "cd" {
             let to = words.get(1).cloned().flatten();
-            self.rooted = to.is_some_and(|to| commands::is_root(&to));
-        } else if self.rooted {
+            self.in_root_directory = to.is_some_and(|to| commands::is_root(&to));
+        } else if self.in_root_directory {
             for word in ["*", ".", "./*", "./"] {
-                replace(words, word, Some("/".to_owned()));
+                replace_word(words, word, Some("/".to_owned()));
             }
         }
     }
 
-    fn one(&mut self, name: &str, words: &[Option<String>], at: usize) {
+    fn visit_command_words(&mut self, name: &str, words: &[Option<String>], at: usize) {
         let rest = &words[1..];
         if name == "alias" {
             for (alias, text) in rest.iter().flatten().filter_map(|word| word.split_once('=')) {
                 self.aliases.insert(alias.to_owned(), text.to_owned());
             }
         }
-        self.say(at, Kind::Command { name: name.to_owned(), words: rest.to_vec() });
+        self.report(at, FactKind::Command { name: name.to_owned(), words: rest.to_vec() });
         match name {
-            "eval" => self.code(
+            "eval" => self.visit_code(
                 rest.iter().cloned().collect::<Option<Vec<_>>>().map(|all| all.join(" ")),
                 "eval",
                 at,
             ),
             "trap" if rest.len() > 1 && !matches!(rest[0].as_deref(), Some("-" | "" | "-p" | "-l")) => {
-                self.code(rest[0].clone(), "trap", at);
+                self.visit_code(rest[0].clone(), "trap", at);
             }
-            "let" => rest.iter().flatten().for_each(|sum| self.substituted(sum, at)),
+            "let" => rest.iter().flatten().for_each(|sum| self.visit_substitutions(sum, at)),
             // An existing file is code like any other; a process substitution is unknown.
             "source" | "." if rest.first() == Some(&None) => {
-                self.say(at, Kind::Shape(Shape::UnknownCode("source")));
+                self.report(at, FactKind::Pattern(CodePattern::UnknownCode("source")));
             }
             "hash" => {
                 if let [Some(flag), Some(path), Some(name)] = rest
@@ -151,24 +154,24 @@ impl Reader {
                     self.aliases.insert(name.clone(), path.clone());
                 }
             }
-            "script" | "su" | "flock" | "watch" | "parallel" => self.handed_code(name, rest, at),
+            "script" | "su" | "flock" | "watch" | "parallel" => self.visit_code_argument(name, rest, at),
             "export" | "declare" | "local" | "readonly" | "typeset" => {
                 for (variable, value) in rest.iter().flatten().filter_map(|word| word.split_once('=')) {
                     self.variables.insert(variable.to_owned(), Some(value.to_owned()));
                 }
             }
             "read" | "mapfile" | "readarray" | "unset" => {
-                self.handed_code(name, rest, at);
+                self.visit_code_argument(name, rest, at);
                 for variable in rest.iter().flatten() {
                     self.variables.insert(variable.clone(), None);
                 }
             }
-            _ => self.interpreter(name, rest, at),
+            _ => self.visit_interpreter(name, rest, at),
         }
     }
 
     /// Handles programs that run a line in a shell: `script -c CODE`, `watch CODE`.
-    fn handed_code(&mut self, name: &str, words: &[Option<String>], at: usize) {
+    fn visit_code_argument(&mut self, name: &str, words: &[Option<String>], at: usize) {
         let behind = |wanted: &str| words.iter().position(|word| word.as_deref() == Some(wanted));
         let line = match name {
             "watch" => Some(
@@ -181,44 +184,46 @@ impl Reader {
             }
         };
         if let Some(line) = line {
-            self.inside(&line.join(" "), at);
+            self.analyze_in_this_shell(&line.join(" "), at);
         }
     }
 
     /// Handles `sh -c CODE`, `python -c CODE`, `node -e CODE`.
-    fn interpreter(&mut self, name: &str, words: &[Option<String>], at: usize) {
+    fn visit_interpreter(&mut self, name: &str, words: &[Option<String>], at: usize) {
         let Some(language) = language_of(name) else { return };
         let announces =
-            |word: &Option<String>| word.as_deref().is_some_and(|word| announces_code(word, language));
+            |word: &Option<String>| word.as_deref().is_some_and(|word| takes_code_argument(word, language));
         let Some(flag) = words.iter().position(announces) else { return };
         match words.get(flag + 1) {
-            Some(Some(code)) => self.run(code, language, at),
-            Some(None) => self.say(at, Kind::Shape(Shape::UnknownCode(unknown(language)))),
+            Some(Some(code)) => self.analyze_nested(code, language, at),
+            Some(None) => {
+                self.report(at, FactKind::Pattern(CodePattern::UnknownCode(unknown_code_label(language))))
+            }
             None => {}
         }
     }
 
-    fn code(&mut self, code: Option<String>, by: &'static str, at: usize) {
+    fn visit_code(&mut self, code: Option<String>, by: &'static str, at: usize) {
         match code {
-            Some(code) => self.inside(&code, at),
-            None => self.say(at, Kind::Shape(Shape::UnknownCode(by))),
+            Some(code) => self.analyze_in_this_shell(&code, at),
+            None => self.report(at, FactKind::Pattern(CodePattern::UnknownCode(by))),
         }
     }
 
     /// Analyzes a program that reads from a pipe.
-    pub(crate) fn fed(&mut self, words: &[Option<String>], flow: &Flow, at: usize) {
+    pub(crate) fn visit_pipe_input(&mut self, words: &[Option<String>], flow: &PipeData, at: usize) {
         let skipped = match words.first() {
-            Some(Some(name)) => inner(base_name(name), words),
+            Some(Some(name)) => wrapper_word_count(base_name(name), words),
             _ => return,
         };
         let Some(Some(name)) = words.get(skipped) else { return };
         let first = words.first().cloned().flatten();
         if let (Some("xargs"), Some(text)) = (first.as_deref(), &flow.text) {
-            let given: Words = text.split_whitespace().map(|word| Some(word.to_owned())).collect();
+            let given: OwnedWords = text.split_whitespace().map(|word| Some(word.to_owned())).collect();
             let mut whole = words[skipped..].to_vec();
-            replace(&mut whole, "{}", given.first().cloned().flatten());
+            replace_word(&mut whole, "{}", given.first().cloned().flatten());
             whole.extend(given);
-            self.started(whole, at);
+            self.visit_program(whole, at);
         }
         let name = base_name(name);
         let rest = &words[skipped + 1..];
@@ -226,40 +231,42 @@ impl Reader {
         let reads_code = rest.iter().any(|word| is(word, "-s"))
             || rest.iter().flatten().all(|word| word.starts_with('-') && word != "-c");
         let language = language_of(name);
-        if (language.is_none() && !OTHERS.contains(&name)) || !reads_code {
+        if (language.is_none() && !UNANALYZED_INTERPRETERS.contains(&name)) || !reads_code {
             return;
         }
         if flow.downloaded {
-            self.say(at, Kind::Shape(Shape::Download));
+            self.report(at, FactKind::Pattern(CodePattern::PipedDownload));
         }
         if flow.decoded {
-            self.say(at, Kind::Shape(Shape::Decoded));
+            self.report(at, FactKind::Pattern(CodePattern::DecodedCode));
         }
         match (language, &flow.text) {
-            (Some(language), Some(text)) => self.run(&text.clone(), language, at),
-            (Some(Language::Shell), None) => self.say(at, Kind::Shape(Shape::UnknownCode("| sh"))),
+            (Some(language), Some(text)) => self.analyze_nested(&text.clone(), language, at),
+            (Some(PolicyLanguage::Shell), None) => {
+                self.report(at, FactKind::Pattern(CodePattern::UnknownCode("| sh")))
+            }
             _ => {}
         }
     }
 }
 
 /// Replaces every occurrence of a word, except in the first position.
-fn replace(words: &mut Words, from: &str, to: Option<String>) {
+fn replace_word(words: &mut OwnedWords, from: &str, to: Option<String>) {
     for word in words.iter_mut().skip(1).filter(|word| word.as_deref() == Some(from)) {
         word.clone_from(&to);
     }
 }
 
-fn unknown(language: Language) -> &'static str {
+fn unknown_code_label(language: PolicyLanguage) -> &'static str {
     match language {
-        Language::Shell => "sh -c",
-        Language::Python => "python -c",
-        Language::JavaScript | Language::TypeScript => "node -e",
+        PolicyLanguage::Shell => "sh -c",
+        PolicyLanguage::Python => "python -c",
+        PolicyLanguage::JavaScript | PolicyLanguage::TypeScript => "node -e",
     }
 }
 
 /// Returns how many words precede the program that a wrapper starts; 0 if it starts none.
-fn inner(name: &str, words: &[Option<String>]) -> usize {
+fn wrapper_word_count(name: &str, words: &[Option<String>]) -> usize {
     let word = |index: usize| words.get(index).and_then(|word| word.as_deref());
     let after_flags = |with_value: &[&str], assignments: bool| {
         let mut index = 1;
@@ -295,7 +302,7 @@ fn inner(name: &str, words: &[Option<String>]) -> usize {
 }
 
 /// Detects `f() { f | f & }`: a function that unconditionally starts itself more than once.
-pub(crate) fn multiplies(name: &str, body: &ast::CompoundCommand) -> bool {
+pub(crate) fn is_fork_bomb(name: &str, body: &ast::CompoundCommand) -> bool {
     let list = match body {
         ast::CompoundCommand::BraceGroup(group) => &group.list,
         ast::CompoundCommand::Subshell(subshell) => &subshell.list,

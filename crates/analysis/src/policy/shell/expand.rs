@@ -6,21 +6,21 @@ use brush_parser::word::{
 };
 use brush_parser::{Parser, ParserOptions};
 
-use super::super::fact::{Kind, MAX_TEXT, Shape, base64_text};
-use super::Reader;
+use super::super::fact::{CodePattern, FactKind, MAX_FOLDED_BYTES, decode_base64};
+use super::ShellAnalyzer;
 
 /// Data in a pipe.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Flow {
+pub(crate) struct PipeData {
     /// The text, if known.
     pub(crate) text: Option<String>,
     pub(crate) downloaded: bool,
     pub(crate) decoded: bool,
 }
 
-impl Flow {
+impl PipeData {
     /// Returns the output of a program that reads this data.
-    pub(crate) fn through(self, words: &[Option<String>]) -> Self {
+    pub(crate) fn through_program(self, words: &[Option<String>]) -> Self {
         let name = words.first().and_then(|word| word.as_deref()).map(super::command::base_name);
         let known: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.as_deref()).collect();
         let has = |wanted: &[&str]| words.iter().flatten().any(|word| wanted.contains(&word.as_str()));
@@ -42,7 +42,7 @@ impl Flow {
                 Self { text, ..Self::default() }
             }
             Some("base64" | "base32") if has(&["-d", "-D", "--decode", "-di"]) => {
-                Self { text: self.text.as_deref().and_then(base64_text), decoded: true, ..self }
+                Self { text: self.text.as_deref().and_then(decode_base64), decoded: true, ..self }
             }
             Some("xxd") if has(&["-r", "-p", "-rp"]) => {
                 Self { text: self.text.as_deref().and_then(unhex), decoded: true, ..self }
@@ -71,7 +71,7 @@ fn unhex(text: &str) -> Option<String> {
 }
 
 /// Splits the expansion of a command name, which may be several words.
-pub(crate) fn split(word: Option<String>) -> Vec<Option<String>> {
+pub(crate) fn split_command_name(word: Option<String>) -> Vec<Option<String>> {
     match word {
         Some(text) if text.contains(char::is_whitespace) => {
             text.split_whitespace().map(|part| Some(part.to_owned())).collect()
@@ -84,10 +84,10 @@ pub(crate) fn split(word: Option<String>) -> Vec<Option<String>> {
     }
 }
 
-impl Reader {
+impl ShellAnalyzer {
     /// Expands a word, and analyzes its substitutions.
-    pub(crate) fn word(&mut self, word: &ast::Word) -> Option<String> {
-        let at = self.place(word);
+    pub(crate) fn expand_word(&mut self, word: &ast::Word) -> Option<String> {
+        let at = self.offset_of(word);
         if !self.allowance.budget.spend_bytes(word.value.len()) {
             return None;
         }
@@ -96,67 +96,67 @@ impl Reader {
             return Some(word.value.clone());
         }
         let pieces = word::parse(&word.value, &ParserOptions::default()).ok()?;
-        self.pieces(&pieces, at)
+        self.expand_pieces(&pieces, at)
     }
 
     pub(crate) fn expanded_text(&mut self, text: &ast::Word) -> Option<String> {
-        let at = self.place(text);
+        let at = self.offset_of(text);
         let pieces = word::parse_heredoc(&text.value, &ParserOptions::default()).ok()?;
-        self.pieces(&pieces, at)
+        self.expand_pieces(&pieces, at)
     }
 
-    fn pieces(&mut self, pieces: &[WordPieceWithSource], at: usize) -> Option<String> {
+    fn expand_pieces(&mut self, pieces: &[WordPieceWithSource], at: usize) -> Option<String> {
         // Expands every piece, even after an unknown one, because each may run something.
         let mut whole = Some(String::new());
         for piece in pieces {
-            let part = self.piece(&piece.piece, at);
+            let part = self.expand_piece(&piece.piece, at);
             let bytes = part.as_ref().map_or(0, String::len);
             if !self.allowance.budget.spend_bytes(bytes) {
                 return None;
             }
             whole = whole.zip(part).and_then(|(mut whole, part)| {
-                (whole.len() + part.len() <= MAX_TEXT).then(|| whole.push_str(&part))?;
+                (whole.len() + part.len() <= MAX_FOLDED_BYTES).then(|| whole.push_str(&part))?;
                 Some(whole)
             });
         }
         whole
     }
 
-    fn piece(&mut self, piece: &WordPiece, at: usize) -> Option<String> {
+    fn expand_piece(&mut self, piece: &WordPiece, at: usize) -> Option<String> {
         match piece {
             WordPiece::Text(text) | WordPiece::SingleQuotedText(text) => Some(text.clone()),
-            WordPiece::AnsiCQuotedText(text) => Some(ansi_c(text)),
+            WordPiece::AnsiCQuotedText(text) => Some(decode_ansi_c(text)),
             WordPiece::DoubleQuotedSequence(pieces) | WordPiece::GettextDoubleQuotedSequence(pieces) => {
-                self.pieces(pieces, at)
+                self.expand_pieces(pieces, at)
             }
             WordPiece::TildeExpansion(_) => Some("~".to_owned()),
             WordPiece::EscapeSequence(text) => Some(text.strip_prefix('\\').unwrap_or(text).to_owned()),
-            WordPiece::ParameterExpansion(expr) => self.parameter(expr, at),
+            WordPiece::ParameterExpansion(expr) => self.expand_parameter(expr, at),
             WordPiece::CommandSubstitution(code) | WordPiece::BackquotedCommandSubstitution(code) => {
-                let rooted = self.rooted;
-                self.inside(code, at);
-                self.rooted = rooted;
-                self.output(code, at)
+                let rooted = self.in_root_directory;
+                self.analyze_in_this_shell(code, at);
+                self.in_root_directory = rooted;
+                self.substitution_output(code, at)
             }
             WordPiece::ArithmeticExpression(sum) => {
-                self.substituted(&sum.value, at);
+                self.visit_substitutions(&sum.value, at);
                 None
             }
         }
     }
 
     /// Analyzes the substitutions in a text that the shell evaluates.
-    pub(crate) fn substituted(&mut self, text: &str, at: usize) {
+    pub(crate) fn visit_substitutions(&mut self, text: &str, at: usize) {
         // Text that cannot be parsed does not run either.
         if !self.allowance.budget.spend(text.len()) {
             return;
         }
         if let Ok(pieces) = word::parse(text, &ParserOptions::default()) {
-            self.pieces(&pieces, at);
+            self.expand_pieces(&pieces, at);
         }
     }
 
-    fn parameter(&mut self, expr: &ParameterExpr, at: usize) -> Option<String> {
+    fn expand_parameter(&mut self, expr: &ParameterExpr, at: usize) -> Option<String> {
         match expr {
             ParameterExpr::Parameter { parameter: Parameter::Named(name), indirect: false } => {
                 match name.as_str() {
@@ -180,8 +180,8 @@ impl Reader {
                     _ => None,
                 };
                 match text {
-                    Some(text) => self.substituted(&text, at),
-                    None => self.say(at, Kind::Shape(Shape::UnknownCode("${…@P}"))),
+                    Some(text) => self.visit_substitutions(&text, at),
+                    None => self.report(at, FactKind::Pattern(CodePattern::UnknownCode("${…@P}"))),
                 }
                 None
             }
@@ -190,8 +190,8 @@ impl Reader {
     }
 
     /// Computes the output of a substituted command if it is a pipe of plain text.
-    fn output(&mut self, code: &str, at: usize) -> Option<String> {
-        if self.levels == 0 || !self.allowance.budget.spend(code.len()) {
+    fn substitution_output(&mut self, code: &str, at: usize) -> Option<String> {
+        if self.remaining_substitution_depth == 0 || !self.allowance.budget.spend(code.len()) {
             return None;
         }
         let program = Parser::new(code.as_bytes(), &ParserOptions::default()).parse_program().ok()?;
@@ -200,14 +200,14 @@ impl Reader {
         if !commands.additional.is_empty() {
             return None;
         }
-        let mut flow = Flow::default();
+        let mut flow = PipeData::default();
         for command in &commands.first.seq {
             let ast::Command::Simple(simple) = command else { return None };
             let words = self.plain_words(simple)?;
-            flow = flow.through(&words);
+            flow = flow.through_program(&words);
         }
         if flow.decoded && flow.text.is_some() {
-            self.say(at, Kind::Shape(Shape::Decoded));
+            self.report(at, FactKind::Pattern(CodePattern::DecodedCode));
         }
         flow.text.map(|text| text.trim_end_matches('\n').to_owned())
     }
@@ -215,20 +215,20 @@ impl Reader {
     pub(crate) fn plain_words(&mut self, simple: &ast::SimpleCommand) -> Option<Vec<Option<String>>> {
         use ast::CommandPrefixOrSuffixItem as Item;
         let name = simple.word_or_name.as_ref()?;
-        self.levels -= 1;
-        let mut words = vec![self.word(name)];
+        self.remaining_substitution_depth -= 1;
+        let mut words = vec![self.expand_word(name)];
         for item in simple.suffix.iter().flat_map(|suffix| &suffix.0) {
             if let Item::Word(word) | Item::AssignmentWord(_, word) = item {
-                words.push(self.word(word));
+                words.push(self.expand_word(word));
             }
         }
-        self.levels += 1;
+        self.remaining_substitution_depth += 1;
         Some(words)
     }
 }
 
 /// Decodes `$'\x72m'`.
-fn ansi_c(text: &str) -> String {
+fn decode_ansi_c(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((plain, escape)) = rest.split_once('\\') {

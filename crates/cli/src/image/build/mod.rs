@@ -2,21 +2,21 @@
 //! Debian packages without a registry or Docker.
 
 mod debian;
+mod log;
 mod recipe;
-mod tail;
 
 use belljar_engine::provider::Sink;
 use belljar_providers::settings::DockerSettings;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use self::recipe::{BASE, CHANGES, Recipe};
-use self::tail::Tail;
-use super::own::failure;
-use super::{Own, StoreArgs, told};
+use self::log::BuildLog;
+use self::recipe::{BASE, CHANGES, ImageRecipe};
+use super::local::to_cli_error;
+use super::{LocalImages, StoreArgs, print_image};
 use crate::config::Config;
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::{os, say};
 
 pub(super) const EXAMPLES: &str = "\
@@ -49,7 +49,7 @@ pub(super) struct BuildArgs {
     apt: Vec<String>,
     /// Where to store the image [default: docker if its daemon answers]
     #[arg(long, value_name = "WHERE")]
-    into: Option<Destination>,
+    into: Option<ImageDestination>,
     /// Docker's network for the build, like 'docker build --network'
     #[arg(long, value_name = "NAME")]
     network: Option<String>,
@@ -59,7 +59,7 @@ pub(super) struct BuildArgs {
 
 /// Where a built image is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Destination {
+enum ImageDestination {
     /// In Docker, for provider 'docker'
     Docker,
     /// In Belljar's image store, for 'belljar run --image'
@@ -71,25 +71,25 @@ pub(super) async fn run(
     args: &BuildArgs,
     environment: &Environment,
     config: &Config,
-    own: &Own,
-) -> Result<u8, Failure> {
-    let recipe = Recipe::new(&args.tag, &args.apt, &args.install)?;
+    own: &LocalImages,
+) -> Result<u8, CliError> {
+    let recipe = ImageRecipe::new(&args.tag, &args.apt, &args.install)?;
     let certificates = environment.ca_cert.as_deref();
-    let mut shown = Tail::new(args.store.json);
-    if let Some(docker) = docker(args, config, &mut shown).await? {
-        if let Err(why) = docker.bring(&mut shown).await {
+    let mut shown = BuildLog::new(args.store.json);
+    if let Some(docker) = connect_docker(args, config, &mut shown).await? {
+        if let Err(why) = docker.ensure_image(&mut shown).await {
             if args.base.is_some() {
                 let next = "use a base image that Docker has, or omit --base to build from Debian packages";
-                return Err(Failure::host(format!("{why}; {next}")));
+                return Err(CliError::host(format!("{why}; {next}")));
             }
             say::note(&format!("no base image ({why}); building from Debian packages instead"));
             let root = debian::root(&recipe, certificates, &mut shown)?;
             let id = docker.import(root, recipe.name.as_str(), &CHANGES, &mut shown).await;
-            return in_docker(args, id.map_err(Failure::host)?, "packages", shown);
+            return print_docker_image(args, id.map_err(CliError::host)?, "packages", shown);
         }
-        let arguments = recipe.arguments(args.base.as_deref().unwrap_or(BASE));
+        let arguments = recipe.dockerfile_arguments(args.base.as_deref().unwrap_or(BASE));
         let built = docker.build(
-            Recipe::context()?,
+            ImageRecipe::build_context()?,
             recipe.name.as_str(),
             arguments,
             args.network.clone(),
@@ -97,27 +97,29 @@ pub(super) async fn run(
         );
         let id = match built.await {
             Ok(id) => id,
-            Err(why) => return Err(Failure::host(format!("{why}. Its last output:\n{}", shown.said()))),
+            Err(why) => {
+                return Err(CliError::host(format!("{why}. Its last output:\n{}", shown.last_lines())));
+            }
         };
-        return in_docker(args, id, "base", shown);
+        return print_docker_image(args, id, "base", shown);
     }
     let store = own.store()?;
     let root = debian::root(&recipe, certificates, &mut shown)?;
-    let record = store.import_root(root, &recipe.name, &mut shown).await.map_err(failure)?;
+    let record = store.import_root(root, &recipe.name, &mut shown).await.map_err(to_cli_error)?;
     drop(shown);
-    told(&record, "Built", args.store.json)
+    print_image(&record, "Built", args.store.json)
 }
 
 /// Connects to Docker, if the image is to be stored there.
-async fn docker(
+async fn connect_docker(
     args: &BuildArgs,
     config: &Config,
-    shown: &mut Tail,
-) -> Result<Option<os::ImageBuilder>, Failure> {
-    if args.into == Some(Destination::Belljar) {
+    shown: &mut BuildLog,
+) -> Result<Option<os::ImageBuilder>, CliError> {
+    if args.into == Some(ImageDestination::Belljar) {
         return match args.base {
             None => Ok(None),
-            Some(_) => Err(Failure::invalid(
+            Some(_) => Err(CliError::invalid(
                 "--base needs Docker; Belljar's own images are built from Debian packages; get other images \
                  with: belljar image pull",
             )),
@@ -128,7 +130,7 @@ async fn docker(
     let image = args.base.clone().unwrap_or_else(|| BASE.to_owned());
     match os::ImageBuilder::connect(DockerSettings { image, pull: true, ..configured }).await {
         Ok(docker) => Ok(Some(docker)),
-        Err(why) if args.into.is_some() || args.base.is_some() => Err(Failure::host(why)),
+        Err(why) if args.into.is_some() || args.base.is_some() => Err(CliError::host(why)),
         Err(why) => {
             say::note(&format!("{why}; building for Belljar's own image store instead"));
             Ok(None)
@@ -136,7 +138,7 @@ async fn docker(
     }
 }
 
-fn in_docker(args: &BuildArgs, id: String, from: &str, shown: Tail) -> Result<u8, Failure> {
+fn print_docker_image(args: &BuildArgs, id: String, from: &str, shown: BuildLog) -> Result<u8, CliError> {
     drop(shown);
     let name = &args.tag;
     match args.store.json {

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use belljar_images::Name;
+use belljar_images::ImageName;
 
-use crate::failure::Failure;
+use crate::error::CliError;
 
 /// The Dockerfile of every image; images differ by its arguments.
 const DOCKERFILE: &str = include_str!("../../../../../packaging/image/Dockerfile");
@@ -24,45 +24,49 @@ const CERTIFICATES: &str = "/tmp/certificates.pem";
 
 /// An image to build. Its names were validated.
 #[derive(Debug)]
-pub(super) struct Recipe {
-    pub(super) name: Name,
+pub(super) struct ImageRecipe {
+    pub(super) name: ImageName,
     apt: Vec<String>,
     python: Vec<String>,
 }
 
-impl Recipe {
-    pub(super) fn new(tag: &str, apt: &[String], python: &[String]) -> Result<Self, Failure> {
-        let name = Name::parse(tag).map_err(|error| Failure::invalid(format!("--tag: {error}")))?;
-        if tag.starts_with('/') || tag.contains('@') || tag == Name::SEALED || tag == "host" {
-            return Err(Failure::invalid("--tag: use a name such as team/tools or team/tools:2"));
+impl ImageRecipe {
+    pub(super) fn new(tag: &str, apt: &[String], python: &[String]) -> Result<Self, CliError> {
+        let name = ImageName::parse(tag).map_err(|error| CliError::invalid(format!("--tag: {error}")))?;
+        if tag.starts_with('/') || tag.contains('@') || tag == ImageName::SEALED || tag == "host" {
+            return Err(CliError::invalid("--tag: use a name such as team/tools or team/tools:2"));
         }
         // A Debian package name, optionally with a version or a release.
-        checked("--apt", apt, "+.-=~:/")?;
+        check_names("--apt", apt, "+.-=~:/")?;
         // A Python package name, optionally with extras and versions.
-        checked("--install", python, "._-[],=<>!~*")?;
+        check_names("--install", python, "._-[],=<>!~*")?;
         Ok(Self { name, apt: apt.to_vec(), python: python.to_vec() })
     }
 
     /// Returns the arguments of the Dockerfile.
-    pub(super) fn arguments(&self, base: &str) -> HashMap<String, String> {
+    pub(super) fn dockerfile_arguments(&self, base: &str) -> HashMap<String, String> {
         let all = [("BASE", base.to_owned()), ("APT", self.apt.join(" ")), ("PIP", self.python.join(" "))];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Creates Docker's build context: an archive that contains only the Dockerfile.
-    pub(super) fn context() -> Result<Vec<u8>, Failure> {
+    pub(super) fn build_context() -> Result<Vec<u8>, CliError> {
         let mut header = tar::Header::new_gnu();
         header.set_size(DOCKERFILE.len() as u64);
         header.set_mode(0o644);
         let mut archive = tar::Builder::new(Vec::new());
         let packed = archive.append_data(&mut header, "Dockerfile", DOCKERFILE.as_bytes());
         let packed = packed.and_then(|()| archive.into_inner());
-        packed.map_err(|error| Failure::host(format!("pack the Dockerfile: {error}")))
+        packed.map_err(|error| CliError::host(format!("pack the Dockerfile: {error}")))
     }
 
     /// Returns the arguments of `mmdebstrap`, which builds the same image from these sources as an archive on
     /// standard output. Package names contain no quotes, and `pip` runs no code of a package to install it.
-    pub(super) fn bootstrap(&self, sources: &[String], certificates: Option<&Path>) -> Vec<String> {
+    pub(super) fn mmdebstrap_arguments(
+        &self,
+        sources: &[String],
+        certificates: Option<&Path>,
+    ) -> Vec<String> {
         let include: Vec<&str> = PACKAGES.into_iter().chain(self.apt.iter().map(String::as_str)).collect();
         let mut words = vec!["--variant=apt".to_owned(), format!("--include={}", include.join(","))];
         let mut hook = |line: &str| words.push(format!("--customize-hook={line}"));
@@ -90,7 +94,7 @@ impl Recipe {
 
 /// Returns Debian's package sources, from what `apt-get indextargets` prints for this machine: lines of an
 /// address and a label. If empty, `mmdebstrap` uses its defaults.
-pub(super) fn sources(said: &str) -> Vec<String> {
+pub(super) fn package_sources(said: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for (address, label) in said.lines().filter_map(|line| line.trim().split_once(' ')) {
         let suites: &[&str] = match label {
@@ -112,9 +116,9 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-fn checked(flag: &str, names: &[String], also: &str) -> Result<(), Failure> {
+fn check_names(flag: &str, names: &[String], also: &str) -> Result<(), CliError> {
     if names.len() > MAX_PACKAGES {
-        return Err(Failure::invalid(format!("{flag}: at most {MAX_PACKAGES} packages")));
+        return Err(CliError::invalid(format!("{flag}: at most {MAX_PACKAGES} packages")));
     }
     let is_name = |name: &&String| {
         name.starts_with(|first: char| first.is_ascii_alphanumeric())
@@ -124,7 +128,7 @@ fn checked(flag: &str, names: &[String], also: &str) -> Result<(), Failure> {
     match names.iter().find(|name| !is_name(name)) {
         None => Ok(()),
         Some(wrong) => {
-            Err(Failure::invalid(format!("{flag}: '{}' is not a package name", wrong.escape_debug())))
+            Err(CliError::invalid(format!("{flag}: '{}' is not a package name", wrong.escape_debug())))
         }
     }
 }
@@ -133,13 +137,13 @@ fn checked(flag: &str, names: &[String], also: &str) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn recipe(apt: &[&str], python: &[&str]) -> Result<Recipe, Failure> {
+    fn recipe(apt: &[&str], python: &[&str]) -> Result<ImageRecipe, CliError> {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        Recipe::new("belljar/default", &owned(apt), &owned(python))
+        ImageRecipe::new("belljar/default", &owned(apt), &owned(python))
     }
 
     #[test]
-    fn both_ways_make_the_same() {
+    fn dockerfile_and_mmdebstrap_agree() {
         assert!(DOCKERFILE.contains(&format!("\nARG BASE={BASE}\nFROM ${{BASE}}\n")));
         assert!(BASE.contains(SUITE));
         for package in PACKAGES {
@@ -148,12 +152,12 @@ mod tests {
         for change in CHANGES {
             assert!(DOCKERFILE.contains(&format!("\n{change}\n")), "{change}");
         }
-        let words = recipe(&[], &[]).unwrap().bootstrap(&[], None).join("\n");
+        let words = recipe(&[], &[]).unwrap().mmdebstrap_arguments(&[], None).join("\n");
         for line in ["useradd --create-home --shell /bin/bash sandboxuser", "install -d -o sandboxuser"] {
             assert!(DOCKERFILE.contains(line) && words.contains(line), "{line}");
         }
         let mut archive = Vec::new();
-        let context = Recipe::context().unwrap();
+        let context = ImageRecipe::build_context().unwrap();
         for entry in tar::Archive::new(context.as_slice()).entries().unwrap() {
             archive.push(entry.unwrap().path().unwrap().display().to_string());
         }
@@ -163,12 +167,12 @@ mod tests {
     #[test]
     fn packages_of_both_kinds_are_added() {
         let recipe = recipe(&["git", "g++=4:12.2.0-3"], &["numpy==2.*", "uvicorn[standard]>=0.3"]).unwrap();
-        let arguments = recipe.arguments("python:3.12-slim");
+        let arguments = recipe.dockerfile_arguments("python:3.12-slim");
         assert_eq!(arguments["BASE"], "python:3.12-slim");
         assert_eq!(arguments["APT"], "git g++=4:12.2.0-3");
         assert_eq!(arguments["PIP"], "numpy==2.* uvicorn[standard]>=0.3");
-        let words =
-            recipe.bootstrap(&["deb http://m/ bookworm main".to_owned()], Some(Path::new("/c'a.pem")));
+        let words = recipe
+            .mmdebstrap_arguments(&["deb http://m/ bookworm main".to_owned()], Some(Path::new("/c'a.pem")));
         assert!(
             words[1].starts_with("--include=passwd,") && words[1].ends_with(",nodejs,git,g++=4:12.2.0-3")
         );
@@ -181,28 +185,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_names_are_refused() {
         for bad in ["", "-y", "a b", "a;b", "$(x)", "a'b", "../x", "a\n", &"x".repeat(201)] {
             assert!(recipe(&[bad], &[]).unwrap_err().message.starts_with("--apt: "), "{bad}");
             assert!(recipe(&[], &[bad]).unwrap_err().message.starts_with("--install: "), "{bad}");
         }
         for bad in ["", "UPPER", "/srv/x", "sealed", "host", "x@sha256:1"] {
-            assert!(Recipe::new(bad, &[], &[]).unwrap_err().message.starts_with("--tag: "), "{bad}");
+            assert!(ImageRecipe::new(bad, &[], &[]).unwrap_err().message.starts_with("--tag: "), "{bad}");
         }
     }
 
     #[test]
-    fn packages_come_from_where_this_machine_has_them() {
+    fn package_sources_follow_this_machines_apt() {
         let said = "http://m/debian/ Debian\nhttp://m/debian/ Debian\nhttp://m/security/ Debian-Security\n\
                     https://other/ Other\nhttp://m/backports/ Debian Backports\n";
         assert_eq!(
-            sources(said),
+            package_sources(said),
             [
                 "deb http://m/debian/ bookworm main",
                 "deb http://m/debian/ bookworm-updates main",
                 "deb http://m/security/ bookworm-security main"
             ]
         );
-        assert!(sources("").is_empty());
+        assert!(package_sources("").is_empty());
     }
 }

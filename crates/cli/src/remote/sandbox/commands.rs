@@ -1,25 +1,25 @@
 //! Commands of a sandbox: listing them, their output, and signals to them.
 
-use belljar_engine::report::signalled_status;
+use belljar_engine::report::signal_exit_status;
 use hyper::Method;
 use serde_json::{Value, json};
 
 use super::args::LogsArgs;
-use super::{at, call, show};
-use crate::failure::Failure;
+use super::{call, sandbox_url, show};
+use crate::error::CliError;
 use crate::os::{self, Interrupts};
-use crate::remote::events::{Events, bytes_of, stream_of};
-use crate::remote::http::{EVENTS, Server, refused};
+use crate::remote::events::{EventStream, bytes_of, stream_of};
+use crate::remote::http::{EVENTS, Server, server_error};
 use crate::remote::show::Columns;
 use crate::say;
-use crate::view::Screen;
+use crate::view::StreamView;
 
 const COMMANDS: Columns = &["id", "pid", "state", "exit_code", "signal", "output_bytes", "command"];
 /// Exit status of a shell command whose output has no reader: 128 + SIGPIPE.
-pub(super) const UNREAD: u8 = 141;
+pub(super) const EXIT_SIGPIPE: u8 = 141;
 
 /// An event of a followed command.
-pub(super) enum Event {
+pub(super) enum CommandEvent {
     /// The command started and has this number.
     Started(u64),
     /// The command wrote output, which was shown; `false` if standard output is closed.
@@ -29,14 +29,19 @@ pub(super) enum Event {
 }
 
 /// Shows output up to the next event and returns that event; `None` at the end of the stream.
-pub(super) async fn next(events: &mut Events, screen: &Screen) -> Result<Option<Event>, Failure> {
+pub(super) async fn next_event(
+    events: &mut EventStream,
+    screen: &StreamView,
+) -> Result<Option<CommandEvent>, CliError> {
     while let Some((name, data)) = events.next().await? {
         match name.as_str() {
-            "started" => return Ok(data["id"].as_u64().map(Event::Started)),
-            "output" => return Ok(Some(Event::Wrote(screen.show(stream_of(&data), bytes_of(&data)).await))),
+            "started" => return Ok(data["id"].as_u64().map(CommandEvent::Started)),
+            "output" => {
+                return Ok(Some(CommandEvent::Wrote(screen.show(stream_of(&data), bytes_of(&data)).await)));
+            }
             "lost" => say::note(&format!("{} bytes of output were dropped", data["bytes"])),
-            "ended" => return Ok(Some(Event::Ended(data))),
-            "error" => return Err(refused(&data["error"], "the connection to the command was lost")),
+            "ended" => return Ok(Some(CommandEvent::Ended(data))),
+            "error" => return Err(server_error(&data["error"], "the connection to the command was lost")),
             _ => {}
         }
     }
@@ -49,25 +54,30 @@ pub(super) fn exit_status(command: &Value) -> u8 {
     match (command["timed_out"] == true, code, command["signal"].as_str()) {
         (true, ..) => 124,
         (_, Some(code), _) => code,
-        (_, None, Some(name)) => signalled_status(name),
+        (_, None, Some(name)) => signal_exit_status(name),
         (_, None, None) => 137,
     }
 }
 
-pub(super) fn list(server: &Server, id: &str, json: bool) -> Result<u8, Failure> {
-    show::list(&call(server, Method::GET, &at(id, "/commands"), None)?, "commands", COMMANDS, json)
+pub(super) fn list(server: &Server, id: &str, json: bool) -> Result<u8, CliError> {
+    show::print_list(
+        &call(server, Method::GET, &sandbox_url(id, "/commands"), None)?,
+        "commands",
+        COMMANDS,
+        json,
+    )
 }
 
-pub(super) fn kill(server: &Server, id: &str, number: u64, signal: &str) -> Result<u8, Failure> {
+pub(super) fn kill(server: &Server, id: &str, number: u64, signal: &str) -> Result<u8, CliError> {
     let signal: Value = signal.parse::<u32>().map_or_else(|_| json!(signal), |number| json!(number));
-    let place = at(id, &format!("/commands/{number}/signal"));
+    let place = sandbox_url(id, &format!("/commands/{number}/signal"));
     call(server, Method::POST, &place, Some(&json!({"signal": signal}))).map(|_| 0)
 }
 
-pub(super) fn logs(server: &Server, args: &LogsArgs, json: bool) -> Result<u8, Failure> {
-    let place = at(&args.id, &format!("/commands/{}/output?from={}", args.number, args.from));
+pub(super) fn logs(server: &Server, args: &LogsArgs, json: bool) -> Result<u8, CliError> {
+    let place = sandbox_url(&args.id, &format!("/commands/{}/output?from={}", args.number, args.from));
     if json && !args.follow {
-        return show::one(&call(server, Method::GET, &place, None)?);
+        return show::print_object(&call(server, Method::GET, &place, None)?);
     }
     let place = format!("{place}&follow={}", args.follow);
     os::runtime()?.block_on(async {
@@ -79,13 +89,13 @@ pub(super) fn logs(server: &Server, args: &LogsArgs, json: bool) -> Result<u8, F
     })
 }
 
-async fn follow(server: &Server, place: &str, raw: bool) -> Result<u8, Failure> {
-    let mut events = Events::of(server.send(Method::GET, place, EVENTS, None).await?);
-    let screen = Screen::start(raw)?;
+async fn follow(server: &Server, place: &str, raw: bool) -> Result<u8, CliError> {
+    let mut events = EventStream::new(server.send(Method::GET, place, EVENTS, None).await?);
+    let screen = StreamView::start(raw)?;
     let status = loop {
-        match next(&mut events, &screen).await? {
-            Some(Event::Wrote(false)) => break UNREAD,
-            Some(Event::Ended(_)) | None => break 0,
+        match next_event(&mut events, &screen).await? {
+            Some(CommandEvent::Wrote(false)) => break EXIT_SIGPIPE,
+            Some(CommandEvent::Ended(_)) | None => break 0,
             Some(_) => {}
         }
     };
@@ -98,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endings_have_their_status() {
+    fn exit_status_follows_the_command() {
         let status = |exit: Value, signal: Value, late: bool| {
             exit_status(&json!({"exit_code": exit, "signal": signal, "timed_out": late}))
         };

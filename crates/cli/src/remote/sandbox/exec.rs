@@ -11,52 +11,58 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::args::ExecArgs;
-use super::commands::{Event, UNREAD, exit_status, next};
-use super::{at, call, show};
+use super::commands::{CommandEvent, EXIT_SIGPIPE, exit_status, next_event};
+use super::{call, sandbox_url, show};
 use crate::args::{LimitArgs, RunArgs};
 use crate::env::Environment;
-use crate::failure::Failure;
-use crate::intent::{Intent, variable_of};
+use crate::error::CliError;
+use crate::intent::{Intent, parse_variable};
 use crate::os::{self, Interrupts};
-use crate::remote::events::Events;
+use crate::remote::events::EventStream;
 use crate::remote::http::{EVENTS, Server, bytes};
 use crate::remote::run::run_at;
 use crate::say;
-use crate::view::Screen;
+use crate::view::StreamView;
 
 /// Maximum number of bytes read from standard input at once.
-const PIECE: usize = 256 << 10;
+const STDIN_CHUNK_BYTES: usize = 256 << 10;
 /// How long to wait for a command to die after the user interrupted.
-const PATIENCE: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) fn exec(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Failure> {
+pub(super) fn exec(server: &Server, args: ExecArgs, json: bool) -> Result<u8, CliError> {
     if args.source.is_some() || args.code.is_some() {
         return code(server, args, json);
     }
     if args.command.is_empty() {
         let nothing = "nothing to run: pass -- CMD, -c CODE or a FILE; see belljar sandbox exec --help";
-        return Err(Failure::invalid(nothing));
+        return Err(CliError::invalid(nothing));
     }
     if args.language.is_some() {
-        return Err(Failure::invalid("--language: only applies to code; pass -c CODE or a FILE"));
+        return Err(CliError::invalid("--language: only applies to code; pass -c CODE or a FILE"));
     }
-    let (place, body) = (at(&args.id, "/commands"), request(&args)?);
+    let (place, body) = (sandbox_url(&args.id, "/commands"), request(&args)?);
     if args.detach {
         let started = call(server, Method::POST, &place, Some(&body))?;
         if json {
-            return show::one(&started);
+            return show::print_object(&started);
         }
         say::answer(&started["id"].to_string());
         return Ok(0);
     }
     os::runtime()?.block_on(async {
-        let mut wire = Wire { server, place, interrupts: Interrupts::listen()?, number: None, asked: false };
+        let mut wire = RunningCommand {
+            server,
+            place,
+            interrupts: Interrupts::listen()?,
+            number: None,
+            interrupted: false,
+        };
         if json { wire.result(&body).await } else { wire.live(&body, &args).await }
     })
 }
 
-fn request(args: &ExecArgs) -> Result<Value, Failure> {
-    let variables = args.variables.iter().map(|text| variable_of(text));
+fn request(args: &ExecArgs) -> Result<Value, CliError> {
+    let variables = args.variables.iter().map(|text| parse_variable(text));
     let variables: Map<_, _> =
         variables.map(|pair| pair.map(|(k, v)| (k, v.into()))).collect::<Result<_, _>>()?;
     let mut request = json!({
@@ -72,8 +78,8 @@ fn request(args: &ExecArgs) -> Result<Value, Failure> {
 }
 
 /// Runs code as an execution in the existing sandbox.
-fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Failure> {
-    let place = at(&args.id, "/executions");
+fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, CliError> {
+    let place = sandbox_url(&args.id, "/executions");
     let run = RunArgs {
         source: args.source,
         code: args.code,
@@ -87,27 +93,27 @@ fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Failure> {
         ..RunArgs::default()
     };
     // The sandbox has its own limits and profile; those in the environment are for new sandboxes.
-    let Intent { request, output, .. } = Intent::of(run, &Environment::default())?;
+    let Intent { request, output, .. } = Intent::from_args(run, &Environment::default())?;
     run_at(server, &place, &request, output)
 }
 
 /// A running command, and the interrupts to forward to it.
-struct Wire<'a> {
+struct RunningCommand<'a> {
     server: &'a Server,
     place: String,
     interrupts: Interrupts,
     /// Number of the command, once known.
     number: Option<u64>,
     /// Whether SIGINT was already sent.
-    asked: bool,
+    interrupted: bool,
 }
 
-impl Wire<'_> {
+impl RunningCommand<'_> {
     /// Prints the result as one object. If the connection closes, the server kills the command.
-    async fn result(&mut self, body: &Value) -> Result<u8, Failure> {
+    async fn result(&mut self, body: &Value) -> Result<u8, CliError> {
         let server = self.server;
         let place = self.place.clone();
-        let Some(ended) = self.meanwhile(server.call(Method::POST, &place, Some(body))).await else {
+        let Some(ended) = self.with_interrupts(server.call(Method::POST, &place, Some(body))).await else {
             return Ok(130);
         };
         let ended = ended?;
@@ -115,35 +121,36 @@ impl Wire<'_> {
         Ok(exit_status(&ended))
     }
 
-    async fn live(&mut self, body: &Value, args: &ExecArgs) -> Result<u8, Failure> {
+    async fn live(&mut self, body: &Value, args: &ExecArgs) -> Result<u8, CliError> {
         let (server, place) = (self.server, self.place.clone());
-        let Some(response) = self.meanwhile(server.send(Method::POST, &place, EVENTS, Some(body))).await
+        let Some(response) =
+            self.with_interrupts(server.send(Method::POST, &place, EVENTS, Some(body))).await
         else {
             return Ok(130);
         };
-        let mut events = Events::of(response?);
-        let screen = Screen::start(args.raw)?;
+        let mut events = EventStream::new(response?);
+        let screen = StreamView::start(args.raw)?;
         let status = loop {
-            match self.meanwhile(next(&mut events, &screen)).await {
+            match self.with_interrupts(next_event(&mut events, &screen)).await {
                 None => break 130,
                 Some(Err(failure)) => return Err(failure),
                 Some(Ok(None)) => {
-                    return Err(Failure::host(
+                    return Err(CliError::host(
                         "cannot read the server's response: the connection closed early",
                     ));
                 }
-                Some(Ok(Some(Event::Started(number)))) => {
+                Some(Ok(Some(CommandEvent::Started(number)))) => {
                     self.number = Some(number);
                     if args.interactive {
-                        tokio::spawn(feed(server.clone(), format!("{place}/{number}")));
+                        tokio::spawn(forward_stdin(server.clone(), format!("{place}/{number}")));
                     }
                 }
-                Some(Ok(Some(Event::Wrote(true)))) => {}
-                Some(Ok(Some(Event::Wrote(false)))) => {
+                Some(Ok(Some(CommandEvent::Wrote(true)))) => {}
+                Some(Ok(Some(CommandEvent::Wrote(false)))) => {
                     self.kill().await;
-                    break UNREAD;
+                    break EXIT_SIGPIPE;
                 }
-                Some(Ok(Some(Event::Ended(command)))) => {
+                Some(Ok(Some(CommandEvent::Ended(command)))) => {
                     if command["timed_out"] == true {
                         say::note("the command timed out; raise the limit with --timeout");
                     }
@@ -156,7 +163,7 @@ impl Wire<'_> {
     }
 
     /// Waits for `work` and forwards an interrupt to the command; `None` after a second interrupt.
-    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    async fn with_interrupts<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(work);
         loop {
             tokio::select! {
@@ -164,8 +171,8 @@ impl Wire<'_> {
                 () = self.interrupts.next() => {}
             }
             match self.number {
-                Some(number) if !self.asked => {
-                    self.asked = true;
+                Some(number) if !self.interrupted => {
+                    self.interrupted = true;
                     let (server, place) = (self.server.clone(), format!("{}/{number}/signal", self.place));
                     // Not awaited: the next interrupt must work whatever the server does.
                     tokio::spawn(async move {
@@ -184,13 +191,13 @@ impl Wire<'_> {
     async fn kill(&self) {
         let Some(number) = self.number else { return };
         let (place, signal) = (format!("{}/{number}/signal", self.place), json!({"signal": "SIGKILL"}));
-        let _best_effort = timeout(PATIENCE, self.server.call(Method::POST, &place, Some(&signal))).await;
+        let _best_effort = timeout(KILL_TIMEOUT, self.server.call(Method::POST, &place, Some(&signal))).await;
     }
 }
 
 /// Forwards standard input until it or the command ends.
-async fn feed(server: Server, command: String) {
-    let mut pieces = typed();
+async fn forward_stdin(server: Server, command: String) {
+    let mut pieces = read_stdin();
     let place = format!("{command}/stdin");
     loop {
         let (place, piece) = match pieces.recv().await {
@@ -213,10 +220,10 @@ async fn feed(server: Server, command: String) {
 }
 
 /// Reads standard input as it arrives. The thread may block in a read and is abandoned at exit.
-pub(super) fn typed() -> mpsc::Receiver<Vec<u8>> {
+pub(super) fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
     let (queue, pieces) = mpsc::channel(1);
     std::thread::spawn(move || {
-        let mut buffer = vec![0; PIECE];
+        let mut buffer = vec![0; STDIN_CHUNK_BYTES];
         loop {
             match io::stdin().lock().read(&mut buffer) {
                 Ok(0) => return,

@@ -5,34 +5,34 @@ mod commands;
 mod copy;
 mod examples;
 mod exec;
-mod life;
-mod places;
+mod lifecycle;
 mod ports;
 mod shell;
+mod storage;
 mod watch;
 
-use super::http::part;
+use super::http::encode_part;
 use super::{call, server, show};
 use crate::env::Environment;
-use crate::failure::Failure;
+use crate::error::CliError;
 
 pub(crate) use args::SandboxArgs;
 use args::SandboxCommand;
 
 /// Runs `belljar sandbox`.
-pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8, Failure> {
+pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8, CliError> {
     let server = server(&args.server, environment)?;
     let (server, json) = (&server, args.server.json);
     match args.command {
-        SandboxCommand::Create(args) => life::create(server, *args, json),
-        SandboxCommand::List(args) => life::list(server, args, json),
-        SandboxCommand::Show { id } => life::show(server, &id),
-        SandboxCommand::Rm(args) => life::remove(server, args, json),
-        SandboxCommand::Extend { id, time } => life::extend(server, &id, time, json),
-        SandboxCommand::Pause { id } => life::turn(server, &id, "pause", json),
-        SandboxCommand::Resume { id } => life::turn(server, &id, "resume", json),
-        SandboxCommand::Network { id, hosts } => life::network_of(server, &id, &hosts),
-        SandboxCommand::Stats { id, watch } => life::stats(server, &id, watch, json),
+        SandboxCommand::Create(args) => lifecycle::create(server, *args, json),
+        SandboxCommand::List(args) => lifecycle::list(server, args, json),
+        SandboxCommand::Show { id } => lifecycle::show(server, &id),
+        SandboxCommand::Rm(args) => lifecycle::remove(server, args, json),
+        SandboxCommand::Extend { id, time } => lifecycle::extend(server, &id, time, json),
+        SandboxCommand::Pause { id } => lifecycle::pause_or_resume(server, &id, "pause", json),
+        SandboxCommand::Resume { id } => lifecycle::pause_or_resume(server, &id, "resume", json),
+        SandboxCommand::Network { id, hosts } => lifecycle::network_access(server, &id, &hosts),
+        SandboxCommand::Stats { id, watch } => lifecycle::stats(server, &id, watch, json),
         SandboxCommand::Exec(args) => exec::exec(server, *args, json),
         SandboxCommand::Shell(args) => shell::shell(server, args),
         SandboxCommand::Ps { id } => commands::list(server, &id, json),
@@ -44,12 +44,12 @@ pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8
         }
         SandboxCommand::Ports { id, port: None, .. } => ports::list(server, &id, json),
         SandboxCommand::Watch { id, path, recursive } => watch::watch(server, &id, &path, recursive, json),
-        SandboxCommand::Volume { command } => places::volume(server, command, json),
-        SandboxCommand::Snapshot { command } => places::snapshot(server, command, json),
+        SandboxCommand::Volume { command } => storage::volume(server, command, json),
+        SandboxCommand::Snapshot { command } => storage::snapshot(server, command, json),
     }
 }
 
 /// Builds a URL path below a sandbox.
-fn at(id: &str, rest: &str) -> String {
-    format!("/v1/sandboxes/{}{rest}", part(id))
+fn sandbox_url(id: &str, rest: &str) -> String {
+    format!("/v1/sandboxes/{}{rest}", encode_part(id))
 }

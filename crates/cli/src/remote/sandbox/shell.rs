@@ -21,57 +21,57 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::args::ShellArgs;
 use super::commands::exit_status;
-use super::exec::typed;
-use super::{at, call};
+use super::exec::read_stdin;
+use super::{call, sandbox_url};
 use crate::env::TERM;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::os::{self, RawTerminal, TerminalEvent, TerminalEvents};
-use crate::remote::http::{Server, refused};
+use crate::remote::http::{Server, server_error};
 use crate::say;
-use crate::view::Screen;
+use crate::view::StreamView;
 
 /// Interval of pings, and the silence after which the connection counts as broken.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(35);
 /// Time limit for sending input.
-const PATIENCE: Duration = Duration::from_secs(20);
+const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to try to reconnect, and the pause between two attempts.
-const TRIES_FOR: Duration = Duration::from_secs(60);
-const BETWEEN_TRIES: Duration = Duration::from_millis(500);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// `TERM` if the environment has none.
 const USUAL_TERM: &str = "xterm-256color";
 const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh";
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
-pub(super) fn shell(server: &Server, args: ShellArgs) -> Result<u8, Failure> {
+pub(super) fn shell(server: &Server, args: ShellArgs) -> Result<u8, CliError> {
     let size = os::window_size().ok_or_else(|| {
-        Failure::invalid("shell needs a terminal as standard input; in scripts, use: belljar sandbox exec")
+        CliError::invalid("shell needs a terminal as standard input; in scripts, use: belljar sandbox exec")
     })?;
     let number = match args.attach {
         Some(number) => number,
         None => start(server, &args, size)?,
     };
     os::runtime()?.block_on(async {
-        let mut shell = Shell {
+        let mut shell = TerminalSession {
             server,
-            sandbox: at(&args.id, ""),
+            sandbox: sandbox_url(&args.id, ""),
             number,
             offset: 0,
-            keys: typed(),
+            keys: read_stdin(),
             detacher: Detacher::default(),
             events: TerminalEvents::listen()?,
-            screen: Screen::start(true)?,
+            screen: StreamView::start(true)?,
         };
         let raw = RawTerminal::enter()?;
         let over = shell.work().await;
         shell.screen.finish().await;
         drop(raw);
         match over? {
-            Over::Ended(command) => Ok(exit_status(&command)),
-            Over::Signalled(status) => Ok(status),
-            Over::Failed(failure) => Err(failure),
-            Over::Detached => {
+            SessionEnd::Ended(command) => Ok(exit_status(&command)),
+            SessionEnd::Signalled(status) => Ok(status),
+            SessionEnd::Failed(failure) => Err(failure),
+            SessionEnd::Detached => {
                 say::note(&format!(
                     "detached; join again with: belljar sandbox shell {} --attach {number}",
                     args.id
@@ -82,7 +82,7 @@ pub(super) fn shell(server: &Server, args: ShellArgs) -> Result<u8, Failure> {
     })
 }
 
-fn start(server: &Server, args: &ShellArgs, (rows, columns): (u16, u16)) -> Result<u64, Failure> {
+fn start(server: &Server, args: &ShellArgs, (rows, columns): (u16, u16)) -> Result<u64, CliError> {
     let term = std::env::var(TERM).ok().filter(|term| !term.is_empty() && term != "dumb");
     let mut request = json!({
         "background": true,
@@ -93,21 +93,21 @@ fn start(server: &Server, args: &ShellArgs, (rows, columns): (u16, u16)) -> Resu
         [] => request["shell"] = SHELL.into(),
         command => request["command"] = json!(command),
     }
-    let started = call(server, Method::POST, &at(&args.id, "/commands"), Some(&request))?;
-    started["id"].as_u64().ok_or_else(|| Failure::host("the server's response has no command number"))
+    let started = call(server, Method::POST, &sandbox_url(&args.id, "/commands"), Some(&request))?;
+    started["id"].as_u64().ok_or_else(|| CliError::host("the server's response has no command number"))
 }
 
 /// Why the session ended.
-enum Over {
+enum SessionEnd {
     Ended(Value),
     Detached,
     /// This process was asked to exit with this status.
     Signalled(u8),
     /// The server reported an error.
-    Failed(Failure),
+    Failed(CliError),
 }
 
-struct Shell<'a> {
+struct TerminalSession<'a> {
     server: &'a Server,
     sandbox: String,
     number: u64,
@@ -116,34 +116,34 @@ struct Shell<'a> {
     keys: mpsc::Receiver<Vec<u8>>,
     detacher: Detacher,
     events: TerminalEvents,
-    screen: Screen,
+    screen: StreamView,
 }
 
-impl Shell<'_> {
-    async fn work(&mut self) -> Result<Over, Failure> {
+impl TerminalSession<'_> {
+    async fn work(&mut self) -> Result<SessionEnd, CliError> {
         let mut socket = self.connect().await?;
         loop {
-            if let Some(over) = self.attached(&mut socket).await {
+            if let Some(over) = self.run_attached(&mut socket).await {
                 return Ok(over);
             }
-            self.tell("connection lost, reconnecting").await;
+            self.print_message("connection lost, reconnecting").await;
             socket = match self.reconnect().await? {
                 Ok(socket) => socket,
                 Err(over) => return Ok(over),
             };
-            self.tell("reconnected").await;
+            self.print_message("reconnected").await;
         }
     }
 
-    async fn connect(&self) -> Result<Socket, Failure> {
+    async fn connect(&self) -> Result<Socket, CliError> {
         let place = format!("{}/commands/{}/terminal?from={}", self.sandbox, self.number, self.offset);
         let stream = self.server.upgrade(&place).await?;
         Ok(WebSocketStream::from_raw_socket(stream, Role::Client, None).await)
     }
 
     /// Reconnects. Returns the new connection, or the reason why the session ended meanwhile.
-    async fn reconnect(&mut self) -> Result<Result<Socket, Over>, Failure> {
-        let until = Instant::now() + TRIES_FOR;
+    async fn reconnect(&mut self) -> Result<Result<Socket, SessionEnd>, CliError> {
+        let until = Instant::now() + RECONNECT_TIMEOUT;
         loop {
             let failure = match self.connect().await {
                 Ok(socket) => return Ok(Ok(socket)),
@@ -156,32 +156,32 @@ impl Shell<'_> {
             if gone || Instant::now() > until {
                 return Err(failure);
             }
-            if let Some(over) = self.wait(Instant::now() + BETWEEN_TRIES).await {
+            if let Some(over) = self.wait(Instant::now() + RECONNECT_PAUSE).await {
                 return Ok(Err(over));
             }
         }
     }
 
     /// Waits. Input typed meanwhile is discarded, but the user can detach.
-    async fn wait(&mut self, until: Instant) -> Option<Over> {
+    async fn wait(&mut self, until: Instant) -> Option<SessionEnd> {
         loop {
             tokio::select! {
                 () = sleep_until(until) => return None,
                 keys = self.keys.recv() => match keys {
                     Some(keys) if self.detacher.push(&keys).is_some() => {}
-                    Some(_) => return Some(Over::Detached),
-                    None => return Some(Over::Signalled(129)),
+                    Some(_) => return Some(SessionEnd::Detached),
+                    None => return Some(SessionEnd::Signalled(129)),
                 },
                 event = self.events.next() => match event {
                     TerminalEvent::Resized => {}
-                    TerminalEvent::Ended(status) => return Some(Over::Signalled(status)),
+                    TerminalEvent::Ended(status) => return Some(SessionEnd::Signalled(status)),
                 },
             }
         }
     }
 
     /// Works until the session ends; `None` if the connection broke.
-    async fn attached(&mut self, socket: &mut Socket) -> Option<Over> {
+    async fn run_attached(&mut self, socket: &mut Socket) -> Option<SessionEnd> {
         let mut heartbeat = interval(HEARTBEAT);
         let mut heard = Instant::now();
         send(socket, size_message()).await?;
@@ -189,19 +189,19 @@ impl Shell<'_> {
             tokio::select! {
                 message = socket.next() => {
                     heard = Instant::now();
-                    if let Some(over) = self.message(message?.ok()?).await? {
+                    if let Some(over) = self.handle_message(message?.ok()?).await? {
                         return Some(over);
                     }
                 }
                 keys = self.keys.recv() => match keys.as_deref().map(|keys| self.detacher.push(keys)) {
                     Some(Some(keys)) if keys.is_empty() => {}
                     Some(Some(keys)) => send(socket, Message::binary(keys)).await?,
-                    Some(None) => return Some(Over::Detached),
-                    None => return Some(Over::Signalled(129)),
+                    Some(None) => return Some(SessionEnd::Detached),
+                    None => return Some(SessionEnd::Signalled(129)),
                 },
                 event = self.events.next() => match event {
                     TerminalEvent::Resized => send(socket, size_message()).await?,
-                    TerminalEvent::Ended(status) => return Some(Over::Signalled(status)),
+                    TerminalEvent::Ended(status) => return Some(SessionEnd::Signalled(status)),
                 },
                 _ = heartbeat.tick() => {
                     if heard.elapsed() > SILENCE {
@@ -214,7 +214,7 @@ impl Shell<'_> {
     }
 
     /// Handles a message. Returns `None` if the connection closed, `Some(Some(_))` if the session ended.
-    async fn message(&mut self, message: Message) -> Option<Option<Over>> {
+    async fn handle_message(&mut self, message: Message) -> Option<Option<SessionEnd>> {
         match message {
             Message::Binary(output) => {
                 self.offset += output.len() as u64;
@@ -228,9 +228,9 @@ impl Shell<'_> {
                 } else if let Some(lost) = control.get("lost") {
                     self.offset = number(&lost["offset"]).saturating_add(number(&lost["bytes"]));
                 } else if let Some(command) = control.get("ended") {
-                    return Some(Some(Over::Ended(command.clone())));
+                    return Some(Some(SessionEnd::Ended(command.clone())));
                 } else if let Some(error) = control.get("error") {
-                    return Some(Some(Over::Failed(refused(error, "the terminal is gone"))));
+                    return Some(Some(SessionEnd::Failed(server_error(error, "the terminal is gone"))));
                 }
             }
             Message::Close(_) => return None,
@@ -240,7 +240,7 @@ impl Shell<'_> {
     }
 
     /// Prints a message of belljar's own; the raw terminal needs explicit carriage returns.
-    async fn tell(&self, what: &str) {
+    async fn print_message(&self, what: &str) {
         self.screen.show(Stream::Stderr, format!("\r\nbelljar: {what}\r\n").into_bytes()).await;
     }
 }
@@ -252,7 +252,7 @@ fn size_message() -> Message {
 
 /// Sends a message; `None` if the connection is broken.
 async fn send(socket: &mut Socket, message: Message) -> Option<()> {
-    timeout(PATIENCE, socket.send(message)).await.ok()?.ok()
+    timeout(SEND_TIMEOUT, socket.send(message)).await.ok()?.ok()
 }
 
 /// Detects Ctrl-P Ctrl-Q in typed input. A Ctrl-P is held back until the next key.

@@ -3,11 +3,11 @@
 use hyper::Method;
 use serde_json::Value;
 
-use super::at;
-use crate::failure::Failure;
+use super::sandbox_url;
+use crate::error::CliError;
 use crate::os::{self, Interrupts};
-use crate::remote::events::Events;
-use crate::remote::http::{EVENTS, Server, query, refused};
+use crate::remote::events::EventStream;
+use crate::remote::http::{EVENTS, Server, query, server_error};
 use crate::say;
 
 pub(super) fn watch(
@@ -16,9 +16,9 @@ pub(super) fn watch(
     path: &str,
     recursive: bool,
     json: bool,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     let asked = [("path".to_owned(), path.to_owned()), ("recursive".to_owned(), recursive.to_string())];
-    let place = at(id, &format!("/files/watch?{}", query(&asked)));
+    let place = sandbox_url(id, &format!("/files/watch?{}", query(&asked)));
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         tokio::select! {
@@ -28,12 +28,12 @@ pub(super) fn watch(
     })
 }
 
-async fn follow(server: &Server, place: &str, json: bool) -> Result<(), Failure> {
-    let mut events = Events::of(server.send(Method::GET, place, EVENTS, None).await?);
+async fn follow(server: &Server, place: &str, json: bool) -> Result<(), CliError> {
+    let mut events = EventStream::new(server.send(Method::GET, place, EVENTS, None).await?);
     while let Some((name, data)) = events.next().await? {
         match name.as_str() {
             "change" => say::answer(&if json { data.to_string() } else { line(&data) }),
-            "error" => return Err(refused(&data["error"], "the watch ended")),
+            "error" => return Err(server_error(&data["error"], "the watch ended")),
             _ => {}
         }
     }

@@ -5,29 +5,29 @@ use std::ffi::CString;
 
 use rustix::fs::{AtFlags, Dir};
 
-use super::{Target, link_target, metadata, open};
-use crate::protocol::{Entry, Failure, FailureKind, FileKind, Page, Reply};
+use super::{TargetPath, link_target, metadata, open};
+use crate::protocol::{DirectoryEntry, DirectoryPage, Failure, FailureKind, FileKind, GuestReply};
 
 /// Maximum number of entries in a page.
-const MOST: u32 = 256;
+const MAX_PAGE_ENTRIES: u32 = 256;
 /// Approximate maximum size of a page in bytes; names and link targets can be long.
-const MOST_BYTES: usize = 128 << 10;
+const MAX_PAGE_BYTES: usize = 128 << 10;
 /// Number of names read before other tasks run.
 const BATCH: usize = 512;
 
 pub(in crate::guest) async fn list(
-    target: &Target,
+    target: &TargetPath,
     after: Option<Vec<u8>>,
     limit: u32,
-) -> Result<Reply, Failure> {
-    if limit == 0 || limit > MOST {
+) -> Result<GuestReply, Failure> {
+    if limit == 0 || limit > MAX_PAGE_ENTRIES {
         return Err(target.failure(FailureKind::Invalid, "limit must be from 1 to 256"));
     }
     let folder = open::folder(target)?;
-    let entries = Dir::read_from(&folder).map_err(|errno| target.failed(errno))?;
+    let entries = Dir::read_from(&folder).map_err(|errno| target.os_failure(errno))?;
     let names = first_after(entries, &after.unwrap_or_default(), limit as usize).await;
     let full = names.len() == limit as usize;
-    let (mut page, mut bytes) = (Page { entries: Vec::new(), next: None }, 0);
+    let (mut page, mut bytes) = (DirectoryPage { entries: Vec::new(), next: None }, 0);
     for (index, name) in names.iter().enumerate() {
         // Skips an entry that was removed meanwhile.
         if let Ok(stat) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -37,15 +37,15 @@ pub(in crate::guest) async fn list(
             }
             let name = String::from_utf8_lossy(name.as_bytes()).into_owned();
             bytes += name.len() + metadata.target.as_ref().map_or(0, String::len) + 64;
-            page.entries.push(Entry { name, metadata });
+            page.entries.push(DirectoryEntry { name, metadata });
         }
         let last = index + 1 == names.len();
-        if bytes > MOST_BYTES || (last && full) {
+        if bytes > MAX_PAGE_BYTES || (last && full) {
             page.next = Some(name.as_bytes().to_vec());
             break;
         }
     }
-    Ok(Reply::Page(page))
+    Ok(GuestReply::Page(page))
 }
 
 /// Returns the first `limit` names after a name, sorted.

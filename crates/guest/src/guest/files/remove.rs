@@ -10,13 +10,13 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Target;
-use crate::protocol::{Failure, FailureKind, Reply};
+use super::TargetPath;
+use crate::protocol::{Failure, FailureKind, GuestReply};
 
 /// Number of entries removed before other tasks run.
 const BATCH: usize = 64;
 /// Bounds the removal if a tenant creates entries as fast as they are removed.
-const MOST: usize = 10_000_000;
+const MAX_REMOVED_ENTRIES: usize = 10_000_000;
 
 const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -24,21 +24,21 @@ const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-pub(in crate::guest) async fn remove(target: &Target, recursive: bool) -> Result<Reply, Failure> {
+pub(in crate::guest) async fn remove(target: &TargetPath, recursive: bool) -> Result<GuestReply, Failure> {
     let (parent, name) = target
         .path()
         .parent()
         .zip(target.path().file_name())
         .and_then(|(parent, name)| Some((parent, CString::new(name.as_encoded_bytes()).ok()?)))
         .ok_or_else(|| target.failure(FailureKind::Invalid, "not a file or folder name"))?;
-    let failed = |errno| target.failed(errno);
+    let failed = |errno| target.os_failure(errno);
     let parent = open_parent(parent).map_err(failed)?;
     match unlink(&parent, &name).map_err(failed)? {
-        Unlinked::Gone => Ok(Reply::Ok),
-        Unlinked::Folder if !recursive => Err(failed(Errno::NOTEMPTY)),
-        Unlinked::Folder => {
-            tree(parent, name).await.map_err(failed)?;
-            Ok(Reply::Ok)
+        UnlinkResult::Gone => Ok(GuestReply::Ok),
+        UnlinkResult::Folder if !recursive => Err(failed(Errno::NOTEMPTY)),
+        UnlinkResult::Folder => {
+            remove_tree(parent, name).await.map_err(failed)?;
+            Ok(GuestReply::Ok)
         }
     }
 }
@@ -48,37 +48,37 @@ fn open_parent(parent: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(parent, FOLDER.difference(OFlags::NOFOLLOW), Mode::empty())
 }
 
-enum Unlinked {
+enum UnlinkResult {
     Gone,
     /// A folder that is not empty.
     Folder,
 }
 
-fn unlink(folder: &OwnedFd, name: &CStr) -> Result<Unlinked, Errno> {
+fn unlink(folder: &OwnedFd, name: &CStr) -> Result<UnlinkResult, Errno> {
     match rustix::fs::unlinkat(folder, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}
-        answer => return answer.map(|()| Unlinked::Gone),
+        answer => return answer.map(|()| UnlinkResult::Gone),
     }
     match rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR) {
-        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Unlinked::Folder),
-        answer => answer.map(|()| Unlinked::Gone),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(UnlinkResult::Folder),
+        answer => answer.map(|()| UnlinkResult::Gone),
     }
 }
 
 /// A folder on the way down: its name, and the identity of its parent.
-struct Level {
+struct RemovalLevel {
     name: CString,
     parent: (u64, u64),
 }
 
 /// Removes a folder with all its content.
-async fn tree(top: OwnedFd, name: CString) -> Result<(), Errno> {
-    let mut way = vec![Level { name: name.clone(), parent: identity(&top)? }];
+async fn remove_tree(top: OwnedFd, name: CString) -> Result<(), Errno> {
+    let mut way = vec![RemovalLevel { name: name.clone(), parent: identity(&top)? }];
     let mut folder = rustix::fs::openat(&top, name.as_c_str(), FOLDER, Mode::empty())?;
     let mut removed = 0;
     while let Some(level) = way.last() {
         tokio::task::yield_now().await;
-        match empty(&folder, &mut removed).await? {
+        match empty_folder(&folder, &mut removed).await? {
             Some(below) => {
                 let inner = rustix::fs::openat(&folder, below.as_c_str(), FOLDER, Mode::empty());
                 let inner = match inner {
@@ -87,7 +87,7 @@ async fn tree(top: OwnedFd, name: CString) -> Result<(), Errno> {
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                     Err(errno) => return Err(errno),
                 };
-                way.push(Level { name: below, parent: identity(&folder)? });
+                way.push(RemovalLevel { name: below, parent: identity(&folder)? });
                 folder = inner;
             }
             None => {
@@ -113,7 +113,7 @@ fn identity(folder: &OwnedFd) -> Result<(u64, u64), Errno> {
 }
 
 /// Removes the entries of a folder; returns the first subfolder that is not empty.
-async fn empty(folder: &OwnedFd, removed: &mut usize) -> Result<Option<CString>, Errno> {
+async fn empty_folder(folder: &OwnedFd, removed: &mut usize) -> Result<Option<CString>, Errno> {
     let mut entries = Dir::read_from(folder)?;
     while let Some(entry) = entries.read() {
         let entry = entry?;
@@ -122,15 +122,15 @@ async fn empty(folder: &OwnedFd, removed: &mut usize) -> Result<Option<CString>,
             continue;
         }
         *removed += 1;
-        if *removed > MOST {
+        if *removed > MAX_REMOVED_ENTRIES {
             return Err(Errno::DQUOT);
         }
         if removed.is_multiple_of(BATCH) {
             tokio::task::yield_now().await;
         }
         match unlink(folder, name) {
-            Ok(Unlinked::Gone) | Err(Errno::NOENT) => {}
-            Ok(Unlinked::Folder) => return Ok(Some(name.to_owned())),
+            Ok(UnlinkResult::Gone) | Err(Errno::NOENT) => {}
+            Ok(UnlinkResult::Folder) => return Ok(Some(name.to_owned())),
             Err(errno) => return Err(errno),
         }
     }

@@ -7,36 +7,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::{Target, open, settable};
-use crate::guest::channel::Channel;
-use crate::protocol::{Failure, FailureKind, Reply, WriteMode, WriteOptions};
+use super::{TargetPath, check_mode, open};
+use crate::guest::channel::GuestChannel;
+use crate::protocol::{Failure, FailureKind, GuestReply, WriteMode, WriteOptions};
 
-const NEW: u32 = 0o644;
+const NEW_FILE_MODE: u32 = 0o644;
 /// Maximum number of attempts to find an unused name.
-const TRIES: usize = 16;
+const MAX_NAME_ATTEMPTS: usize = 16;
 
 pub(in crate::guest) async fn write(
-    target: &Target,
+    target: &TargetPath,
     options: &WriteOptions,
-    channel: &mut Channel,
-) -> Result<Reply, Failure> {
-    let mode = options.permissions.map(|bits| settable(target, bits)).transpose()?;
+    channel: &mut GuestChannel,
+) -> Result<GuestReply, Failure> {
+    let mode = options.permissions.map(|bits| check_mode(target, bits)).transpose()?;
     if options.parents
         && let Some(parent) = target.path().parent()
     {
-        std::fs::create_dir_all(parent).map_err(|error| Failure::of_io(&error, target.said()))?;
+        std::fs::create_dir_all(parent).map_err(|error| Failure::from_io(&error, target.given()))?;
     }
     let (file, draft) = if options.atomic {
-        let draft = Draft::new(target, options.mode, mode)?;
-        (draft.file.try_clone().map_err(|error| Failure::of_io(&error, target.said()))?, Some(draft))
+        let draft = AtomicFile::new(target, options.mode, mode)?;
+        (draft.file.try_clone().map_err(|error| Failure::from_io(&error, target.given()))?, Some(draft))
     } else {
         (in_place(target, options.mode, mode)?, None)
     };
-    channel.sender.answer(&Reply::Ok);
+    channel.sender.answer(&GuestReply::Ok);
     let mut at = if let WriteMode::At(offset) = options.mode { Some(offset) } else { None };
     let mut written = 0;
     while let Some(bytes) = channel.receiver.next().await {
-        write_all(&file, &bytes, &mut at).map_err(|errno| target.failed(errno))?;
+        write_all(&file, &bytes, &mut at).map_err(|errno| target.os_failure(errno))?;
         written += bytes.len() as u64;
         // Bytes may arrive faster than the disk writes them; other tasks must run, too.
         tokio::task::yield_now().await;
@@ -44,7 +44,7 @@ pub(in crate::guest) async fn write(
     if let Some(draft) = draft {
         draft.publish(target, options.mode)?;
     }
-    Ok(Reply::Written(written))
+    Ok(GuestReply::Written(written))
 }
 
 fn write_all(file: &OwnedFd, mut bytes: &[u8], at: &mut Option<u64>) -> Result<(), Errno> {
@@ -68,34 +68,34 @@ fn write_all(file: &OwnedFd, mut bytes: &[u8], at: &mut Option<u64>) -> Result<(
     Ok(())
 }
 
-fn in_place(target: &Target, mode: WriteMode, permissions: Option<Mode>) -> Result<OwnedFd, Failure> {
+fn in_place(target: &TargetPath, mode: WriteMode, permissions: Option<Mode>) -> Result<OwnedFd, Failure> {
     let flags = match mode {
         WriteMode::Create => OFlags::EXCL,
         WriteMode::Replace => OFlags::TRUNC,
         WriteMode::Append => OFlags::APPEND,
         WriteMode::At(_) => OFlags::empty(),
     };
-    let new = permissions.unwrap_or(Mode::from_raw_mode(NEW));
+    let new = permissions.unwrap_or(Mode::from_raw_mode(NEW_FILE_MODE));
     let (file, _) = open::regular(target, OFlags::WRONLY | flags, Some(new))?;
     if let Some(permissions) = permissions {
-        rustix::fs::fchmod(&file, permissions).map_err(|errno| target.failed(errno))?;
+        rustix::fs::fchmod(&file, permissions).map_err(|errno| target.os_failure(errno))?;
     }
     Ok(file)
 }
 
 /// A temporary file, removed on drop unless it is published.
-struct Draft {
+struct AtomicFile {
     folder: OwnedFd,
     name: String,
     file: OwnedFd,
 }
 
-impl Draft {
-    fn new(target: &Target, mode: WriteMode, permissions: Option<Mode>) -> Result<Self, Failure> {
+impl AtomicFile {
+    fn new(target: &TargetPath, mode: WriteMode, permissions: Option<Mode>) -> Result<Self, Failure> {
         if !matches!(mode, WriteMode::Create | WriteMode::Replace) {
             return Err(target.failure(FailureKind::Invalid, "atomic writes must create or replace the file"));
         }
-        let failed = |errno| target.failed(errno);
+        let failed = |errno| target.os_failure(errno);
         let (parent, name) = split(target)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(parent, flags, Mode::empty()).map_err(failed)?;
@@ -108,38 +108,38 @@ impl Draft {
         }
         // A replaced file passes on its permissions.
         let kept = there.map(|stat| Mode::from_raw_mode(stat.st_mode & 0o777));
-        let permissions = permissions.or(kept).unwrap_or(Mode::from_raw_mode(NEW));
-        let (name, file) = unused(&folder).map_err(failed)?;
+        let permissions = permissions.or(kept).unwrap_or(Mode::from_raw_mode(NEW_FILE_MODE));
+        let (name, file) = create_temporary(&folder).map_err(failed)?;
         let draft = Self { folder, name, file };
         rustix::fs::fchmod(&draft.file, permissions).map_err(failed)?;
         Ok(draft)
     }
 
-    fn publish(self, target: &Target, mode: WriteMode) -> Result<(), Failure> {
+    fn publish(self, target: &TargetPath, mode: WriteMode) -> Result<(), Failure> {
         let (_, name) = split(target)?;
         let flags = if mode == WriteMode::Create { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
         rustix::fs::renameat_with(&self.folder, &self.name, &self.folder, name, flags)
-            .map_err(|errno| target.failed(errno))
+            .map_err(|errno| target.os_failure(errno))
     }
 }
 
-impl Drop for Draft {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         // After publishing, the name no longer exists.
         let _gone = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }
 
-fn split(target: &Target) -> Result<(&std::path::Path, &OsStr), Failure> {
+fn split(target: &TargetPath) -> Result<(&std::path::Path, &OsStr), Failure> {
     let parts = target.path().parent().zip(target.path().file_name());
     parts.ok_or_else(|| target.failure(FailureKind::Invalid, "not a file name"))
 }
 
 /// Creates a file under an unused name.
-fn unused(folder: &OwnedFd) -> Result<(String, OwnedFd), Errno> {
+fn create_temporary(folder: &OwnedFd) -> Result<(String, OwnedFd), Errno> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_NAME_ATTEMPTS {
         let name = format!(".belljar-{:x}.part", LAST.fetch_add(1, Ordering::Relaxed));
         match rustix::fs::openat(folder, &name, flags, Mode::from_raw_mode(0o600)) {
             Ok(file) => return Ok((name, file)),

@@ -4,26 +4,26 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::Process;
-use super::ring::PIECE;
+use super::GuestProcess;
+use super::ring::OUTPUT_CHUNK_BYTES;
 use crate::guest::descriptor::Descriptor;
 use crate::protocol::Stream;
 
 /// Maximum number of bytes that a pipe can contain at the end of a process. Bounds the reading, because a
 /// background process may write forever.
-const LEFT_BEHIND: usize = 1 << 20;
+const MAX_PIPE_BYTES: usize = 1 << 20;
 
 /// Reads one stream until all writers have closed it.
-pub(super) async fn collect(process: Rc<Process>, source: Rc<Descriptor>, stream: Stream) {
+pub(super) async fn read_output(process: Rc<GuestProcess>, source: Rc<Descriptor>, stream: Stream) {
     let mut after_end = Some(0);
     loop {
-        process.room().await;
-        let mut buffer = [0; PIECE];
+        process.wait_for_room().await;
+        let mut buffer = [0; OUTPUT_CHUNK_BYTES];
         let ended = process.ending.get().is_some();
         let read = match after_end {
             // All bytes in the pipe at the end were written before it.
             Some(_) if ended => source.read_now(&mut buffer),
-            _ => match wait(&process, &source, &mut buffer, ended).await {
+            _ => match read_when_ready(&process, &source, &mut buffer, ended).await {
                 Some(read) => read,
                 None => continue,
             },
@@ -38,29 +38,29 @@ pub(super) async fn collect(process: Rc<Process>, source: Rc<Descriptor>, stream
                 }
             }
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => after_end = settle(&process, after_end),
+            Err(Errno::AGAIN) => after_end = mark_read(&process, after_end),
             // A terminal returns an error when its last user has closed it.
             Err(_) => break,
         }
-        if after_end.is_some_and(|bytes| bytes > LEFT_BEHIND) {
-            after_end = settle(&process, after_end);
+        if after_end.is_some_and(|bytes| bytes > MAX_PIPE_BYTES) {
+            after_end = mark_read(&process, after_end);
         }
         tokio::task::yield_now().await;
     }
-    settle(&process, after_end);
+    mark_read(&process, after_end);
 }
 
 /// Marks the stream, once, as read up to the end of the process.
-fn settle(process: &Process, after_end: Option<usize>) -> Option<usize> {
+fn mark_read(process: &GuestProcess, after_end: Option<usize>) -> Option<usize> {
     if after_end.is_some() {
-        process.stream_read();
+        process.mark_stream_read();
     }
     None
 }
 
 /// Reads when bytes are available; returns `None` if there are none, or if the process has ended meanwhile.
-async fn wait(
-    process: &Process,
+async fn read_when_ready(
+    process: &GuestProcess,
     source: &Descriptor,
     buffer: &mut [u8],
     ended: bool,
@@ -76,6 +76,6 @@ async fn wait(
                 read => Some(read),
             }
         }
-        () = process.ended(), if !ended => None,
+        () = process.wait_for_end(), if !ended => None,
     }
 }

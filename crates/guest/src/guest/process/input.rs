@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use super::Process;
-use crate::guest::World;
-use crate::guest::channel::Receiver;
+use super::GuestProcess;
+use crate::guest::GuestContext;
+use crate::guest::channel::ChannelReceiver;
 use crate::guest::descriptor::Descriptor;
-use crate::protocol::{Failure, FailureKind, ProcessId, Reply};
+use crate::protocol::{Failure, FailureKind, GuestReply, ProcessId};
 
 /// The end-of-file character of a terminal (Ctrl-D).
 const END_OF_FILE: &[u8] = &[4];
@@ -29,11 +29,11 @@ impl Input {
 
 /// Writes the received bytes, and closes the stdin afterwards if `close` is set.
 pub(in crate::guest) async fn write(
-    world: &World,
+    world: &GuestContext,
     process: ProcessId,
     close: bool,
-    receiver: &mut Receiver,
-) -> Result<Reply, Failure> {
+    receiver: &mut ChannelReceiver,
+) -> Result<GuestReply, Failure> {
     let process = world.processes.get(process)?;
     if process.input.lock().await.is_none() {
         return Err(closed(&process));
@@ -53,9 +53,9 @@ pub(in crate::guest) async fn write(
             _ => *input = None,
         }
     }
-    Ok(Reply::Ok)
+    Ok(GuestReply::Ok)
 }
 
-fn closed(process: &Process) -> Failure {
+fn closed(process: &GuestProcess) -> Failure {
     process.failure(FailureKind::Ended, "its stdin is closed")
 }

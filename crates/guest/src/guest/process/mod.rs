@@ -7,12 +7,12 @@
 //! Background processes of a program may continue to write: their output is read and kept, too.
 
 mod collect;
-mod everybody;
 mod input;
 mod ring;
+mod signal_all;
 mod start;
 mod table;
-mod view;
+mod viewer;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,60 +22,62 @@ use rustix::process::{Pid, Signal};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
 
-pub(super) use everybody::{Stilled, end_all};
 pub(super) use input::write;
+pub(super) use signal_all::{StoppedProcesses, end_all};
 pub(super) use start::start;
 pub(super) use table::Processes;
-pub(super) use view::attach;
+pub(super) use viewer::attach;
 
 use super::descriptor::Descriptor;
-use super::{World, terminal};
-use crate::protocol::{Ending, Failure, FailureKind, ProcessId, ProcessInfo, Reply, TerminalSize};
+use super::{GuestContext, terminal};
+use crate::protocol::{
+    CommandEnding, Failure, FailureKind, GuestReply, ProcessId, ProcessInfo, TerminalSize,
+};
 use input::Input;
-use ring::Ring;
+use ring::OutputRing;
 
 /// A process.
 #[derive(Debug)]
-struct Process {
+struct GuestProcess {
     id: ProcessId,
     pid: Pid,
     command: String,
     terminal: Option<Rc<Descriptor>>,
     input: Mutex<Option<Input>>,
-    ring: RefCell<Ring>,
+    ring: RefCell<OutputRing>,
     /// Number of streams that may still contain output written before the end.
-    unread: Cell<usize>,
-    ending: Cell<Option<Ending>>,
+    unread_streams: Cell<usize>,
+    ending: Cell<Option<CommandEnding>>,
     /// Notified when any of the fields above changes.
     changed: Notify,
     viewers: Cell<usize>,
     /// Read offsets of the viewers that the process waits for.
-    holders: RefCell<BTreeMap<u64, u64>>,
+    viewer_offsets: RefCell<BTreeMap<u64, u64>>,
     tasks: RefCell<Vec<AbortHandle>>,
 }
 
-impl Process {
+impl GuestProcess {
     /// Returns the ending, once all output has been read.
-    fn over(&self) -> Option<Ending> {
-        self.ending.get().filter(|_| self.unread.get() == 0)
+    fn final_ending(&self) -> Option<CommandEnding> {
+        self.ending.get().filter(|_| self.unread_streams.get() == 0)
     }
 
     /// Marks one stream as read up to the end of the process.
-    fn stream_read(&self) {
-        self.unread.set(self.unread.get() - 1);
+    fn mark_stream_read(&self) {
+        self.unread_streams.set(self.unread_streams.get() - 1);
         self.changed.notify_waiters();
     }
 
-    fn end(&self, ending: Ending) {
+    fn set_ending(&self, ending: CommandEnding) {
         self.ending.set(Some(ending));
         self.changed.notify_waiters();
     }
 
     /// Waits until the next bytes do not displace output that a viewer still needs.
-    async fn room(&self) {
+    async fn wait_for_room(&self) {
         loop {
             let changed = self.changed.notified();
-            let slowest = self.holders.borrow().values().copied().min();
+            let slowest = self.viewer_offsets.borrow().values().copied().min();
             if slowest.is_none_or(|slowest| self.ring.borrow().has_room_before(slowest)) {
                 return;
             }
@@ -84,7 +86,7 @@ impl Process {
     }
 
     /// Waits for the process to end.
-    async fn ended(&self) {
+    async fn wait_for_end(&self) {
         loop {
             let changed = self.changed.notified();
             if self.ending.get().is_some() {
@@ -100,7 +102,7 @@ impl Process {
             return Err(self.failure(FailureKind::Ended, "it has ended"));
         }
         rustix::process::kill_process_group(self.pid, signal)
-            .map_err(|errno| Failure::of_io(&errno.into(), self.subject()))
+            .map_err(|errno| Failure::from_io(&errno.into(), self.subject()))
     }
 
     fn subject(&self) -> String {
@@ -123,19 +125,23 @@ impl Process {
     }
 }
 
-pub(super) fn signal(world: &World, process: ProcessId, number: i32) -> Result<Reply, Failure> {
+pub(super) fn signal(world: &GuestContext, process: ProcessId, number: i32) -> Result<GuestReply, Failure> {
     let process = world.processes.get(process)?;
     let signal = Signal::from_named_raw(number)
         .ok_or_else(|| Failure::new(FailureKind::Invalid, format!("signal {number}"), "no such signal"))?;
-    process.signal(signal).map(|()| Reply::Ok)
+    process.signal(signal).map(|()| GuestReply::Ok)
 }
 
-pub(super) fn resize(world: &World, process: ProcessId, size: TerminalSize) -> Result<Reply, Failure> {
+pub(super) fn resize(
+    world: &GuestContext,
+    process: ProcessId,
+    size: TerminalSize,
+) -> Result<GuestReply, Failure> {
     let process = world.processes.get(process)?;
     let Some(terminal) = &process.terminal else {
         return Err(process.failure(FailureKind::Invalid, "it has no terminal"));
     };
     terminal::resize(terminal.fd(), size)
-        .map_err(|errno| Failure::of_io(&errno.into(), process.subject()))?;
-    Ok(Reply::Ok)
+        .map_err(|errno| Failure::from_io(&errno.into(), process.subject()))?;
+    Ok(GuestReply::Ok)
 }

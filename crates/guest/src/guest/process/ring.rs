@@ -6,30 +6,30 @@ use std::collections::VecDeque;
 use crate::protocol::Stream;
 
 /// Size of a chunk, the unit in which output is dropped.
-pub(super) const PIECE: usize = 16 << 10;
+pub(super) const OUTPUT_CHUNK_BYTES: usize = 16 << 10;
 /// Cost of a chunk in addition to its bytes, so that many tiny chunks cannot exceed the bound.
-const PIECE_COST: usize = 64;
+const OUTPUT_CHUNK_COST: usize = 64;
 
 #[derive(Debug)]
-struct Piece {
+struct OutputChunk {
     stream: Stream,
     offset: u64,
     bytes: Vec<u8>,
 }
 
-impl Piece {
+impl OutputChunk {
     fn end(&self) -> u64 {
         self.offset + self.bytes.len() as u64
     }
 
     fn cost(&self) -> usize {
-        self.bytes.len() + PIECE_COST
+        self.bytes.len() + OUTPUT_CHUNK_COST
     }
 }
 
 /// The output at a certain offset.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found<'a> {
+pub(super) enum RingChunk<'a> {
     /// Output, up to a change of streams or the end of a chunk.
     Bytes(Stream, &'a [u8]),
     /// This many bytes have been dropped.
@@ -40,21 +40,21 @@ pub(super) enum Found<'a> {
 
 /// The output of one process.
 #[derive(Debug)]
-pub(super) struct Ring {
-    pieces: VecDeque<Piece>,
+pub(super) struct OutputRing {
+    pieces: VecDeque<OutputChunk>,
     cost: usize,
-    bound: usize,
+    max_bytes: usize,
     end: u64,
 }
 
-impl Ring {
+impl OutputRing {
     pub(super) fn new(bound: usize) -> Self {
-        Self { pieces: VecDeque::new(), cost: 0, bound, end: 0 }
+        Self { pieces: VecDeque::new(), cost: 0, max_bytes: bound, end: 0 }
     }
 
     /// Returns the maximum size.
-    pub(super) fn bound(&self) -> usize {
-        self.bound
+    pub(super) fn max_bytes(&self) -> usize {
+        self.max_bytes
     }
 
     /// Returns the number of bytes received in total.
@@ -65,11 +65,11 @@ impl Ring {
     /// Appends bytes.
     pub(super) fn push(&mut self, stream: Stream, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let (head, rest) = bytes.split_at(bytes.len().min(self.room(stream)));
+            let (head, rest) = bytes.split_at(bytes.len().min(self.room_in_last_chunk(stream)));
             bytes = rest;
             if head.is_empty() {
-                self.pieces.push_back(Piece { stream, offset: self.end, bytes: Vec::new() });
-                self.cost += PIECE_COST;
+                self.pieces.push_back(OutputChunk { stream, offset: self.end, bytes: Vec::new() });
+                self.cost += OUTPUT_CHUNK_COST;
                 continue;
             }
             if let Some(last) = self.pieces.back_mut() {
@@ -78,25 +78,25 @@ impl Ring {
             self.cost += head.len();
             self.end += head.len() as u64;
         }
-        while self.cost > self.bound {
+        while self.cost > self.max_bytes {
             let Some(first) = self.pieces.pop_front() else { return };
             self.cost -= first.cost();
         }
     }
 
     /// Returns how many bytes of this stream the last chunk can still take.
-    fn room(&self, stream: Stream) -> usize {
+    fn room_in_last_chunk(&self, stream: Stream) -> usize {
         match self.pieces.back() {
-            Some(last) if last.stream == stream => PIECE - last.bytes.len(),
+            Some(last) if last.stream == stream => OUTPUT_CHUNK_BYTES - last.bytes.len(),
             _ => 0,
         }
     }
 
     /// Returns whether one more chunk fits without dropping bytes from offset `unseen` on.
     pub(super) fn has_room_before(&self, unseen: u64) -> bool {
-        let mut cost = self.cost + PIECE + 2 * PIECE_COST;
+        let mut cost = self.cost + OUTPUT_CHUNK_BYTES + 2 * OUTPUT_CHUNK_COST;
         for piece in &self.pieces {
-            if cost <= self.bound {
+            if cost <= self.max_bytes {
                 return true;
             }
             if piece.end() > unseen {
@@ -108,18 +108,18 @@ impl Ring {
     }
 
     /// Returns the output at an offset.
-    pub(super) fn find(&self, from: u64) -> Found<'_> {
+    pub(super) fn find(&self, from: u64) -> RingChunk<'_> {
         if from >= self.end {
-            return Found::Nothing;
+            return RingChunk::Nothing;
         }
         let kept_from = self.pieces.front().map_or(self.end, |first| first.offset);
         if from < kept_from {
-            return Found::Lost(kept_from - from);
+            return RingChunk::Lost(kept_from - from);
         }
         let at = self.pieces.partition_point(|piece| piece.end() <= from);
         match self.pieces.get(at) {
-            Some(piece) => Found::Bytes(piece.stream, &piece.bytes[(from - piece.offset) as usize..]),
-            None => Found::Nothing,
+            Some(piece) => RingChunk::Bytes(piece.stream, &piece.bytes[(from - piece.offset) as usize..]),
+            None => RingChunk::Nothing,
         }
     }
 }
@@ -130,46 +130,49 @@ mod tests {
     use Stream::{Stderr, Stdout};
 
     #[test]
-    fn streams_stay_in_order_and_apart() {
-        let mut ring = Ring::new(64 << 10);
+    fn streams_stay_ordered_and_separate() {
+        let mut ring = OutputRing::new(64 << 10);
         ring.push(Stdout, b"ab");
         ring.push(Stdout, b"c");
         ring.push(Stderr, b"de");
-        assert_eq!(ring.find(0), Found::Bytes(Stdout, b"abc"));
-        assert_eq!(ring.find(2), Found::Bytes(Stdout, b"c"));
-        assert_eq!(ring.find(3), Found::Bytes(Stderr, b"de"));
-        assert_eq!(ring.find(5), Found::Nothing);
+        assert_eq!(ring.find(0), RingChunk::Bytes(Stdout, b"abc"));
+        assert_eq!(ring.find(2), RingChunk::Bytes(Stdout, b"c"));
+        assert_eq!(ring.find(3), RingChunk::Bytes(Stderr, b"de"));
+        assert_eq!(ring.find(5), RingChunk::Nothing);
     }
 
     #[test]
-    fn the_front_is_dropped_and_told() {
-        let mut ring = Ring::new(40 << 10);
+    fn dropped_output_is_reported() {
+        let mut ring = OutputRing::new(40 << 10);
         for number in 0..10_u8 {
-            ring.push(Stdout, &[number; PIECE]);
+            ring.push(Stdout, &[number; OUTPUT_CHUNK_BYTES]);
         }
-        assert_eq!(ring.end(), 10 * PIECE as u64);
-        assert_eq!(ring.find(0), Found::Lost(8 * PIECE as u64));
-        assert_eq!(ring.find(8 * PIECE as u64), Found::Bytes(Stdout, &[8; PIECE]));
+        assert_eq!(ring.end(), 10 * OUTPUT_CHUNK_BYTES as u64);
+        assert_eq!(ring.find(0), RingChunk::Lost(8 * OUTPUT_CHUNK_BYTES as u64));
+        assert_eq!(
+            ring.find(8 * OUTPUT_CHUNK_BYTES as u64),
+            RingChunk::Bytes(Stdout, &[8; OUTPUT_CHUNK_BYTES])
+        );
     }
 
     #[test]
-    fn tiny_pieces_cost_what_they_take() {
-        let mut ring = Ring::new(32 << 10);
+    fn tiny_chunks_have_a_cost() {
+        let mut ring = OutputRing::new(32 << 10);
         for number in 0..100_000 {
             ring.push(if number % 2 == 0 { Stdout } else { Stderr }, b"x");
         }
-        assert!(ring.pieces.len() <= (32 << 10) / PIECE_COST);
+        assert!(ring.pieces.len() <= (32 << 10) / OUTPUT_CHUNK_COST);
     }
 
     #[test]
-    fn nothing_unseen_is_dropped_where_somebody_waits() {
-        let mut ring = Ring::new(40 << 10);
+    fn output_that_a_viewer_needs_is_not_dropped() {
+        let mut ring = OutputRing::new(40 << 10);
         let mut pushed = 0;
         while ring.has_room_before(10) {
             ring.push(Stdout, &[0; 1000]);
             pushed += 1000;
         }
-        assert_eq!(ring.find(10), Found::Bytes(Stdout, &[0; PIECE][10..]));
+        assert_eq!(ring.find(10), RingChunk::Bytes(Stdout, &[0; OUTPUT_CHUNK_BYTES][10..]));
         assert!(ring.has_room_before(pushed));
     }
 }

@@ -12,25 +12,26 @@ use rustix::process::{Signal, WaitStatus};
 use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::task::spawn_local;
 
-use super::collect::collect;
+use super::collect::read_output;
 use super::input::Input;
-use super::ring::{PIECE, Ring};
-use super::{Process, view};
-use crate::guest::channel::Sender;
+use super::ring::{OUTPUT_CHUNK_BYTES, OutputRing};
+use super::{GuestProcess, viewer};
+use crate::guest::channel::ChannelSender;
 use crate::guest::descriptor::Descriptor;
-use crate::guest::files::Place;
-use crate::guest::{Spawned, World, terminal};
+use crate::guest::files::WorkDir;
+use crate::guest::{GuestContext, SpawnedChild, terminal};
 use crate::protocol::{
-    Attach, CommandLine, Ending, Failure, FailureKind, Reply, StartCommand, Stdin, Stream,
+    AttachOptions, CommandEnding, CommandLine, Failure, FailureKind, GuestReply, StartCommand, StdinMode,
+    Stream,
 };
 
 /// Minimum size of the output ring: it must hold two chunks.
-const LEAST_KEPT: u32 = 2 * PIECE as u32 + (2 << 10);
+const MIN_KEEP_BYTES: u32 = 2 * OUTPUT_CHUNK_BYTES as u32 + (2 << 10);
 /// Maximum length of a command line in lists, in bytes.
-const SHOWN: usize = 200;
+const MAX_COMMAND_DISPLAY_BYTES: usize = 200;
 
 /// Our ends of a process's stdio.
-struct Ends {
+struct StdioEnds {
     terminal: Option<Rc<Descriptor>>,
     input: Option<Input>,
     outputs: Vec<(Stream, Rc<Descriptor>)>,
@@ -38,53 +39,53 @@ struct Ends {
 
 /// Starts a process, and attaches to it if requested.
 pub(in crate::guest) async fn start(
-    world: &Rc<World>,
+    world: &Rc<GuestContext>,
     start: StartCommand,
-    attach: Option<Attach>,
-    sender: &Sender,
-) -> Result<Reply, Failure> {
+    attach: Option<AttachOptions>,
+    sender: &ChannelSender,
+) -> Result<GuestReply, Failure> {
     let process = spawn(world, &start)?;
-    let started = Reply::Started(process.id);
+    let started = GuestReply::Started(process.id);
     let Some(attach) = attach else { return Ok(started) };
     sender.answer(&started);
-    view::view(&process, attach, sender).await
+    viewer::view(&process, attach, sender).await
 }
 
-fn spawn(world: &World, start: &StartCommand) -> Result<Rc<Process>, Failure> {
+fn spawn(world: &GuestContext, start: &StartCommand) -> Result<Rc<GuestProcess>, Failure> {
     let keep = u64::from(start.keep_bytes);
-    if start.keep_bytes < LEAST_KEPT || keep > world.settings.kept_bytes {
-        let range = format!("must be from {LEAST_KEPT} to {} bytes", world.settings.kept_bytes);
+    if start.keep_bytes < MIN_KEEP_BYTES || keep > world.settings.kept_bytes {
+        let range = format!("must be from {MIN_KEEP_BYTES} to {} bytes", world.settings.kept_bytes);
         return Err(Failure::new(FailureKind::Invalid, "keep_bytes", range));
     }
     world.processes.make_room(keep)?;
     let (mut command, name) = command(world, start)?;
-    let of_io = |error: std::io::Error| Failure::of_io(&error, name.as_str());
+    let of_io = |error: std::io::Error| Failure::from_io(&error, name.as_str());
     let terminal = connect(&mut command, start).map_err(of_io)?;
-    let Spawned { mut child, pid, status } = world.spawn(&mut command).map_err(of_io)?;
+    let SpawnedChild { mut child, pid, status } = world.spawn(&mut command).map_err(of_io)?;
     // The command holds copies of the program's ends, which would keep its output from ending.
     drop(command);
     let ends = ends(terminal, &mut child).map_err(|error| {
         let _gone = rustix::process::kill_process_group(pid, Signal::KILL);
         of_io(error)
     })?;
-    let process = Rc::new(Process {
+    let process = Rc::new(GuestProcess {
         id: world.processes.next_id(),
         pid,
-        command: shown(&start.command),
+        command: display_command(&start.command),
         terminal: ends.terminal,
         input: Mutex::new(ends.input),
-        ring: RefCell::new(Ring::new(start.keep_bytes as usize)),
-        unread: Cell::new(ends.outputs.len()),
+        ring: RefCell::new(OutputRing::new(start.keep_bytes as usize)),
+        unread_streams: Cell::new(ends.outputs.len()),
         ending: Cell::new(None),
         changed: Notify::new(),
         viewers: Cell::new(0),
-        holders: RefCell::new(BTreeMap::new()),
+        viewer_offsets: RefCell::new(BTreeMap::new()),
         tasks: RefCell::default(),
     });
     let timeout = start.timeout_ms.map(Duration::from_millis);
     spawn_local(await_end(Rc::clone(&process), status, timeout));
     for (stream, source) in ends.outputs {
-        let task = spawn_local(collect(Rc::clone(&process), source, stream));
+        let task = spawn_local(read_output(Rc::clone(&process), source, stream));
         process.tasks.borrow_mut().push(task.abort_handle());
     }
     world.processes.add(Rc::clone(&process));
@@ -94,7 +95,7 @@ fn spawn(world: &World, start: &StartCommand) -> Result<Rc<Process>, Failure> {
 /// Connects a command to pipes or to a new terminal. Returns our end of the terminal.
 fn connect(command: &mut Command, start: &StartCommand) -> std::io::Result<Option<OwnedFd>> {
     let Some(size) = start.terminal else {
-        let stdin = if start.stdin == Stdin::Open { Stdio::piped() } else { Stdio::null() };
+        let stdin = if start.stdin == StdinMode::Open { Stdio::piped() } else { Stdio::null() };
         command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         return Ok(None);
     };
@@ -104,7 +105,7 @@ fn connect(command: &mut Command, start: &StartCommand) -> std::io::Result<Optio
 }
 
 /// Returns the command and its name for errors.
-fn command(world: &World, start: &StartCommand) -> Result<(Command, String), Failure> {
+fn command(world: &GuestContext, start: &StartCommand) -> Result<(Command, String), Failure> {
     let (name, arguments): (&str, Vec<&str>) = match &start.command {
         CommandLine::Shell(line) => ("/bin/sh", vec!["-c", line]),
         CommandLine::Program(argv) => match argv.split_first() {
@@ -116,24 +117,24 @@ fn command(world: &World, start: &StartCommand) -> Result<(Command, String), Fai
     if let Some((name, _)) = odd {
         return Err(Failure::new(FailureKind::Invalid, format!("env {name}"), "invalid variable name"));
     }
-    let place = Place::new(&world.settings.workdir);
-    let workdir = place.at(start.workdir.clone().unwrap_or_default())?;
+    let place = WorkDir::new(&world.settings.workdir);
+    let workdir = place.resolve(start.workdir.clone().unwrap_or_default())?;
     // Otherwise a missing folder would be reported as a missing program.
     if !workdir.path().is_dir() {
         let kind = if workdir.path().exists() { FailureKind::NotADirectory } else { FailureKind::NotFound };
-        return Err(Failure::new(kind, workdir.said(), "no such work folder"));
+        return Err(Failure::new(kind, workdir.given(), "no such work folder"));
     }
     let mut command = Command::new(OsStr::new(name));
     command.args(arguments).env_clear().envs(start.env.iter().map(|(name, value)| (name, value)));
     command.current_dir(workdir.path());
-    belljar_jail::session::own_session(&mut command, start.terminal.is_some());
+    belljar_jail::guest_support::start_in_own_session(&mut command, start.terminal.is_some());
     Ok((command, name.to_owned()))
 }
 
-fn ends(terminal: Option<OwnedFd>, child: &mut std::process::Child) -> std::io::Result<Ends> {
+fn ends(terminal: Option<OwnedFd>, child: &mut std::process::Child) -> std::io::Result<StdioEnds> {
     if let Some(terminal) = terminal {
         let terminal = Rc::new(Descriptor::new(terminal)?);
-        return Ok(Ends {
+        return Ok(StdioEnds {
             input: Some(Input::Terminal(Rc::clone(&terminal))),
             outputs: vec![(Stream::Stdout, Rc::clone(&terminal))],
             terminal: Some(terminal),
@@ -143,7 +144,7 @@ fn ends(terminal: Option<OwnedFd>, child: &mut std::process::Child) -> std::io::
     let stdout = child.stdout.take().map(|stdout| Descriptor::new(stdout.into())).transpose()?;
     let stderr = child.stderr.take().map(|stderr| Descriptor::new(stderr.into())).transpose()?;
     let outputs = stdout.map(|end| (Stream::Stdout, Rc::new(end))).into_iter();
-    Ok(Ends {
+    Ok(StdioEnds {
         terminal: None,
         input: input.map(Input::Pipe),
         outputs: outputs.chain(stderr.map(|end| (Stream::Stderr, Rc::new(end)))).collect(),
@@ -151,7 +152,7 @@ fn ends(terminal: Option<OwnedFd>, child: &mut std::process::Child) -> std::io::
 }
 
 async fn await_end(
-    process: Rc<Process>,
+    process: Rc<GuestProcess>,
     mut status: oneshot::Receiver<WaitStatus>,
     timeout: Option<Duration>,
 ) {
@@ -168,22 +169,24 @@ async fn await_end(
         }
     };
     // The reaper lives as long as this process, so a status always arrives.
-    process.end(status.map_or(Ending::Signalled(Signal::KILL.as_raw()), |status| ending(status, timed_out)));
+    process.set_ending(
+        status.map_or(CommandEnding::Signalled(Signal::KILL.as_raw()), |status| ending(status, timed_out)),
+    );
 }
 
-fn ending(status: WaitStatus, timed_out: bool) -> Ending {
+fn ending(status: WaitStatus, timed_out: bool) -> CommandEnding {
     match status.terminating_signal() {
-        Some(signal) if timed_out && signal == Signal::KILL.as_raw() => Ending::TimedOut,
-        Some(signal) => Ending::Signalled(signal),
-        None => Ending::Exited(status.exit_status().unwrap_or_default().to_le_bytes()[0]),
+        Some(signal) if timed_out && signal == Signal::KILL.as_raw() => CommandEnding::TimedOut,
+        Some(signal) => CommandEnding::Signalled(signal),
+        None => CommandEnding::Exited(status.exit_status().unwrap_or_default().to_le_bytes()[0]),
     }
 }
 
-fn shown(command: &CommandLine) -> String {
+fn display_command(command: &CommandLine) -> String {
     let mut text = match command {
         CommandLine::Program(argv) => argv.join(" "),
         CommandLine::Shell(line) => line.clone(),
     };
-    text.truncate(text.floor_char_boundary(SHOWN));
+    text.truncate(text.floor_char_boundary(MAX_COMMAND_DISPLAY_BYTES));
     text
 }

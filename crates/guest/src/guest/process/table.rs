@@ -6,20 +6,20 @@ use std::rc::Rc;
 
 use tokio::task::AbortHandle;
 
-use super::Process;
-use crate::protocol::{Failure, FailureKind, ProcessId, ProcessInfo, Settings};
+use super::GuestProcess;
+use crate::protocol::{Failure, FailureKind, GuestSettings, ProcessId, ProcessInfo};
 
 /// The process table.
 #[derive(Debug)]
 pub(in crate::guest) struct Processes {
-    entries: RefCell<BTreeMap<ProcessId, Rc<Process>>>,
+    entries: RefCell<BTreeMap<ProcessId, Rc<GuestProcess>>>,
     last: Cell<u64>,
     bound: usize,
     kept_bytes: u64,
 }
 
 impl Processes {
-    pub(in crate::guest) fn new(settings: &Settings) -> Self {
+    pub(in crate::guest) fn new(settings: &GuestSettings) -> Self {
         Self {
             entries: RefCell::default(),
             last: Cell::new(0),
@@ -32,7 +32,7 @@ impl Processes {
         self.entries.borrow().values().map(|process| process.info()).collect()
     }
 
-    pub(super) fn get(&self, id: ProcessId) -> Result<Rc<Process>, Failure> {
+    pub(super) fn get(&self, id: ProcessId) -> Result<Rc<GuestProcess>, Failure> {
         let missing = || Failure::new(FailureKind::NotFound, format!("process {}", id.0), "no such process");
         self.entries.borrow().get(&id).cloned().ok_or_else(missing)
     }
@@ -42,7 +42,7 @@ impl Processes {
         ProcessId(self.last.get())
     }
 
-    pub(super) fn add(&self, process: Rc<Process>) {
+    pub(super) fn add(&self, process: Rc<GuestProcess>) {
         self.entries.borrow_mut().insert(process.id, process);
     }
 
@@ -51,7 +51,8 @@ impl Processes {
     pub(super) fn make_room(&self, keep: u64) -> Result<(), Failure> {
         while !self.has_room(keep) {
             let mut entries = self.entries.borrow_mut();
-            let idle = |process: &&Rc<Process>| process.over().is_some() && process.viewers.get() == 0;
+            let idle =
+                |process: &&Rc<GuestProcess>| process.final_ending().is_some() && process.viewers.get() == 0;
             let Some(id) = entries.values().find(idle).map(|process| process.id) else {
                 return Err(Failure::new(FailureKind::Busy, "processes", "limit reached"));
             };
@@ -65,7 +66,7 @@ impl Processes {
 
     fn has_room(&self, keep: u64) -> bool {
         let entries = self.entries.borrow();
-        let kept: u64 = entries.values().map(|process| process.ring.borrow().bound() as u64).sum();
+        let kept: u64 = entries.values().map(|process| process.ring.borrow().max_bytes() as u64).sum();
         entries.len() < self.bound && kept + keep <= self.kept_bytes
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn no_call_makes_a_set_id_file() {
+fn no_call_creates_a_set_id_file() {
     for (name, position) in [("chmod", 1), ("fchmod", 1), ("creat", 1), ("fchmodat", 2)] {
         for (mode, passing) in
             [(0o755, true), (0o1777, true), (0o4755, false), (0o2755, false), (0o6000, false)]
@@ -16,7 +16,7 @@ fn no_call_makes_a_set_id_file() {
 }
 
 #[test]
-fn open_looks_at_the_mode_only_when_it_creates() {
+fn open_checks_the_mode_only_when_creating() {
     for (name, flags) in [("open", 1), ("openat", 2)] {
         let call = |how: u64, mode: u64| {
             let mut arguments = [u64::MAX; 6];
@@ -35,7 +35,7 @@ fn open_looks_at_the_mode_only_when_it_creates() {
 }
 
 #[test]
-fn nodes_are_files_pipes_and_sockets() {
+fn mknod_creates_only_files_pipes_and_sockets() {
     for (name, position) in [("mknod", 1), ("mknodat", 2)] {
         let call = |mode: u32| {
             let mut arguments = [u64::MAX; 6];
@@ -55,7 +55,7 @@ fn nodes_are_files_pipes_and_sockets() {
 }
 
 #[test]
-fn a_rename_leaves_no_device_behind() {
+fn rename_creates_no_whiteout_device() {
     for flags in [0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE] {
         passes("renameat2", &[0, 0, 0, 0, flags.into()]);
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn sockets_of_harmless_families_only() {
+fn only_harmless_socket_families_are_allowed() {
     let (stream, datagram, raw) = (1, 2, 3);
     for family in [libc::AF_INET as u64, libc::AF_INET6 as u64] {
         passes("socket", &[family, stream | 0o2_004_000, 0]); // SOCK_CLOEXEC, SOCK_NONBLOCK
@@ -32,7 +32,7 @@ fn sockets_of_harmless_families_only() {
 }
 
 #[test]
-fn socket_options_that_programs_need_are_let_through() {
+fn commonly_used_socket_options_are_allowed() {
     const HIGH: u64 = 0xdead_0000_0000;
     let (socket, ip, tcp, udp, v6, lite, netlink) = (1, 0, 6, 17, 41, 136, 270);
     let set = [
@@ -93,7 +93,7 @@ fn socket_options_that_programs_need_are_let_through() {
 }
 
 #[test]
-fn socket_options_beyond_the_list_are_refused() {
+fn unlisted_socket_options_are_denied() {
     const HIGH: u64 = 0xdead_0000_0000;
     let (socket, ip, tcp, udp, v6) = (1, 0, 6, 17, 41);
     let refused = [

@@ -1,19 +1,19 @@
 //! Commands, executed by the guest. Each start records whether anything else was running.
 
 use belljar_engine::finding::Finding;
-use belljar_engine::living::{
-    Asked, Attach, Commands, Output, ProcessId, ProcessInfo, StartCommand, TerminalSize,
+use belljar_engine::sandbox_handle::{
+    AttachOptions, CommandViewer, Commands, ProcessId, ProcessInfo, SandboxFuture, StartCommand, TerminalSize,
 };
 
 use super::NativeLiving;
 
 impl Commands for NativeLiving {
-    fn start(&self, command: StartCommand) -> Asked<'_, ProcessId> {
+    fn start(&self, command: StartCommand) -> SandboxFuture<'_, ProcessId> {
         Box::pin(async move {
-            self.inside.able()?;
-            let (start, before) = (self.starts.begin(), self.before().await?);
-            let process = self.inside.start(command).await?;
-            start.done(process, before);
+            self.guest_client.writable_guest()?;
+            let (start, before) = (self.starts.begin(), self.baseline().await?);
+            let process = self.guest_client.start(command).await?;
+            start.finish(process, before);
             Ok(process)
         })
     }
@@ -21,42 +21,42 @@ impl Commands for NativeLiving {
     fn start_attached(
         &self,
         command: StartCommand,
-        attach: Attach,
-    ) -> Asked<'_, (ProcessId, Box<dyn Output>)> {
+        attach: AttachOptions,
+    ) -> SandboxFuture<'_, (ProcessId, Box<dyn CommandViewer>)> {
         Box::pin(async move {
-            self.inside.able()?;
-            let (start, before) = (self.starts.begin(), self.before().await?);
-            let (process, output) = self.inside.start_attached(command, attach).await?;
-            start.done(process, before);
+            self.guest_client.writable_guest()?;
+            let (start, before) = (self.starts.begin(), self.baseline().await?);
+            let (process, output) = self.guest_client.start_attached(command, attach).await?;
+            start.finish(process, before);
             Ok((process, output))
         })
     }
 
-    fn attach(&self, process: ProcessId, attach: Attach) -> Asked<'_, Box<dyn Output>> {
-        self.inside.attach(process, attach)
+    fn attach(&self, process: ProcessId, attach: AttachOptions) -> SandboxFuture<'_, Box<dyn CommandViewer>> {
+        self.guest_client.attach(process, attach)
     }
 
-    fn write_stdin<'a>(&'a self, process: ProcessId, bytes: &'a [u8]) -> Asked<'a, ()> {
-        self.inside.write_stdin(process, bytes)
+    fn write_stdin<'a>(&'a self, process: ProcessId, bytes: &'a [u8]) -> SandboxFuture<'a, ()> {
+        self.guest_client.write_stdin(process, bytes)
     }
 
-    fn close_stdin(&self, process: ProcessId) -> Asked<'_, ()> {
-        self.inside.close_stdin(process)
+    fn close_stdin(&self, process: ProcessId) -> SandboxFuture<'_, ()> {
+        self.guest_client.close_stdin(process)
     }
 
-    fn signal(&self, process: ProcessId, signal: i32) -> Asked<'_, ()> {
-        self.inside.signal(process, signal)
+    fn signal(&self, process: ProcessId, signal: i32) -> SandboxFuture<'_, ()> {
+        self.guest_client.signal(process, signal)
     }
 
-    fn resize(&self, process: ProcessId, size: TerminalSize) -> Asked<'_, ()> {
-        self.inside.resize(process, size)
+    fn resize(&self, process: ProcessId, size: TerminalSize) -> SandboxFuture<'_, ()> {
+        self.guest_client.resize(process, size)
     }
 
-    fn list(&self) -> Asked<'_, Vec<ProcessInfo>> {
-        Commands::list(&self.inside)
+    fn list(&self) -> SandboxFuture<'_, Vec<ProcessInfo>> {
+        Commands::list(&self.guest_client)
     }
 
-    fn kept_from<'a>(&'a self, command: &'a ProcessInfo) -> Asked<'a, Vec<Finding>> {
-        Box::pin(self.kept_from_command(command))
+    fn denial_findings<'a>(&'a self, command: &'a ProcessInfo) -> SandboxFuture<'a, Vec<Finding>> {
+        Box::pin(self.command_denials(command))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use belljar_engine::places::{HostFolder, PlacesError};
+use belljar_engine::host_storage::{HostFolder, HostStorageError};
 use belljar_engine::plan::Mount;
 use belljar_engine::provider::ProviderError;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
@@ -28,20 +28,20 @@ pub struct HostFolderSpec {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct HostFolders(BTreeMap<String, Allowed>);
+pub(super) struct HostFolders(BTreeMap<String, AllowedFolder>);
 
 #[derive(Debug)]
-struct Allowed {
+struct AllowedFolder {
     folder: HostFolder,
     /// Kept open, so that the inode number cannot be reused.
-    held: OwnedFd,
+    fd: OwnedFd,
 }
 
 impl HostFolders {
     /// Resolves and opens the folders. None may expose the data folder, or overlap another if either is
     /// writable.
     pub(super) fn open(specs: Vec<HostFolderSpec>, data: &Path) -> Result<Self, ProviderError> {
-        let mut allowed: BTreeMap<String, Allowed> = BTreeMap::new();
+        let mut allowed: BTreeMap<String, AllowedFolder> = BTreeMap::new();
         for spec in specs {
             let wrong = |why: String| ProviderError::Invalid {
                 field: "host_folders",
@@ -54,7 +54,7 @@ impl HostFolders {
             if overlap(&path, data) {
                 return Err(wrong("would expose the data folder".to_owned()));
             }
-            let clash = |other: &&Allowed| {
+            let clash = |other: &&AllowedFolder| {
                 (spec.writable || other.folder.writable) && overlap(&path, &other.folder.path)
             };
             if let Some(other) = allowed.values().find(clash) {
@@ -63,22 +63,22 @@ impl HostFolders {
             }
             let mount =
                 Mount { source: path.clone(), destination: "/data".to_owned(), writable: spec.writable };
-            paths::bind(&mount)?;
+            paths::check_mount(&mount)?;
             let held = open(&path).map_err(|errno| wrong(errno.to_string()))?;
             let folder = HostFolder { path, writable: spec.writable, tenants: spec.tenants };
-            allowed.insert(spec.name, Allowed { folder, held });
+            allowed.insert(spec.name, AllowedFolder { folder, fd: held });
         }
         Ok(Self(allowed))
     }
 
     /// Returns the folder of that name, if it is still the one that was allowed.
-    pub(super) fn find(&self, name: &str) -> Result<HostFolder, PlacesError> {
-        let allowed = self.0.get(name).ok_or(PlacesError::Missing)?;
+    pub(super) fn find(&self, name: &str) -> Result<HostFolder, HostStorageError> {
+        let allowed = self.0.get(name).ok_or(HostStorageError::Missing)?;
         let same = open(&allowed.folder.path)
-            .and_then(|now| Ok(identity(now.as_fd())? == identity(allowed.held.as_fd())?));
+            .and_then(|now| Ok(identity(now.as_fd())? == identity(allowed.fd.as_fd())?));
         match same {
             Ok(true) => Ok(allowed.folder.clone()),
-            Ok(false) | Err(_) => Err(PlacesError::Changed(name.to_owned())),
+            Ok(false) | Err(_) => Err(HostStorageError::Changed(name.to_owned())),
         }
     }
 }

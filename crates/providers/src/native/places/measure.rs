@@ -3,69 +3,71 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
 
-use belljar_engine::places::Measured;
+use belljar_engine::host_storage::VolumeUsage;
 use rustix::fs::{AtFlags, Dir, FileType};
 use rustix::io::Errno;
 
-use super::walk::Walk;
+use super::walk::FolderWalk;
 
 /// The least that an entry counts: each costs some disk space, and some time to count.
-const LEAST: u64 = 4 << 10;
+const MIN_ENTRY_BYTES: u64 = 4 << 10;
 /// The most entries that are counted.
-const MOST: u64 = 1_000_000;
+const MAX_ENTRIES: u64 = 1_000_000;
 /// The most bytes of names of folders still to be visited.
-const NAMES: usize = 16 << 20;
+const MAX_PENDING_NAME_BYTES: usize = 16 << 20;
 /// How often counting restarts because a folder was moved.
-const ATTEMPTS: usize = 8;
+const MAX_ATTEMPTS: usize = 8;
 /// The unit of `st_blocks`.
-const BLOCK: u64 = 512;
+const BLOCK_BYTES: u64 = 512;
 
 /// Counts until the size exceeds `most`. `top` opens the folder for each attempt.
-pub(super) fn measure(top: impl Fn() -> Result<OwnedFd, Errno>, most: u64) -> Result<Measured, Errno> {
-    for _ in 0..ATTEMPTS {
-        match (Count { most, bytes: 0, entries: 0, names: 0 }).all(Walk::new(top()?)) {
+pub(super) fn measure(top: impl Fn() -> Result<OwnedFd, Errno>, most: u64) -> Result<VolumeUsage, Errno> {
+    for _ in 0..MAX_ATTEMPTS {
+        match (UsageCounter { max_bytes: most, bytes: 0, entries: 0, pending_name_bytes: 0 })
+            .count_all(FolderWalk::new(top()?))
+        {
             Err(Errno::STALE) => {}
-            Err(Errno::ACCESS) => return Ok(Measured::Unreadable),
+            Err(Errno::ACCESS) => return Ok(VolumeUsage::Unreadable),
             counted => return counted,
         }
     }
-    Ok(Measured::Restless)
+    Ok(VolumeUsage::KeepsChanging)
 }
 
-struct Count {
-    most: u64,
+struct UsageCounter {
+    max_bytes: u64,
     bytes: u64,
     entries: u64,
-    names: usize,
+    pending_name_bytes: usize,
 }
 
-impl Count {
-    fn all(mut self, mut walk: Walk) -> Result<Measured, Errno> {
-        let mut waiting = vec![self.folder(&walk)?];
+impl UsageCounter {
+    fn count_all(mut self, mut walk: FolderWalk) -> Result<VolumeUsage, Errno> {
+        let mut waiting = vec![self.count_folder(&walk)?];
         while let Some(folders) = waiting.last_mut() {
-            if self.bytes > self.most {
+            if self.bytes > self.max_bytes {
                 break;
             }
-            if self.entries > MOST || self.names > NAMES {
-                return Ok(Measured::TooMany);
+            if self.entries > MAX_ENTRIES || self.pending_name_bytes > MAX_PENDING_NAME_BYTES {
+                return Ok(VolumeUsage::TooMany);
             }
             let Some(name) = folders.pop() else {
                 waiting.pop();
                 walk.up()?;
                 continue;
             };
-            self.names -= name.as_bytes().len();
+            self.pending_name_bytes -= name.as_bytes().len();
             match walk.down(name) {
-                Ok(()) => waiting.push(self.folder(&walk)?),
+                Ok(()) => waiting.push(self.count_folder(&walk)?),
                 Err(errno) if is_gone(errno) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(Measured::Bytes(self.bytes))
+        Ok(VolumeUsage::Bytes(self.bytes))
     }
 
     /// Counts the entries of one folder and returns its subfolders.
-    fn folder(&mut self, walk: &Walk) -> Result<Vec<CString>, Errno> {
+    fn count_folder(&mut self, walk: &FolderWalk) -> Result<Vec<CString>, Errno> {
         let mut folders = Vec::new();
         let mut entries = Dir::read_from(walk.folder())?;
         while let Some(entry) = entries.read() {
@@ -80,16 +82,19 @@ impl Count {
                 Err(errno) => return Err(errno),
             };
             self.entries += 1;
-            let mut own = (stat.st_blocks as u64).saturating_mul(BLOCK);
+            let mut own = (stat.st_blocks as u64).saturating_mul(BLOCK_BYTES);
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                self.names += name.to_bytes().len();
+                self.pending_name_bytes += name.to_bytes().len();
                 folders.push(name.to_owned());
             } else {
                 // Each hard link of the file counts a share of its size.
                 own /= (stat.st_nlink as u64).max(1);
             }
-            self.bytes = self.bytes.saturating_add(own.max(LEAST));
-            if self.bytes > self.most || self.entries > MOST || self.names > NAMES {
+            self.bytes = self.bytes.saturating_add(own.max(MIN_ENTRY_BYTES));
+            if self.bytes > self.max_bytes
+                || self.entries > MAX_ENTRIES
+                || self.pending_name_bytes > MAX_PENDING_NAME_BYTES
+            {
                 break;
             }
         }

@@ -7,17 +7,17 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, Dir, Mode};
 use rustix::io::Errno;
 
-use super::walk::{Walk, open_inside, unlock};
+use super::walk::{FolderWalk, grant_access, open_inside};
 
 /// Bounds the work if a process creates entries as fast as they are removed.
-const MOST: usize = 100_000_000;
+const MAX_REMOVED_ENTRIES: usize = 100_000_000;
 /// How often removal restarts because a folder was moved.
-const ATTEMPTS: usize = 64;
+const MAX_ATTEMPTS: usize = 64;
 
 /// Removes the folder of that name. Succeeds if it does not exist.
 pub(super) fn remove(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-    let mut left = MOST;
-    for _ in 0..ATTEMPTS {
+    let mut left = MAX_REMOVED_ENTRIES;
+    for _ in 0..MAX_ATTEMPTS {
         match attempt(parent, name, &mut left) {
             Err(Errno::STALE) => {}
             Err(Errno::NOENT) => return Ok(()),
@@ -28,13 +28,13 @@ pub(super) fn remove(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
 }
 
 fn attempt(parent: BorrowedFd<'_>, name: &CStr, left: &mut usize) -> Result<(), Errno> {
-    let top = opened(parent, name)?;
-    let mut walk = Walk::new(top);
+    let top = open_top(parent, name)?;
+    let mut walk = FolderWalk::new(top);
     loop {
-        match empty(&walk, left)? {
+        match remove_entries(&walk, left)? {
             Some(below) => enter(&mut walk, below)?,
             None => match walk.up()? {
-                Some(emptied) => leave(walk.folder(), &emptied)?,
+                Some(emptied) => remove_emptied(walk.folder(), &emptied)?,
                 None => break,
             },
         }
@@ -47,7 +47,7 @@ fn attempt(parent: BorrowedFd<'_>, name: &CStr, left: &mut usize) -> Result<(), 
 }
 
 /// Removes the removable entries of a folder. Returns the first subfolder that is not empty.
-fn empty(walk: &Walk, left: &mut usize) -> Result<Option<CString>, Errno> {
+fn remove_entries(walk: &FolderWalk, left: &mut usize) -> Result<Option<CString>, Errno> {
     let mut entries = Dir::read_from(walk.folder())?;
     while let Some(entry) = entries.read() {
         let entry = entry?;
@@ -70,20 +70,20 @@ fn empty(walk: &Walk, left: &mut usize) -> Result<Option<CString>, Errno> {
     Ok(None)
 }
 
-fn enter(walk: &mut Walk, name: CString) -> Result<(), Errno> {
+fn enter(walk: &mut FolderWalk, name: CString) -> Result<(), Errno> {
     let entered = match walk.down(name.clone()) {
-        Err(Errno::ACCESS) => unlock(walk.folder(), &name).and_then(|()| walk.down(name)),
+        Err(Errno::ACCESS) => grant_access(walk.folder(), &name).and_then(|()| walk.down(name)),
         entered => entered,
     };
     match entered {
-        Ok(()) => own(walk.folder()),
+        Ok(()) => grant_owner_access(walk.folder()),
         // Another process removed or replaced it.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-fn leave(folder: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+fn remove_emptied(folder: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     match rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR) {
         // An entry that was added or replaced meanwhile is found in the next pass.
         Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
@@ -91,17 +91,17 @@ fn leave(folder: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     }
 }
 
-fn opened(parent: BorrowedFd<'_>, name: &CStr) -> Result<std::os::fd::OwnedFd, Errno> {
+fn open_top(parent: BorrowedFd<'_>, name: &CStr) -> Result<std::os::fd::OwnedFd, Errno> {
     let top = match open_inside(parent, name) {
-        Err(Errno::ACCESS) => unlock(parent, name).and_then(|()| open_inside(parent, name)),
+        Err(Errno::ACCESS) => grant_access(parent, name).and_then(|()| open_inside(parent, name)),
         top => top,
     }?;
-    own(std::os::fd::AsFd::as_fd(&top))?;
+    grant_owner_access(std::os::fd::AsFd::as_fd(&top))?;
     Ok(top)
 }
 
 /// Grants the owner all permissions, which removing the entries of a folder requires.
-fn own(folder: BorrowedFd<'_>) -> Result<(), Errno> {
+fn grant_owner_access(folder: BorrowedFd<'_>) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(folder)?.st_mode);
     if mode.contains(Mode::RWXU) { Ok(()) } else { rustix::fs::fchmod(folder, Mode::RWXU) }
 }

@@ -9,33 +9,33 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-const FOLDER: OFlags = OFlags::RDONLY
+const FOLDER_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
-const INSIDE: ResolveFlags = ResolveFlags::BENEATH
+const RESOLVE_FLAGS: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
 /// An open folder, and the path to it.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct FolderWalk {
     folder: OwnedFd,
-    way: Vec<Level>,
+    ancestors: Vec<WalkLevel>,
 }
 
 /// A step down: the name of the entered folder, and the identity of its parent.
 #[derive(Debug)]
-struct Level {
+struct WalkLevel {
     name: CString,
     parent: (u64, u64),
 }
 
-impl Walk {
+impl FolderWalk {
     pub(super) fn new(top: OwnedFd) -> Self {
-        Self { folder: top, way: Vec::new() }
+        Self { folder: top, ancestors: Vec::new() }
     }
 
     pub(super) fn folder(&self) -> BorrowedFd<'_> {
@@ -45,7 +45,7 @@ impl Walk {
     /// Enters a subfolder.
     pub(super) fn down(&mut self, name: CString) -> Result<(), Errno> {
         let inner = open_inside(self.folder(), &name)?;
-        self.way.push(Level { name, parent: identity(self.folder())? });
+        self.ancestors.push(WalkLevel { name, parent: identity(self.folder())? });
         self.folder = inner;
         Ok(())
     }
@@ -53,8 +53,8 @@ impl Walk {
     /// Returns to the parent and gives the name of the folder that was left, or `None` at the top. Fails with
     /// `STALE` if the parent is not the folder that was entered from.
     pub(super) fn up(&mut self) -> Result<Option<CString>, Errno> {
-        let Some(level) = self.way.pop() else { return Ok(None) };
-        let parent = rustix::fs::openat(&self.folder, c"..", FOLDER, Mode::empty())?;
+        let Some(level) = self.ancestors.pop() else { return Ok(None) };
+        let parent = rustix::fs::openat(&self.folder, c"..", FOLDER_FLAGS, Mode::empty())?;
         if identity(parent.as_fd())? != level.parent {
             return Err(Errno::STALE);
         }
@@ -65,13 +65,13 @@ impl Walk {
 
 /// Opens a subfolder by name.
 pub(super) fn open_inside(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat2(folder, name, FOLDER, Mode::empty(), INSIDE)
+    rustix::fs::openat2(folder, name, FOLDER_FLAGS, Mode::empty(), RESOLVE_FLAGS)
 }
 
 /// Grants the owner all permissions on a folder: through a descriptor, so that it is exactly this folder.
-pub(super) fn unlock(folder: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+pub(super) fn grant_access(folder: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let found = rustix::fs::openat2(folder, name, flags, Mode::empty(), INSIDE)?;
+    let found = rustix::fs::openat2(folder, name, flags, Mode::empty(), RESOLVE_FLAGS)?;
     // An `O_PATH` descriptor does not support fchmod.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     rustix::fs::chmodat(CWD, path, Mode::RWXU, rustix::fs::AtFlags::empty())

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use belljar_engine::living::{
-    Attach, Ending, FailureKind, OutputEvent, StartCommand, State, Stdin, TerminalSize,
+use belljar_engine::sandbox_handle::{
+    AttachOptions, CommandEnding, FailureKind, OutputEvent, SandboxPhase, StartCommand, StdinMode,
+    TerminalSize,
 };
 use serde_json::json;
 
@@ -19,22 +20,22 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
         signals_reach_the_group,
         terminals_resize,
         state_stays_between_commands,
-        environment_is_the_sandboxes,
-        missing_programs_are_told,
-        two_sandboxes_do_not_meet,
+        environment_comes_from_the_sandbox,
+        missing_programs_are_reported,
+        two_sandboxes_are_isolated,
         ports_are_reachable,
     ]
 }
 
 async fn endings_are_exact(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    check!(open.living.state() == State::Running, open.living);
+    check!(open.living.state() == SandboxPhase::Running, open.living);
     for (line, ending) in [
-        ("exit 0", Ending::Exited(0)),
-        ("exit 7", Ending::Exited(7)),
-        ("exit 255", Ending::Exited(255)),
-        ("kill -11 $$", Ending::Signalled(11)),
-        ("kill -9 $$", Ending::Signalled(9)),
+        ("exit 0", CommandEnding::Exited(0)),
+        ("exit 7", CommandEnding::Exited(7)),
+        ("exit 255", CommandEnding::Exited(255)),
+        ("kill -11 $$", CommandEnding::Signalled(11)),
+        ("kill -9 $$", CommandEnding::Signalled(9)),
     ] {
         let ran = open.shell(line).await?;
         check!(ran.ending == Some(ending), (line, ran));
@@ -44,7 +45,7 @@ async fn endings_are_exact(world: World) -> Verdict {
     let command = StartCommand { timeout_ms: Some(200), ..StartCommand::shell("sleep 100") };
     let started = Instant::now();
     let ran = open.run(command).await.map_err(text)?;
-    check!(ran.ending == Some(Ending::TimedOut) && started.elapsed() < Duration::from_secs(100), ran);
+    check!(ran.ending == Some(CommandEnding::TimedOut) && started.elapsed() < Duration::from_secs(100), ran);
     open.close().await
 }
 
@@ -52,7 +53,7 @@ async fn output_streams_as_it_comes(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     // More writes than the check needs: a delayed reader sees two at once.
     let command = StartCommand::shell("for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.2; done");
-    let started = open.living.commands().start_attached(command, Attach::default()).await;
+    let started = open.living.commands().start_attached(command, AttachOptions::default()).await;
     let (_, mut output) = started.map_err(text)?;
     let mut arrivals = Vec::new();
     while let Some(event) = output.next().await.map_err(text)? {
@@ -72,15 +73,16 @@ async fn background_and_replay(world: World) -> Verdict {
     let process = commands.start(StartCommand::shell(line)).await.map_err(text)?;
     let running = commands.list().await.map_err(text)?;
     check!(running.len() == 1 && running[0].ending.is_none(), running);
-    open.put("go", b"").await?;
-    let first = collect(commands.attach(process, Attach::default()).await.map_err(text)?).await;
+    open.write_file("go", b"").await?;
+    let first = collect(commands.attach(process, AttachOptions::default()).await.map_err(text)?).await;
     let first = first.map_err(text)?;
-    check!(first.stdout == "one\ntwo\n" && first.ending == Some(Ending::Exited(0)), first);
+    check!(first.stdout == "one\ntwo\n" && first.ending == Some(CommandEnding::Exited(0)), first);
     // Attach after the end, from the middle of the output.
-    let later = commands.attach(process, Attach { from: 4, hold: false }).await.map_err(text)?;
+    let later = commands.attach(process, AttachOptions { from: 4, hold: false }).await.map_err(text)?;
     let later = collect(later).await.map_err(text)?;
-    check!(later.stdout == "two\n" && later.ending == Some(Ending::Exited(0)), later);
-    let unknown = commands.attach(belljar_engine::living::ProcessId(999), Attach::default()).await;
+    check!(later.stdout == "two\n" && later.ending == Some(CommandEnding::Exited(0)), later);
+    let unknown =
+        commands.attach(belljar_engine::sandbox_handle::ProcessId(999), AttachOptions::default()).await;
     check!(unknown.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::NotFound)), unknown);
     open.close().await
 }
@@ -88,15 +90,15 @@ async fn background_and_replay(world: World) -> Verdict {
 async fn input_is_fed(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let commands = open.living.commands();
-    let command = StartCommand { stdin: Stdin::Open, ..StartCommand::shell("tr a-z A-Z") };
-    let started = commands.start_attached(command, Attach::default()).await;
+    let command = StartCommand { stdin: StdinMode::Open, ..StartCommand::shell("tr a-z A-Z") };
+    let started = commands.start_attached(command, AttachOptions::default()).await;
     let (process, output) = started.map_err(text)?;
     for piece in ["some ", "words"] {
         commands.write_stdin(process, piece.as_bytes()).await.map_err(text)?;
     }
     commands.close_stdin(process).await.map_err(text)?;
     let ran = collect(output).await.map_err(text)?;
-    check!(ran.stdout == "SOME WORDS" && ran.ending == Some(Ending::Exited(0)), ran);
+    check!(ran.stdout == "SOME WORDS" && ran.ending == Some(CommandEnding::Exited(0)), ran);
     open.close().await
 }
 
@@ -105,12 +107,14 @@ async fn signals_reach_the_group(world: World) -> Verdict {
     let commands = open.living.commands();
     let process = commands.start(StartCommand::shell("sleep 100 & sleep 100")).await.map_err(text)?;
     commands.signal(process, 15).await.map_err(text)?;
-    let ran = collect(commands.attach(process, Attach::default()).await.map_err(text)?).await;
-    check!(ran.as_ref().is_ok_and(|ran| ran.ending == Some(Ending::Signalled(15))), ran);
+    let ran = collect(commands.attach(process, AttachOptions::default()).await.map_err(text)?).await;
+    check!(ran.as_ref().is_ok_and(|ran| ran.ending == Some(CommandEnding::Signalled(15))), ran);
     let late = commands.signal(process, 15).await;
     check!(late.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Ended)), late);
-    until("all sleeping processes are gone", async || Ok(open.says("pgrep -c sleep || true").await? == "0"))
-        .await?;
+    until("all sleeping processes are gone", async || {
+        Ok(open.shell_output("pgrep -c sleep || true").await? == "0")
+    })
+    .await?;
     open.close().await
 }
 
@@ -121,11 +125,11 @@ async fn terminals_resize(world: World) -> Verdict {
     let line = "stty size; read line; stty size; echo got $line; test -t 0 && test -t 1";
     let command = StartCommand { terminal: Some(size), ..StartCommand::shell(line) };
     let (process, output) =
-        commands.start_attached(command, Attach { from: 0, hold: true }).await.map_err(text)?;
+        commands.start_attached(command, AttachOptions { from: 0, hold: true }).await.map_err(text)?;
     commands.resize(process, TerminalSize { rows: 10, columns: 20 }).await.map_err(text)?;
     commands.write_stdin(process, b"x\n").await.map_err(text)?;
     let ran = collect(output).await.map_err(text)?;
-    check!(ran.stdout.contains("10 20\r\ngot x") && ran.ending == Some(Ending::Exited(0)), ran);
+    check!(ran.stdout.contains("10 20\r\ngot x") && ran.ending == Some(CommandEnding::Exited(0)), ran);
     let plain = commands.start(StartCommand::shell("sleep 9")).await.map_err(text)?;
     let refused = commands.resize(plain, size).await;
     check!(refused.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Invalid)), refused);
@@ -134,17 +138,19 @@ async fn terminals_resize(world: World) -> Verdict {
 
 async fn state_stays_between_commands(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    open.says("echo kept > file; (sleep 100 &) ; echo $$ > /tmp/pid").await?;
-    check!(open.says("cat file; pwd; id -u; hostname").await? == "kept\n/workspace\n1000\nsandbox", "state");
-    until(
-        "the background process still runs",
-        async || Ok(open.says("pgrep -c sleep || true").await? == "1"),
-    )
+    open.shell_output("echo kept > file; (sleep 100 &) ; echo $$ > /tmp/pid").await?;
+    check!(
+        open.shell_output("cat file; pwd; id -u; hostname").await? == "kept\n/workspace\n1000\nsandbox",
+        "state"
+    );
+    until("the background process still runs", async || {
+        Ok(open.shell_output("pgrep -c sleep || true").await? == "1")
+    })
     .await?;
     open.close().await
 }
 
-async fn environment_is_the_sandboxes(world: World) -> Verdict {
+async fn environment_comes_from_the_sandbox(world: World) -> Verdict {
     let open = world.open(json!({"env": {"GREETING": "hi", "OTHER": "a"}})).await?;
     let mut command = StartCommand::shell("echo $GREETING $OTHER $HOME $USER; env | grep -c -i belljar");
     command.env = vec![("OTHER".to_owned(), "b".to_owned())];
@@ -153,28 +159,29 @@ async fn environment_is_the_sandboxes(world: World) -> Verdict {
     open.close().await
 }
 
-async fn missing_programs_are_told(world: World) -> Verdict {
+async fn missing_programs_are_reported(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let missing = open.run(StartCommand::program(["no-such-program"])).await;
     check!(missing.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::NotFound)), missing);
     let nowhere = StartCommand { workdir: Some("/nope".to_owned()), ..StartCommand::program(["true"]) };
     check!(open.run(nowhere).await.is_err(), "a missing working directory");
-    check!(open.says("echo fine").await? == "fine", "the sandbox still works");
+    check!(open.shell_output("echo fine").await? == "fine", "the sandbox still works");
     open.close().await
 }
 
-async fn two_sandboxes_do_not_meet(world: World) -> Verdict {
+async fn two_sandboxes_are_isolated(world: World) -> Verdict {
     let (one, two) = (world.open(json!({})).await?, world.open(json!({})).await?);
     let map = "cut -c1-30 /proc/self/uid_map | tr -s ' '; id -u";
-    one.says("echo secret > /tmp/x; echo secret > /dev/shm/x; echo secret > x; (sleep 321 &)").await?;
+    one.shell_output("echo secret > /tmp/x; echo secret > /dev/shm/x; echo secret > x; (sleep 321 &)")
+        .await?;
     for path in ["/tmp/x", "/dev/shm/x", "/workspace/x"] {
         check!(two.living.files().stat(path, false).await.is_err(), path);
     }
-    check!(two.says("pgrep -c sleep || true").await? == "0", "processes of the other sandbox");
+    check!(two.shell_output("pgrep -c sleep || true").await? == "0", "processes of the other sandbox");
     if world.has(belljar_engine::layer::Layer::SeparateUid) {
-        check!(one.says(map).await? != two.says(map).await?, "the same user");
+        check!(one.shell_output(map).await? != two.shell_output(map).await?, "the same user");
     }
-    one.says("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
+    one.shell_output("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
     until("the server listens", async || Ok(one.living.open_port(8000).await.is_ok())).await?;
     let other = two.living.open_port(8000).await;
     check!(other.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Refused)), other);
@@ -185,8 +192,8 @@ async fn two_sandboxes_do_not_meet(world: World) -> Verdict {
 async fn ports_are_reachable(world: World) -> Verdict {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let open = world.open(json!({})).await?;
-    open.put("index.txt", b"over the port").await?;
-    open.says("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
+    open.write_file("index.txt", b"over the port").await?;
+    open.shell_output("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
     until("the server listens", async || Ok(open.living.open_port(8000).await.is_ok())).await?;
     let mut port = open.living.open_port(8000).await.map_err(text)?;
     port.write_all(b"GET /index.txt HTTP/1.0\r\n\r\n").await.map_err(text)?;

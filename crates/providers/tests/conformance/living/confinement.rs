@@ -1,7 +1,7 @@
 //! What programs inside must not be able to do: to the sandbox's PID 1, and outside the sandbox.
 
 use belljar_engine::layer::Layer;
-use belljar_engine::living::{Ending, State};
+use belljar_engine::sandbox_handle::{CommandEnding, SandboxPhase};
 use serde_json::json;
 
 use super::{Case, cases};
@@ -9,17 +9,17 @@ use crate::world::{Verdict, World, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
-        killing_everything_leaves_the_sandbox,
-        the_first_process_cannot_be_looked_into,
+        killing_all_processes_keeps_the_sandbox,
+        pid_1_cannot_be_inspected,
         every_process_is_confined,
-        no_descriptor_of_ours_is_inherited,
-        there_is_no_network,
+        no_host_descriptor_is_inherited,
+        network_is_absent_or_the_hosts,
     ]
 }
 
-async fn killing_everything_leaves_the_sandbox(world: World) -> Verdict {
+async fn killing_all_processes_keeps_the_sandbox(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    open.says("echo kept > file").await?;
+    open.shell_output("echo kept > file").await?;
     for line in [
         "kill -9 -1",
         "kill -9 1",
@@ -29,32 +29,32 @@ async fn killing_everything_leaves_the_sandbox(world: World) -> Verdict {
     ] {
         let ran = open.shell(line).await?;
         check!(ran.ending.is_some(), (line, ran));
-        check!(open.living.state() == State::Running, line);
-        check!(open.says("cat file").await? == "kept", line);
+        check!(open.living.state() == SandboxPhase::Running, line);
+        check!(open.shell_output("cat file").await? == "kept", line);
     }
     let all =
         "python3 -c 'import os\nfor s in range(1, 65):\n    try: os.kill(1, s)\n    except OSError: pass'";
-    open.says(all).await?;
-    check!(open.says("cat file").await? == "kept", "every signal");
+    open.shell_output(all).await?;
+    check!(open.shell_output("cat file").await? == "kept", "every signal");
     open.close().await
 }
 
-async fn the_first_process_cannot_be_looked_into(world: World) -> Verdict {
+async fn pid_1_cannot_be_inspected(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     for file in
         ["environ", "mem", "maps", "exe", "fd/3", "root/etc/passwd", "cwd/x", "auxv", "stack", "pagemap"]
     {
         let ran = open.shell(&format!("cat /proc/1/{file}")).await?;
-        check!(ran.ending == Some(Ending::Exited(1)) && ran.stdout.is_empty(), (file, ran));
+        check!(ran.ending == Some(CommandEnding::Exited(1)) && ran.stdout.is_empty(), (file, ran));
     }
     check!(open.shell("ls /proc/1/fd").await?.stdout.is_empty(), "its descriptors");
     check!(open.shell("readlink /proc/1/exe").await?.stdout.is_empty(), "its program");
     // The guest's program file is not reachable by any other path, either.
-    check!(open.says("ls -A /run/belljar").await?.is_empty(), "a path to it");
+    check!(open.shell_output("ls -A /run/belljar").await?.is_empty(), "a path to it");
     let attach = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))";
     check!(open.shell(&format!("python3 -c '{attach}'")).await?.stdout != "0\n", "PID 1 can be traced");
     if world.has(Layer::SeparateUid) {
-        let user = open.says("awk '$1 == 1000 { print $2 }' /proc/self/uid_map").await?;
+        let user = open.shell_output("awk '$1 == 1000 { print $2 }' /proc/self/uid_map").await?;
         let status = status_of_guest(&user)?;
         for line in ["CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "Threads:\t1", "NSpid:"] {
             check!(status.contains(line), (line, status));
@@ -74,7 +74,7 @@ fn status_of_guest(user: &str) -> Result<String, String> {
 async fn every_process_is_confined(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let status =
-        open.says("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs|Seccomp:' /proc/self/status").await?;
+        open.shell_output("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs|Seccomp:' /proc/self/status").await?;
     let zero = "0000000000000000";
     let expected = format!(
         "CapInh:\t{zero}\nCapPrm:\t{zero}\nCapEff:\t{zero}\nCapBnd:\t{zero}\nCapAmb:\t{zero}\nNoNewPrivs:\t1\nSeccomp:\t2"
@@ -90,31 +90,31 @@ async fn every_process_is_confined(world: World) -> Verdict {
         "chroot / true",
     ] {
         let ran = open.shell(line).await?;
-        check!(ran.ending != Some(Ending::Exited(0)), (line, ran));
+        check!(ran.ending != Some(CommandEnding::Exited(0)), (line, ran));
     }
     open.close().await
 }
 
-async fn no_descriptor_of_ours_is_inherited(world: World) -> Verdict {
+async fn no_host_descriptor_is_inherited(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     check!(
-        open.says("ls /proc/self/fd | tr '\\n' ' '").await? == "0 1 2 3",
+        open.shell_output("ls /proc/self/fd | tr '\\n' ' '").await? == "0 1 2 3",
         "3 is the directory being listed"
     );
     // Programs have a higher OOM score than the guest, so they are killed first.
-    let score: i32 = open.says("cat /proc/self/oom_score_adj").await?.parse().map_err(super::text)?;
+    let score: i32 = open.shell_output("cat /proc/self/oom_score_adj").await?.parse().map_err(super::text)?;
     let ours = std::fs::read_to_string("/proc/self/oom_score_adj").map_err(super::text)?;
     check!(ours.trim().parse().is_ok_and(|ours: i32| score >= (ours + 300).min(1000)), (score, ours));
     open.close().await
 }
 
-async fn there_is_no_network(world: World) -> Verdict {
+async fn network_is_absent_or_the_hosts(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let code = "import socket\nprint([name for _, name in socket.if_nameindex()])\n\
         try: socket.create_connection((\"192.0.2.1\", 80), 1)\nexcept OSError as e: print(e.errno)";
-    check!(open.says(&format!("python3 -c '{code}'")).await? == "['lo']\n101", "network");
+    check!(open.shell_output(&format!("python3 -c '{code}'")).await? == "['lo']\n101", "network");
     let full = world.open(json!({"network": {"mode": "full"}})).await?;
-    let inside = full.says("readlink /proc/self/ns/net").await?;
+    let inside = full.shell_output("readlink /proc/self/ns/net").await?;
     let outside = std::fs::read_link("/proc/self/ns/net").map_err(super::text)?;
     check!(outside.to_str() == Some(inside.as_str()), (inside, outside));
     full.close().await?;

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use belljar_engine::living::{
-    ArchiveFormat, ArchiveLimits, ChangeKind, FailureKind, FileKind, LivingError, WriteMode, WriteOptions,
+use belljar_engine::sandbox_handle::{
+    ArchiveFormat, ArchiveLimits, ChangeKind, FailureKind, FileKind, SandboxError, WriteMode, WriteOptions,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -15,26 +15,26 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
         files_are_read_and_written,
         folders_are_listed_in_pages,
-        what_is_not_theirs_is_denied,
+        files_outside_the_sandbox_are_denied,
         big_files_take_constant_memory,
-        archives_go_both_ways,
+        archives_are_downloaded_and_uploaded,
         hostile_archives_are_refused,
-        changes_are_told,
+        changes_are_reported,
         volumes_outlive_sandboxes,
     ]
 }
 
-fn is(error: &LivingError, kind: FailureKind) -> bool {
+fn is(error: &SandboxError, kind: FailureKind) -> bool {
     error.kind() == Some(kind)
 }
 
 async fn files_are_read_and_written(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let files = open.living.files();
-    check!(open.put("a/b.txt", b"0123456789").await? == 10, "written");
-    check!(open.get("a/b.txt", 3, Some(4)).await? == b"3456", "a range");
-    check!(open.get("/workspace/a/b.txt", 8, None).await? == b"89", "a tail");
-    check!(open.get("a/b.txt", 100, None).await?.is_empty(), "beyond the end");
+    check!(open.write_file("a/b.txt", b"0123456789").await? == 10, "written");
+    check!(open.read_file("a/b.txt", 3, Some(4)).await? == b"3456", "a range");
+    check!(open.read_file("/workspace/a/b.txt", 8, None).await? == b"89", "a tail");
+    check!(open.read_file("a/b.txt", 100, None).await?.is_empty(), "beyond the end");
     let append = WriteOptions { mode: WriteMode::Append, ..WriteOptions::default() };
     files.write("a/b.txt", append, Box::pin(&b"ab"[..])).await.map_err(text)?;
     let create = WriteOptions { mode: WriteMode::Create, ..WriteOptions::default() };
@@ -46,7 +46,7 @@ async fn files_are_read_and_written(world: World) -> Verdict {
     files.rename("a/b.txt", "a/c", false).await.map_err(text)?;
     files.make_folder("a/d/e", true, Some(0o755)).await.map_err(text)?;
     check!(
-        open.says("ls a; cat a/c; stat -c %U a/c").await? == "c\nd\n0123456789absandbox",
+        open.shell_output("ls a; cat a/c; stat -c %U a/c").await? == "c\nd\n0123456789absandbox",
         "as seen inside"
     );
     let full = files.remove("a", false).await;
@@ -59,7 +59,7 @@ async fn files_are_read_and_written(world: World) -> Verdict {
 
 async fn folders_are_listed_in_pages(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    open.says("mkdir many; cd many; seq -w 0 299 | xargs touch").await?;
+    open.shell_output("mkdir many; cd many; seq -w 0 299 | xargs touch").await?;
     let (mut names, mut after) = (Vec::new(), None);
     loop {
         let page = open.living.files().list("many", after, 100).await.map_err(text)?;
@@ -74,7 +74,7 @@ async fn folders_are_listed_in_pages(world: World) -> Verdict {
     open.close().await
 }
 
-async fn what_is_not_theirs_is_denied(world: World) -> Verdict {
+async fn files_outside_the_sandbox_are_denied(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let files = open.living.files();
     for path in ["/usr/x", "/etc/x", "/x", "/run/belljar/x", "/proc/sys/kernel/hostname"] {
@@ -82,12 +82,12 @@ async fn what_is_not_theirs_is_denied(world: World) -> Verdict {
         check!(denied.is_err(), path);
     }
     // A symlink resolves inside the sandbox, never on the host.
-    open.says("ln -s /etc/shadow shadow; ln -s /proc/1/environ environ; ln -s / root").await?;
+    open.shell_output("ln -s /etc/shadow shadow; ln -s /proc/1/environ environ; ln -s / root").await?;
     for path in ["shadow", "environ", "root/root/.ssh", "root/home/agent"] {
-        check!(open.get(path, 0, None).await.is_err(), path);
+        check!(open.read_file(path, 0, None).await.is_err(), path);
     }
     for path in ["/dev/zero", "/dev/tty", "/proc/1/mem"] {
-        check!(open.get(path, 0, Some(1)).await.is_err(), path);
+        check!(open.read_file(path, 0, Some(1)).await.is_err(), path);
     }
     open.close().await
 }
@@ -113,10 +113,11 @@ async fn big_files_take_constant_memory(world: World) -> Verdict {
     open.close().await
 }
 
-async fn archives_go_both_ways(world: World) -> Verdict {
+async fn archives_are_downloaded_and_uploaded(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let files = open.living.files();
-    open.says("mkdir -p a/b; echo one > a/b/1; echo two > a/2; chmod 700 a/2; ln -s 2 a/link").await?;
+    open.shell_output("mkdir -p a/b; echo one > a/b/1; echo two > a/2; chmod 700 a/2; ln -s 2 a/link")
+        .await?;
     for format in [ArchiveFormat::Tar, ArchiveFormat::TarGz, ArchiveFormat::Zip] {
         let mut packed = Vec::new();
         let mut source = files.download_archive("a", format).await.map_err(text)?;
@@ -128,7 +129,7 @@ async fn archives_go_both_ways(world: World) -> Verdict {
             other.living.files().upload_archive("copy", format, limits, Box::pin(&packed[..])).await;
         let unpacked = unpacked.map_err(text)?;
         check!(unpacked.bytes == 8, (format, unpacked));
-        let seen = other.says("cat copy/b/1 copy/2; readlink copy/link; stat -c %a copy/2").await?;
+        let seen = other.shell_output("cat copy/b/1 copy/2; readlink copy/link; stat -c %a copy/2").await?;
         check!(seen == "one\ntwo\n2\n700", (format, seen));
         other.close().await?;
     }
@@ -147,28 +148,28 @@ async fn hostile_archives_are_refused(world: World) -> Verdict {
         tar('absolute', ('/tmp/escaped', b'0', ''))\n\
         tar('link', ('l', b'2', '/tmp'), ('l/escaped', b'0', ''))\n\
         tar('device', ('d', b'3', ''))\n";
-    open.put("make.py", make.as_bytes()).await?;
-    open.says("python3 make.py").await?;
+    open.write_file("make.py", make.as_bytes()).await?;
+    open.shell_output("python3 make.py").await?;
     let files = open.living.files();
     for name in ["up", "absolute", "link", "device"] {
-        let tar = open.get(name, 0, None).await?;
+        let tar = open.read_file(name, 0, None).await?;
         let limits = ArchiveLimits::default();
         let refused = files.upload_archive("into", ArchiveFormat::Tar, limits, Box::pin(&tar[..])).await;
         check!(refused.as_ref().is_err_and(|error| is(error, FailureKind::BadArchive)), (name, refused));
     }
     check!(files.stat("/tmp/escaped", false).await.is_err(), "an entry escaped");
     let small = ArchiveLimits { bytes: 1 << 20, ..ArchiveLimits::default() };
-    open.says("truncate -s 2M zeros; tar cf fat zeros").await?;
-    let fat = open.get("fat", 0, None).await?;
+    open.shell_output("truncate -s 2M zeros; tar cf fat zeros").await?;
+    let fat = open.read_file("fat", 0, None).await?;
     let refused = files.upload_archive("into", ArchiveFormat::Tar, small, Box::pin(&fat[..])).await;
     check!(refused.as_ref().is_err_and(|error| is(error, FailureKind::TooLarge)), refused);
     open.close().await
 }
 
-async fn changes_are_told(world: World) -> Verdict {
+async fn changes_are_reported(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let mut watch = open.living.files().watch("", true).await.map_err(text)?;
-    open.says("mkdir d; echo x > d/f; mv d/f d/g; rm d/g").await?;
+    open.shell_output("mkdir d; echo x > d/f; mv d/f d/g; rm d/g").await?;
     let mut seen = Vec::new();
     while !seen.iter().any(|(kind, path)| *kind == ChangeKind::Removed && path == "d/g") {
         let change = watch.next().await.map_err(text)?.ok_or("the watch ended")?;
@@ -190,8 +191,8 @@ async fn volumes_outlive_sandboxes(world: World) -> Verdict {
         admitted.with_volumes(move |_| Some(path.clone())).map_err(text)
     };
     let one = world.open_admitted(request(false)?).await?;
-    one.says("echo from one > /data/cache/f; mkdir /data/cache/d").await?;
-    one.put("/data/cache/d/g", b"by the guest").await?;
+    one.shell_output("echo from one > /data/cache/f; mkdir /data/cache/d").await?;
+    one.write_file("/data/cache/d/g", b"by the guest").await?;
     one.close().await?;
     use std::os::unix::fs::MetadataExt;
     let owner = |path: &str| std::fs::metadata(folder.path().join(path)).map(|m| m.uid()).map_err(text);
@@ -201,11 +202,12 @@ async fn volumes_outlive_sandboxes(world: World) -> Verdict {
     );
     let two = world.open_admitted(request(true)?).await?;
     check!(
-        two.says("cat /data/cache/f /data/cache/d/g").await? == "from one\nby the guest",
+        two.shell_output("cat /data/cache/f /data/cache/d/g").await? == "from one\nby the guest",
         "the files are still there"
     );
     check!(
-        two.shell("echo x > /data/cache/h").await?.ending != Some(belljar_engine::living::Ending::Exited(0)),
+        two.shell("echo x > /data/cache/h").await?.ending
+            != Some(belljar_engine::sandbox_handle::CommandEnding::Exited(0)),
         "read-only"
     );
     two.close().await

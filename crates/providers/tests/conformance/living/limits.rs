@@ -3,43 +3,48 @@
 use std::time::Duration;
 
 use belljar_engine::layer::Layer;
-use belljar_engine::living::{Attach, Ending, FailureKind, LivingError, StartCommand, State, WriteOptions};
+use belljar_engine::sandbox_handle::{
+    AttachOptions, CommandEnding, FailureKind, SandboxError, SandboxPhase, StartCommand, WriteOptions,
+};
 use serde_json::json;
 
-use super::{Case, cases, collect, host_processes, mark, text, until};
+use super::{Case, cases, collect, host_processes, text, unique_mark, until};
 use crate::world::{Verdict, World, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
-        memory_takes_the_program_only,
+        running_out_of_memory_kills_the_program_only,
         forks_run_out_and_come_back,
         the_disk_is_full_and_empty_again,
-        processor_share_bites,
-        paused_uses_nothing,
-        paused_can_be_closed,
-        figures_are_live,
-        halted_it_starts_and_writes_nothing,
-        a_snapshot_stands_still,
+        the_cpu_limit_is_enforced,
+        a_paused_sandbox_uses_no_cpu,
+        a_paused_sandbox_can_be_closed,
+        statistics_are_current,
+        a_halted_sandbox_starts_and_writes_nothing,
+        a_snapshot_is_consistent,
     ]
 }
 
 const HOG: &str = "python3 -c 'b = bytearray(300 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1'";
 
-async fn memory_takes_the_program_only(world: World) -> Verdict {
+async fn running_out_of_memory_kills_the_program_only(world: World) -> Verdict {
     if !world.has(Layer::CgroupMemory) {
         return Ok(());
     }
     let open = world.open(json!({"limits": {"memory_bytes": 64 << 20}})).await?;
-    open.says("echo kept > file; (sleep 555 &)").await?;
+    open.shell_output("echo kept > file; (sleep 555 &)").await?;
     for round in 1..=3 {
         let ran = open.shell(HOG).await?;
-        check!(ran.ending == Some(Ending::Exited(137)) || ran.ending == Some(Ending::Signalled(9)), ran);
-        check!(open.says("cat file; pgrep -c sleep").await? == "kept\n1", round);
+        check!(
+            ran.ending == Some(CommandEnding::Exited(137)) || ran.ending == Some(CommandEnding::Signalled(9)),
+            ran
+        );
+        check!(open.shell_output("cat file; pgrep -c sleep").await? == "kept\n1", round);
     }
     // Many small processes together: any may be killed, but never PID 1.
     let many = "for i in 1 2 3 4 5 6 7 8; do python3 -c 'b = bytearray(30 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nimport time; time.sleep(1)' & done; wait";
     open.shell(many).await?;
-    check!(open.living.state() == State::Running, open.living);
+    check!(open.living.state() == SandboxPhase::Running, open.living);
     let stats = open.living.stats().await.map_err(text)?;
     check!(stats.memory_kills >= 4, stats);
     open.close().await
@@ -56,7 +61,7 @@ async fn forks_run_out_and_come_back(world: World) -> Verdict {
     };
     until("forks have run out", refused).await?;
     // Operations that need no new process still work.
-    open.put("f", b"x").await?;
+    open.write_file("f", b"x").await?;
     let stats = open.living.stats().await.map_err(text)?;
     check!(stats.processes.is_none_or(|count| count <= 12), stats);
     commands.signal(bomb, 9).await.map_err(text)?;
@@ -77,12 +82,12 @@ async fn the_disk_is_full_and_empty_again(world: World) -> Verdict {
         full
     );
     let ran = open.shell("head -c 3M /dev/zero > /tmp/a && head -c 3M /dev/zero > /dev/shm/b").await?;
-    check!(ran.ending == Some(Ending::Exited(1)) && ran.stderr.contains("No space"), ran);
-    open.says("rm -f full /tmp/a /dev/shm/b; head -c 3M /dev/zero > again").await?;
+    check!(ran.ending == Some(CommandEnding::Exited(1)) && ran.stderr.contains("No space"), ran);
+    open.shell_output("rm -f full /tmp/a /dev/shm/b; head -c 3M /dev/zero > again").await?;
     open.close().await
 }
 
-async fn processor_share_bites(world: World) -> Verdict {
+async fn the_cpu_limit_is_enforced(world: World) -> Verdict {
     if !world.has(Layer::CgroupCpu) {
         return Ok(());
     }
@@ -97,15 +102,18 @@ async fn processor_share_bites(world: World) -> Verdict {
 }
 
 fn can_pause(world: &World) -> bool {
-    world.engine().capabilities().living.as_ref().is_some_and(|living| living.cannot_pause.is_none())
+    world.engine().capabilities().sandboxes.as_ref().is_some_and(|living| living.cannot_pause.is_none())
 }
 
-async fn paused_uses_nothing(world: World) -> Verdict {
+async fn a_paused_sandbox_uses_no_cpu(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let living = &open.living;
     if !can_pause(&world) {
         let refused = living.pause().await;
-        check!(matches!(refused, Err(LivingError::Provider(_))) && living.state() == State::Running, refused);
+        check!(
+            matches!(refused, Err(SandboxError::Provider(_))) && living.state() == SandboxPhase::Running,
+            refused
+        );
         return open.close().await;
     }
     // One program that resumes itself whatever signal arrives, and one that counts.
@@ -115,16 +123,16 @@ async fn paused_uses_nothing(world: World) -> Verdict {
     let counter = living.commands().start(StartCommand::shell(count)).await.map_err(text)?;
     tokio::time::sleep(Duration::from_millis(200)).await;
     living.pause().await.map_err(text)?;
-    check!(living.state() == State::Paused, living);
+    check!(living.state() == SandboxPhase::Paused, living);
     let cpu = async || living.stats().await.map(|stats| stats.cpu).map_err(text);
     let before = cpu().await?;
     tokio::time::sleep(Duration::from_millis(700)).await;
     check!(cpu().await? == before, (before, cpu().await));
     let asked = living.commands().list().await;
-    check!(matches!(asked, Err(LivingError::Paused)), asked);
+    check!(matches!(asked, Err(SandboxError::Paused)), asked);
     living.pause().await.map_err(text)?;
     living.resume().await.map_err(text)?;
-    check!(living.state() == State::Running, living);
+    check!(living.state() == SandboxPhase::Running, living);
     let lines = async || {
         let list = living.commands().list().await.map_err(text)?;
         Ok::<_, String>(
@@ -137,27 +145,27 @@ async fn paused_uses_nothing(world: World) -> Verdict {
     open.close().await
 }
 
-async fn paused_can_be_closed(world: World) -> Verdict {
+async fn a_paused_sandbox_can_be_closed(world: World) -> Verdict {
     if !can_pause(&world) {
         return Ok(());
     }
     let open = world.open(json!({})).await?;
-    let mark = super::mark();
-    open.says(&format!("(sh -c 'while :; do :; done' {mark} &)")).await?;
+    let mark = super::unique_mark();
+    open.shell_output(&format!("(sh -c 'while :; do :; done' {mark} &)")).await?;
     until("the process runs", async || Ok(super::host_processes(&mark).len() == 1)).await?;
     open.living.pause().await.map_err(text)?;
     open.living.close().await;
     check!(super::host_processes(&mark).is_empty(), mark);
-    check!(open.living.state() == State::Ended, open.living);
+    check!(open.living.state() == SandboxPhase::Ended, open.living);
     Ok(())
 }
 
-async fn figures_are_live(world: World) -> Verdict {
+async fn statistics_are_current(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let idle = open.living.stats().await.map_err(text)?;
     let hold = "b = bytearray(40 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nprint('ready', flush=True)\nimport time; time.sleep(100)";
     let command = StartCommand::program(["python3", "-c", hold]);
-    let started = open.living.commands().start_attached(command, Attach::default()).await;
+    let started = open.living.commands().start_attached(command, AttachOptions::default()).await;
     let (process, mut output) = started.map_err(text)?;
     output.next().await.map_err(text)?;
     let busy = open.living.stats().await.map_err(text)?;
@@ -172,16 +180,16 @@ async fn figures_are_live(world: World) -> Verdict {
     check!(busy.cpu.is_none_or(|cpu| Some(cpu) > idle.cpu), (idle, busy));
     open.living.commands().signal(process, 9).await.map_err(text)?;
     let ran = collect(output).await.map_err(text)?;
-    check!(ran.ending == Some(Ending::Signalled(9)), ran);
+    check!(ran.ending == Some(CommandEnding::Signalled(9)), ran);
     open.close().await
 }
 
 /// All processes except the guest are killed, whatever their group, and files can still be read and removed.
-async fn halted_it_starts_and_writes_nothing(world: World) -> Verdict {
+async fn a_halted_sandbox_starts_and_writes_nothing(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
-    let mark = mark();
-    open.says(&format!("echo kept > file; (setsid sh -c 'sleep 555; : {mark}' &) ; exit 0")).await?;
-    let (living, attach) = (&open.living, Attach { from: 0, hold: true });
+    let mark = unique_mark();
+    open.shell_output(&format!("echo kept > file; (setsid sh -c 'sleep 555; : {mark}' &) ; exit 0")).await?;
+    let (living, attach) = (&open.living, AttachOptions { from: 0, hold: true });
     let (_, output) =
         living.commands().start_attached(StartCommand::shell("sleep 555"), attach).await.map_err(text)?;
     // A write that does not end by itself.
@@ -196,26 +204,26 @@ async fn halted_it_starts_and_writes_nothing(world: World) -> Verdict {
     };
     let (written, halted) = tokio::join!(write, halt);
     halted?;
-    check!(matches!(&written, Err(LivingError::Halted(why)) if why == "too much"), written);
-    check!(collect(output).await.map_err(text)?.ending == Some(Ending::Signalled(9)), "the command");
+    check!(matches!(&written, Err(SandboxError::Halted(why)) if why == "too much"), written);
+    check!(collect(output).await.map_err(text)?.ending == Some(CommandEnding::Signalled(9)), "the command");
     until("the daemon is dead", async || Ok(host_processes(&mark).is_empty())).await?;
     let refused = living.commands().start(StartCommand::shell("true")).await;
-    check!(matches!(refused, Err(LivingError::Halted(_))), refused);
+    check!(matches!(refused, Err(SandboxError::Halted(_))), refused);
     let refused = living.files().make_folder("d", true, None).await;
-    check!(matches!(refused, Err(LivingError::Halted(_))), refused);
-    check!(open.get("file", 0, None).await? == b"kept\n", "the file can be read");
+    check!(matches!(refused, Err(SandboxError::Halted(_))), refused);
+    check!(open.read_file("file", 0, None).await? == b"kept\n", "the file can be read");
     living.files().remove("file", false).await.map_err(text)?;
-    check!(living.state() == State::Running && living.halted().is_some(), living);
+    check!(living.state() == SandboxPhase::Running && living.halt_reason().is_some(), living);
     living.release();
-    check!(open.says("ls file || echo gone").await? == "gone", "the sandbox works again");
+    check!(open.shell_output("ls file || echo gone").await? == "gone", "the sandbox works again");
     open.close().await
 }
 
 /// A snapshot is consistent, and processes continue afterwards even if it is not read to the end.
-async fn a_snapshot_stands_still(world: World) -> Verdict {
+async fn a_snapshot_is_consistent(world: World) -> Verdict {
     use tokio::io::AsyncReadExt;
     let open = world.open(json!({})).await?;
-    open.says(
+    open.shell_output(
         "head -c 30000000 /dev/zero > z; (setsid sh -c 'while :; do echo >> n; sleep 0.01; done' &) ; exit 0",
     )
     .await?;

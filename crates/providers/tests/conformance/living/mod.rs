@@ -2,11 +2,11 @@
 
 mod commands;
 mod confinement;
-pub(crate) mod ends;
+mod denials;
 mod files;
-mod kept;
 mod limits;
 mod network;
+pub(crate) mod shutdown;
 mod tasks;
 
 use std::future::Future;
@@ -15,9 +15,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_engine::living::{Attach, Ending, Living, LivingError, Output, OutputEvent, StartCommand};
-use belljar_engine::provider::{Blind, Stream};
+use belljar_engine::provider::{DiscardSink, Stream};
 use belljar_engine::sandbox::{AdmittedSandbox, SandboxRequest};
+use belljar_engine::sandbox_handle::{
+    AttachOptions, CommandEnding, CommandViewer, OutputEvent, SandboxError, SandboxHandle, StartCommand,
+};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
@@ -36,9 +38,9 @@ pub(crate) use cases;
 type Group = (&'static str, Vec<(&'static str, Case)>);
 
 pub(crate) fn trials(world: &World) -> Vec<Trial> {
-    let own = [("denials", kept::all()), ("confinement", confinement::all()), ("ends", ends::all())];
+    let own = [("denials", denials::all()), ("confinement", confinement::all()), ("ends", shutdown::all())];
     let mut trials =
-        vec![Trial::test("living::as_an_ordinary_user", || as_an_ordinary_user().map_err(Into::into))];
+        vec![Trial::test("living::as_an_ordinary_user", || as_unprivileged_user().map_err(Into::into))];
     trials.extend(shared().into_iter().chain(own).flat_map(|group| trials_of("living", group, world, &[])));
     trials
 }
@@ -77,7 +79,7 @@ fn trials_of(kind: &str, (group, cases): Group, world: &World, differs: &[(&str,
 const PERSON: u32 = 64_123;
 
 /// Repeats all cases as an unprivileged user, if this process runs as root.
-fn as_an_ordinary_user() -> Verdict {
+fn as_unprivileged_user() -> Verdict {
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -108,18 +110,18 @@ fn as_an_ordinary_user() -> Verdict {
 
 /// An open sandbox.
 #[derive(Clone)]
-pub(crate) struct Open {
-    pub(crate) living: Arc<dyn Living>,
+pub(crate) struct OpenSandbox {
+    pub(crate) living: Arc<dyn SandboxHandle>,
     pub(crate) admitted: AdmittedSandbox,
 }
 
 /// The result of a command.
 #[derive(Debug, Default)]
-pub(crate) struct Ran {
+pub(crate) struct CommandResult {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     pub(crate) lost: u64,
-    pub(crate) ending: Option<Ending>,
+    pub(crate) ending: Option<CommandEnding>,
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {
@@ -127,48 +129,48 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl World {
-    pub(crate) async fn open(&self, request: Value) -> Result<Open, String> {
+    pub(crate) async fn open(&self, request: Value) -> Result<OpenSandbox, String> {
         let request: SandboxRequest = serde_json::from_value(request).map_err(text)?;
         let admitted = self.engine().admit_sandbox(request, None).map_err(text)?;
         self.open_admitted(admitted).await
     }
 
-    pub(crate) async fn open_admitted(&self, admitted: AdmittedSandbox) -> Result<Open, String> {
-        let (living, _) = self.engine().open_sandbox(&admitted, &mut Blind).await.map_err(text)?;
-        Ok(Open { living: living.into(), admitted })
+    pub(crate) async fn open_admitted(&self, admitted: AdmittedSandbox) -> Result<OpenSandbox, String> {
+        let (living, _) = self.engine().open_sandbox(&admitted, &mut DiscardSink).await.map_err(text)?;
+        Ok(OpenSandbox { living: living.into(), admitted })
     }
 }
 
-impl Open {
+impl OpenSandbox {
     /// Runs a line of shell to its end.
-    pub(crate) async fn shell(&self, line: &str) -> Result<Ran, String> {
+    pub(crate) async fn shell(&self, line: &str) -> Result<CommandResult, String> {
         match self.run(StartCommand::shell(line)).await {
-            Err(LivingError::Gone(_)) => Err(format!("{line}: it is gone: {}", self.living.ended().await)),
+            Err(SandboxError::Gone(_)) => Err(format!("{line}: it is gone: {}", self.living.ended().await)),
             ran => ran.map_err(text),
         }
     }
 
     /// Runs a shell line that must succeed, and returns its output without the final newline.
-    pub(crate) async fn says(&self, line: &str) -> Result<String, String> {
+    pub(crate) async fn shell_output(&self, line: &str) -> Result<String, String> {
         let ran = self.shell(line).await?;
         match ran.ending {
-            Some(Ending::Exited(0)) => Ok(ran.stdout.trim_end().to_owned()),
+            Some(CommandEnding::Exited(0)) => Ok(ran.stdout.trim_end().to_owned()),
             _ => Err(format!("{line}: {ran:?}")),
         }
     }
 
-    pub(crate) async fn run(&self, command: StartCommand) -> Result<Ran, LivingError> {
-        let attach = Attach { from: 0, hold: true };
+    pub(crate) async fn run(&self, command: StartCommand) -> Result<CommandResult, SandboxError> {
+        let attach = AttachOptions { from: 0, hold: true };
         let (_, output) = self.living.commands().start_attached(command, attach).await?;
         collect(output).await
     }
 
-    pub(crate) async fn put(&self, path: &str, bytes: &[u8]) -> Result<u64, String> {
+    pub(crate) async fn write_file(&self, path: &str, bytes: &[u8]) -> Result<u64, String> {
         let files = self.living.files();
         files.write(path, Default::default(), Box::pin(bytes)).await.map_err(text)
     }
 
-    pub(crate) async fn get(&self, path: &str, from: u64, len: Option<u64>) -> Result<Vec<u8>, String> {
+    pub(crate) async fn read_file(&self, path: &str, from: u64, len: Option<u64>) -> Result<Vec<u8>, String> {
         use tokio::io::AsyncReadExt;
         let (_, mut source) = self.living.files().read(path, from, len).await.map_err(text)?;
         let mut bytes = Vec::new();
@@ -183,8 +185,8 @@ impl Open {
 }
 
 /// Reads all output of a command.
-pub(crate) async fn collect(mut output: Box<dyn Output>) -> Result<Ran, LivingError> {
-    let mut ran = Ran::default();
+pub(crate) async fn collect(mut output: Box<dyn CommandViewer>) -> Result<CommandResult, SandboxError> {
+    let mut ran = CommandResult::default();
     while let Some(event) = output.next().await? {
         match event {
             OutputEvent::Bytes { stream: Stream::Stdout, bytes, .. } => {
@@ -225,7 +227,7 @@ pub(crate) fn host_processes(mark: &str) -> Vec<u32> {
 }
 
 /// Returns a word that is unique on this machine.
-pub(crate) fn mark() -> String {
+pub(crate) fn unique_mark() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("belljar-living-{}-{}-", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

@@ -11,22 +11,22 @@ use belljar_engine::report::Report;
 use belljar_engine::request::{HostPaths, Request};
 use serde_json::{Value, json};
 
-use super::{Case, Open, cases, text, until};
+use super::{Case, OpenSandbox, cases, text, until};
 use crate::world::{Quiet, Verdict, World, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
         a_listed_host_is_reached_in_every_way,
-        another_host_is_refused_and_a_finding,
-        who_ignores_the_proxy_gets_nothing,
-        the_hosts_own_services_are_out_of_reach,
-        nobody_takes_the_gates_place,
-        no_descriptor_of_the_gate_is_inherited,
-        names_are_answered_where_they_are_listed,
-        the_callers_own_proxy_wins,
-        a_run_takes_its_connections_with_it,
+        unlisted_hosts_are_refused_with_a_finding,
+        programs_that_ignore_the_proxy_have_no_network,
+        host_services_are_unreachable,
+        egress_ports_cannot_be_taken,
+        no_egress_descriptor_is_inherited,
+        only_listed_names_are_resolved,
+        the_requests_proxy_variables_win,
+        connections_end_with_the_run,
         many_runs_leave_nothing,
-        hosts_of_a_living_sandbox_can_be_changed,
+        hosts_of_a_sandbox_can_be_changed,
         a_task_has_findings_of_its_own,
         a_closed_sandbox_leaves_nothing,
         rules_cannot_be_set_without_egress,
@@ -35,13 +35,13 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
 
 /// A web server on the host. It serves `hello`; below `/hold`, it sends one word and keeps the connection
 /// open.
-struct Web {
+struct HostServer {
     port: u16,
     connections: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
 }
 
-impl Web {
+impl HostServer {
     fn open() -> Result<Self, String> {
         let listener = TcpListener::bind("0.0.0.0:0").map_err(text)?;
         let port = listener.local_addr().map_err(text)?.port();
@@ -116,7 +116,7 @@ async fn python(world: &World, code: &str, rules: &[String]) -> Result<Report, S
 }
 
 async fn a_listed_host_is_reached_in_every_way(world: World) -> Verdict {
-    let web = Web::open()?;
+    let web = HostServer::open()?;
     let (url, port) = (web.url("/"), web.port);
     let lines = format!(
         "curl -sS {url}; curl -sS --proxytunnel {url}; curl -sS --noproxy '' -x socks5h://127.0.0.1:3128 {url}\n\
@@ -136,7 +136,7 @@ async fn a_listed_host_is_reached_in_every_way(world: World) -> Verdict {
     Ok(())
 }
 
-async fn another_host_is_refused_and_a_finding(world: World) -> Verdict {
+async fn unlisted_hosts_are_refused_with_a_finding(world: World) -> Verdict {
     let code = "curl -sS -o /dev/null -w '%{http_code}\\n' http://evil.test/; \
                 curl -sS https://evil.test/ 2>&1; curl -sS -x socks5h://127.0.0.1:3128 http://evil.test/ 2>&1; true";
     let report = shell(&world, code, &["pypi.org".to_owned()]).await?;
@@ -152,8 +152,8 @@ async fn another_host_is_refused_and_a_finding(world: World) -> Verdict {
     Ok(())
 }
 
-async fn who_ignores_the_proxy_gets_nothing(world: World) -> Verdict {
-    let web = Web::open()?;
+async fn programs_that_ignore_the_proxy_have_no_network(world: World) -> Verdict {
+    let web = HostServer::open()?;
     let port = web.port;
     let code = format!(
         "import socket\nprint([name for _, name in socket.if_nameindex()])\n\
@@ -179,8 +179,8 @@ fn own_address() -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-async fn the_hosts_own_services_are_out_of_reach(world: World) -> Verdict {
-    let web = Web::open()?;
+async fn host_services_are_unreachable(world: World) -> Verdict {
+    let web = HostServer::open()?;
     let own = own_address().unwrap_or([127, 0, 0, 1].into());
     let mut code = String::new();
     let near =
@@ -198,7 +198,7 @@ async fn the_hosts_own_services_are_out_of_reach(world: World) -> Verdict {
     Ok(())
 }
 
-async fn nobody_takes_the_gates_place(world: World) -> Verdict {
+async fn egress_ports_cannot_be_taken(world: World) -> Verdict {
     let code = "import socket\n\
         for kind, port in ((socket.SOCK_STREAM, 3128), (socket.SOCK_STREAM, 53), (socket.SOCK_DGRAM, 53)):\n    \
         for host in ('127.0.0.1', '0.0.0.0'):\n        with socket.socket(socket.AF_INET, kind) as s:\n            \
@@ -211,18 +211,18 @@ async fn nobody_takes_the_gates_place(world: World) -> Verdict {
     Ok(())
 }
 
-async fn no_descriptor_of_the_gate_is_inherited(world: World) -> Verdict {
+async fn no_egress_descriptor_is_inherited(world: World) -> Verdict {
     let code = "import os\nprint(sorted(os.listdir('/proc/self/fd')))\n\
         print([line.split()[3] for line in open('/proc/net/tcp').readlines()[1:]])";
     let report = python(&world, code, &["pypi.org".to_owned()]).await?;
     // Descriptor 3 is the directory being listed. Of all sockets, only two listen.
     check!(report.stdout == "['0', '1', '2', '3']\n['0A', '0A']\n", report);
     let open = world.open(json!({"network": hosts(&["pypi.org".to_owned()])})).await?;
-    check!(open.says("ls -m /proc/self/fd").await? == "0, 1, 2, 3", "descriptors");
+    check!(open.shell_output("ls -m /proc/self/fd").await? == "0, 1, 2, 3", "descriptors");
     open.close().await
 }
 
-async fn names_are_answered_where_they_are_listed(world: World) -> Verdict {
+async fn only_listed_names_are_resolved(world: World) -> Verdict {
     let code = "import socket\nprint(open('/etc/resolv.conf').read().count('nameserver 127.0.0.1'))\n\
         def asked(name):\n    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(20)\n    \
         labels = b''.join(bytes([len(l)]) + l.encode() for l in name.split('.'))\n    \
@@ -238,7 +238,7 @@ async fn names_are_answered_where_they_are_listed(world: World) -> Verdict {
     Ok(())
 }
 
-async fn the_callers_own_proxy_wins(world: World) -> Verdict {
+async fn the_requests_proxy_variables_win(world: World) -> Verdict {
     let env = json!({"HTTPS_PROXY": "http://mine:1", "no_proxy": "*"});
     let code = "echo $HTTPS_PROXY $https_proxy $HTTP_PROXY $ALL_PROXY $NO_PROXY \"$no_proxy\"";
     let network = hosts(&["pypi.org".to_owned()]);
@@ -255,8 +255,8 @@ async fn the_callers_own_proxy_wins(world: World) -> Verdict {
     Ok(())
 }
 
-async fn a_run_takes_its_connections_with_it(world: World) -> Verdict {
-    let web = Web::open()?;
+async fn connections_end_with_the_run(world: World) -> Verdict {
+    let web = HostServer::open()?;
     // In the background, so that it outlives the program until the run ends it.
     let code = format!(
         "setsid curl -sSN {} > word & while ! grep -q held word 2>/dev/null; do sleep 0.05; done",
@@ -273,7 +273,7 @@ fn descriptors() -> usize {
 }
 
 async fn many_runs_leave_nothing(world: World) -> Verdict {
-    let web = Web::open()?;
+    let web = HostServer::open()?;
     let code = format!("curl -sS {}", web.url("/"));
     let before = descriptors();
     for _ in 0..20 {
@@ -284,31 +284,31 @@ async fn many_runs_leave_nothing(world: World) -> Verdict {
     until("this process holds no more descriptors", async || Ok(descriptors() < before + 40)).await
 }
 
-async fn hosts_of_a_living_sandbox_can_be_changed(world: World) -> Verdict {
-    let (one, two) = (Web::open()?, Web::open()?);
+async fn hosts_of_a_sandbox_can_be_changed(world: World) -> Verdict {
+    let (one, two) = (HostServer::open()?, HostServer::open()?);
     let open = world.open(json!({"network": hosts(&[one.rule()])})).await?;
-    check!(open.says(&format!("curl -sS {}", one.url("/"))).await? == "hello", "listed");
+    check!(open.shell_output(&format!("curl -sS {}", one.url("/"))).await? == "hello", "listed");
     hold(&open, &one).await?;
-    check!(open.says(&status_of(&two)).await? == "403", "not listed");
+    check!(open.shell_output(&status_of(&two)).await? == "403", "not listed");
     let rules = world.engine().admit_hosts(&[two.rule()]).map_err(text)?;
     open.living.set_hosts(rules).map_err(text)?;
     until("the connection is cut off", async || Ok(one.held() == 0)).await?;
-    check!(open.says(&status_of(&one)).await? == "403", "no longer listed");
-    check!(open.says(&format!("curl -sS {}", two.url("/"))).await? == "hello", "now listed");
-    let network = open.living.network().ok_or("no network use")?;
+    check!(open.shell_output(&status_of(&one)).await? == "403", "no longer listed");
+    check!(open.shell_output(&format!("curl -sS {}", two.url("/"))).await? == "hello", "now listed");
+    let network = open.living.network_stats().ok_or("no network use")?;
     check!(network.rules.hosts() == [two.rule()] && network.refused.len() == 2, network);
     check!(network.connections == 5 && network.received_bytes > 100, network);
     open.close().await
 }
 
-fn status_of(web: &Web) -> String {
+fn status_of(web: &HostServer) -> String {
     format!("curl -sS -o /dev/null -w '%{{http_code}}' {}", web.url("/"))
 }
 
 /// Opens a connection that stays open.
-async fn hold(open: &Open, web: &Web) -> Result<(), String> {
+async fn hold(open: &OpenSandbox, web: &HostServer) -> Result<(), String> {
     let line = format!("curl -sS {} >/dev/null 2>&1 &", web.url("/hold"));
-    open.says(&line).await?;
+    open.shell_output(&line).await?;
     until("the connection is open", async || Ok(web.held() == 1)).await
 }
 
@@ -317,18 +317,18 @@ async fn a_task_has_findings_of_its_own(world: World) -> Verdict {
     let ask = |host: &str| json!({"language": "bash", "code": format!("curl -sS http://{host}/")});
     for host in ["one.test", "two.test"] {
         let request: Request = serde_json::from_value(ask(host)).map_err(text)?;
-        let admitted = world.engine().admit_inside(&open.admitted, request, None).map_err(text)?;
+        let admitted = world.engine().admit_in_sandbox(&open.admitted, request, None).map_err(text)?;
         let never = Box::pin(std::future::pending());
         let (id, living) = ("exec_test".to_owned(), &*open.living);
         let report =
-            world.engine().execute_inside(living, id, admitted, &mut Quiet, never).await.map_err(text)?;
+            world.engine().execute_in_sandbox(living, id, admitted, &mut Quiet, never).await.map_err(text)?;
         check!(report.findings.len() == 1 && report.findings[0].message.contains(host), report.findings);
     }
     open.close().await
 }
 
 async fn a_closed_sandbox_leaves_nothing(world: World) -> Verdict {
-    let web = Web::open()?;
+    let web = HostServer::open()?;
     let open = world.open(json!({"network": hosts(&[web.rule()])})).await?;
     hold(&open, &web).await?;
     open.close().await?;
@@ -345,7 +345,7 @@ async fn rules_cannot_be_set_without_egress(world: World) -> Verdict {
         let open = world.open(json!({"network": {"mode": mode}})).await?;
         let refused = open.living.set_hosts(rules.clone()).map_err(text);
         check!(refused.as_ref().is_err_and(|why| why.contains("created with mode 'hosts'")), refused);
-        check!(open.living.network().is_none(), mode);
+        check!(open.living.network_stats().is_none(), mode);
         open.close().await?;
     }
     Ok(())

@@ -8,35 +8,35 @@ use belljar_engine::report::{Report, Status};
 use belljar_engine::request::Request;
 use serde_json::{Value, json};
 
-use super::{Case, Open, cases, text, until};
+use super::{Case, OpenSandbox, cases, text, until};
 use crate::world::{Quiet, Verdict, World, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
-        code_runs_beside_what_is_there,
-        results_and_artifacts_leave,
-        limits_of_a_task_are_told_apart,
-        a_task_is_cancelled,
-        a_task_that_stands_still_is_over_in_time,
+        code_runs_with_existing_files,
+        results_and_artifacts_are_returned,
+        limits_of_a_task_are_distinguished,
+        a_task_is_canceled,
+        a_paused_task_times_out,
         programs_are_compiled,
-        nothing_of_a_task_is_left,
+        a_task_leaves_nothing_behind,
     ]
 }
 
-async fn run(world: &World, open: &Open, request: Value) -> Result<Report, String> {
+async fn run(world: &World, open: &OpenSandbox, request: Value) -> Result<Report, String> {
     run_until(world, open, request, std::future::pending()).await
 }
 
 async fn run_until(
     world: &World,
-    open: &Open,
+    open: &OpenSandbox,
     request: Value,
     cancel: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Report, String> {
     let request: Request = serde_json::from_value(request).map_err(text)?;
-    let admitted = world.engine().admit_inside(&open.admitted, request, None).map_err(text)?;
+    let admitted = world.engine().admit_in_sandbox(&open.admitted, request, None).map_err(text)?;
     let (id, mut view) = ("exec_test".to_owned(), Quiet);
-    let run = world.engine().execute_inside(&*open.living, id, admitted, &mut view, Box::pin(cancel));
+    let run = world.engine().execute_in_sandbox(&*open.living, id, admitted, &mut view, Box::pin(cancel));
     run.await.map_err(text)
 }
 
@@ -44,18 +44,18 @@ fn python(code: &str) -> Value {
     json!({"language": "python", "code": code})
 }
 
-async fn code_runs_beside_what_is_there(world: World) -> Verdict {
+async fn code_runs_with_existing_files(world: World) -> Verdict {
     let open = world.open(json!({"env": {"GREETING": "hi"}})).await?;
-    open.put("helper.py", b"def f(): return 42").await?;
+    open.write_file("helper.py", b"def f(): return 42").await?;
     let code = "import helper, os, sys\nprint(helper.f(), os.environ['GREETING'], sys.stdin.read())\nopen('left', 'w').write('x')\nsys.exit(3)";
     let request = json!({"language": "python", "code": code, "stdin": "input", "files": [{"path": "d/f", "content": "y", "mode": "0755"}]});
     let report = run(&world, &open, request).await?;
     check!((report.status, report.exit_code) == (Status::Failed, Some(3)), report);
     check!(report.stdout == "42 hi input\n", report);
-    check!(open.says("cat left d/f; stat -c %a d/f").await? == "xy755", "files of the task");
+    check!(open.shell_output("cat left d/f; stat -c %a d/f").await? == "xy755", "files of the task");
     let report = run(&world, &open, python("import os; os.kill(os.getpid(), 11)")).await?;
     check!((report.signal.as_deref(), report.exit_code) == (Some("SIGSEGV"), None), report);
-    for layer in Layer::FLOOR {
+    for layer in Layer::MANDATORY {
         check!(report.isolation().contains(layer), (layer, &report.receipt));
     }
     let report = run(&world, &open, json!({"command": ["sh", "-c", "echo $GREETING; exit 9"]})).await?;
@@ -67,7 +67,7 @@ async fn code_runs_beside_what_is_there(world: World) -> Verdict {
     open.close().await
 }
 
-async fn results_and_artifacts_leave(world: World) -> Verdict {
+async fn results_and_artifacts_are_returned(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let code = "import os\ndef main(a):\n    os.makedirs('artifacts', exist_ok=True)\n    open(f'artifacts/{a}.csv', 'w').write('1,2')\n    open('artifacts/x.exe', 'w').write('x')\n    print('working')\n    return {'twice': 2 * a}";
     for a in [1, 2] {
@@ -84,7 +84,7 @@ async fn results_and_artifacts_leave(world: World) -> Verdict {
     open.close().await
 }
 
-async fn limits_of_a_task_are_told_apart(world: World) -> Verdict {
+async fn limits_of_a_task_are_distinguished(world: World) -> Verdict {
     let limits = json!({"memory_bytes": 96 << 20, "disk_bytes": 8 << 20, "processes": 10});
     let open = world.open(json!({"limits": limits})).await?;
     let request = json!({"language": "python", "code": "while True: pass", "limits": {"timeout_ms": 300}});
@@ -99,8 +99,10 @@ async fn limits_of_a_task_are_told_apart(world: World) -> Verdict {
         let bomb = "import os, time\nfor i in range(50):\n    if os.fork() == 0: time.sleep(2); os._exit(0)";
         let report = run(&world, &open, python(bomb)).await?;
         check!(report.limit == Some(Limit::Processes), report);
-        until("the processes are gone", async || Ok(open.says("! pgrep python3 | grep -q .").await.is_ok()))
-            .await?;
+        until("the processes are gone", async || {
+            Ok(open.shell_output("! pgrep python3 | grep -q .").await.is_ok())
+        })
+        .await?;
     }
     let report = run(
         &world,
@@ -109,7 +111,7 @@ async fn limits_of_a_task_are_told_apart(world: World) -> Verdict {
     )
     .await?;
     check!((report.limit, report.exit_code) == (Some(Limit::Disk), Some(1)), report);
-    open.says("rm x y").await?;
+    open.shell_output("rm x y").await?;
     let flood = json!({"language": "python", "code": "print('first')\nfor _ in range(1000): print('x' * 1000)\nprint('last')", "limits": {"output_bytes": 4096}});
     let report = run(&world, &open, flood).await?;
     check!(
@@ -120,21 +122,21 @@ async fn limits_of_a_task_are_told_apart(world: World) -> Verdict {
     open.close().await
 }
 
-async fn a_task_is_cancelled(world: World) -> Verdict {
+async fn a_task_is_canceled(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let cancel = tokio::time::sleep(Duration::from_millis(300));
     let report = run_until(&world, &open, python("import time; time.sleep(60)"), cancel).await?;
     check!(report.status == Status::Cancelled && report.exit_code.is_none(), report);
-    check!(open.says("pgrep -c python3 || true").await? == "0", "the program still runs");
+    check!(open.shell_output("pgrep -c python3 || true").await? == "0", "the program still runs");
     open.close().await
 }
 
-async fn a_task_that_stands_still_is_over_in_time(world: World) -> Verdict {
+async fn a_paused_task_times_out(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     // Pausing earlier would fail the start. If the program has not started by then, it times out as well.
     let pause = async {
         for _ in 0..50 {
-            if open.says("ls").await?.contains("started") {
+            if open.shell_output("ls").await?.contains("started") {
                 return open.living.pause().await.map_err(text);
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -162,11 +164,11 @@ async fn programs_are_compiled(world: World) -> Verdict {
     open.close().await
 }
 
-async fn nothing_of_a_task_is_left(world: World) -> Verdict {
+async fn a_task_leaves_nothing_behind(world: World) -> Verdict {
     let open = world.open(json!({})).await?;
     let request = json!({"language": "python", "code": "def main(): return 1", "arguments": {}});
     run(&world, &open, request).await?;
-    check!(open.says("ls -A /workspace /tmp | tr -d '\\n'").await? == "/tmp:/workspace:", "files");
+    check!(open.shell_output("ls -A /workspace /tmp | tr -d '\\n'").await? == "/tmp:/workspace:", "files");
     let error = run(&world, &open, json!({"command": ["ls"], "image": "host"})).await.err();
     check!(error.as_deref().is_some_and(|error| error.starts_with("image: was fixed")), error);
     open.close().await

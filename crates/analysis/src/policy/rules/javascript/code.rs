@@ -1,15 +1,15 @@
 //! Text executed as code, and native code.
 
-use super::super::{Category::*, Rule, Severity::*, When};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "JS-EVAL",
         category: CodeExecution,
         severity: High,
         message: "`{}` executes a string as code",
         suggestion: "parse data with JSON.parse",
-        when: &[When::Name(&["eval", "importScripts"])],
+        matchers: &[Matcher::Name(&["eval", "importScripts"])],
         matches: &[
             "eval(x)",
             "(0, eval)(x)",
@@ -22,26 +22,26 @@ pub(super) static RULES: &[Rule] = &[
             "Reflect.get(globalThis, 'eval')(x)",
             "globalThis['lave'.split('').reverse().join('')](x)",
         ],
-        leaves: &[
+        non_matches: &[
             "model.eval()",
             "function eval2() {}; eval2()",
             "const s = 'eval(x)'",
             "function f(eval) { return eval(1) }",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "JS-FUNCTION",
         category: CodeExecution,
         severity: High,
         message: "`{}` creates a function from a string",
         suggestion: "write the function directly",
-        when: &[
-            When::Name(&[
+        matchers: &[
+            Matcher::Name(&[
                 "Function",
                 "Object.getPrototypeOf().constructor",
                 "Reflect.getPrototypeOf().constructor",
             ]),
-            When::Member(&["constructor.constructor"]),
+            Matcher::Member(&["constructor.constructor"]),
         ],
         matches: &[
             "new Function('return 1')",
@@ -52,76 +52,76 @@ pub(super) static RULES: &[Rule] = &[
             "''['constructor']['constructor']('return 1')()",
             "Object.getPrototypeOf(async function () {}).constructor('x')",
         ],
-        leaves: &["x instanceof Object", "class Function2 {}; new Function2()", "this.constructor.name"],
+        non_matches: &["x instanceof Object", "class Function2 {}; new Function2()", "this.constructor.name"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-VM",
         category: CodeExecution,
         severity: High,
         message: "`{}` executes a string as code and is not a sandbox",
         suggestion: "parse data with JSON.parse",
-        when: &[When::Name(&["vm.runIn*", "vm.Script", "vm.compileFunction", "vm.SourceTextModule"])],
+        matchers: &[Matcher::Name(&["vm.runIn*", "vm.Script", "vm.compileFunction", "vm.SourceTextModule"])],
         matches: &["require('vm').runInNewContext('1')", "import { Script } from 'node:vm'; new Script('1')"],
-        leaves: &["const vm = {}; vm.runInNewContext"],
+        non_matches: &["const vm = {}; vm.runInNewContext"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-TIMER-TEXT",
         category: CodeExecution,
         severity: Medium,
         message: "`{}` gets a string, which it executes as code",
         suggestion: "pass a function",
-        when: &[When::CallWith(&["setTimeout", "setInterval"], |arguments| {
+        matchers: &[Matcher::CallWith(&["setTimeout", "setInterval"], |arguments| {
             arguments.first().is_some_and(Option::is_some)
         })],
         matches: &["setTimeout('alert(1)', 10)"],
-        leaves: &["setTimeout(() => 1, 10)", "setTimeout(f, 10)"],
+        non_matches: &["setTimeout(() => 1, 10)", "setTimeout(f, 10)"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-DESERIALIZE",
         category: CodeExecution,
         severity: Medium,
         message: "`{}` can execute code contained in the data",
         suggestion: "use JSON.parse",
-        when: &[When::Name(&["v8.deserialize", "node-serialize.unserialize"])],
+        matchers: &[Matcher::Name(&["v8.deserialize", "node-serialize.unserialize"])],
         matches: &["require('v8').deserialize(b)"],
-        leaves: &["JSON.parse(s)"],
+        non_matches: &["JSON.parse(s)"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-BINDING",
         category: Native,
         severity: Critical,
         message: "`{}` gives access to the runtime's native code",
         suggestion: "use the public modules",
-        when: &[When::Name(&["process.binding", "process._linkedBinding", "process.dlopen"])],
+        matchers: &[Matcher::Name(&["process.binding", "process._linkedBinding", "process.dlopen"])],
         matches: &[
             "process.binding('fs')",
             "process['bind' + 'ing']('fs')",
             "const { binding } = process; binding('fs')",
             "globalThis.process.binding('x')",
         ],
-        leaves: &["const process = {}; process.binding('x')", "key.binding()"],
+        non_matches: &["const process = {}; process.binding('x')", "key.binding()"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-FFI",
         category: Native,
         severity: High,
         message: "`{}` loads native code",
         suggestion: "install a package that wraps the library",
-        when: &[
-            When::Import(&["ffi-napi", "ffi", "bun:ffi", "koffi", "ref-napi"]),
-            When::Name(&["Deno.dlopen"]),
+        matchers: &[
+            Matcher::Import(&["ffi-napi", "ffi", "bun:ffi", "koffi", "ref-napi"]),
+            Matcher::Name(&["Deno.dlopen"]),
         ],
         matches: &["import { dlopen } from 'bun:ffi'", "require('ffi-napi')"],
-        leaves: &["require('ffish')"],
+        non_matches: &["require('ffish')"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-WASM",
         category: Native,
         severity: Low,
         message: "`{}` runs WebAssembly code",
         suggestion: "use a JavaScript package, if there is one",
-        when: &[When::Name(&["WebAssembly.*"])],
+        matchers: &[Matcher::Name(&["WebAssembly.*"])],
         matches: &["WebAssembly.instantiate(b)", "new WebAssembly.Module(b)"],
-        leaves: &["const WebAssembly = {}; WebAssembly.compile"],
+        non_matches: &["const WebAssembly = {}; WebAssembly.compile"],
     },
 ];

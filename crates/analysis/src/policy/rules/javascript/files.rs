@@ -1,15 +1,15 @@
 //! Files: writing, destruction and secrets.
 
-use super::super::{Category::*, Rule, Severity::*, When, commands};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*, commands};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "JS-DELETE",
         category: Filesystem,
         severity: Medium,
         message: "`{}` deletes files",
         suggestion: "keep files in the workspace, which is deleted after the run",
-        when: &[When::Writes(
+        matchers: &[Matcher::Writes(
             &[
                 "fs.rm",
                 "fs.rmSync",
@@ -27,15 +27,15 @@ pub(super) static RULES: &[Rule] = &[
             "import { unlink } from 'node:fs/promises'; unlink('/opt/x')",
             "import fs from 'fs'; fs.promises.rm('/opt/x')",
         ],
-        leaves: &["fs2.rm('/a')", "require('fs').rmSync('dist')"],
+        non_matches: &["fs2.rm('/a')", "require('fs').rmSync('dist')"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-WRITE",
         category: Filesystem,
         severity: Low,
         message: "`{}` writes outside the workspace",
         suggestion: "write below /workspace or /tmp",
-        when: &[When::Writes(
+        matchers: &[Matcher::Writes(
             &[
                 "fs.writeFile",
                 "fs.writeFileSync",
@@ -50,35 +50,38 @@ pub(super) static RULES: &[Rule] = &[
             commands::first_is_absolute,
         )],
         matches: &["require('fs').writeFileSync('/etc/hosts', '')"],
-        leaves: &["require('fs').writeFileSync('a.txt', '')", "require('fs').readFileSync('/etc/hosts')"],
+        non_matches: &[
+            "require('fs').writeFileSync('a.txt', '')",
+            "require('fs').readFileSync('/etc/hosts')",
+        ],
     },
-    Rule {
+    PolicyRule {
         id: "JS-FS-IMPORT",
         category: Filesystem,
         severity: Info,
         message: "the module `{}` reads and writes files",
         suggestion: "keep files in /workspace",
-        when: &[When::Import(&["fs", "fs-extra"])],
+        matchers: &[Matcher::Import(&["fs", "fs-extra"])],
         matches: &["import('node:fs')", "require('fs/promises')"],
-        leaves: &["require('fsevents')", "import 'memfs'"],
+        non_matches: &["require('fsevents')", "import 'memfs'"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-PERMISSIONS",
         category: Filesystem,
         severity: Low,
         message: "`{}` changes a file's permissions",
         suggestion: "leave them: the program owns the files that it creates",
-        when: &[When::Name(&["fs.chmod", "fs.chmodSync", "fs.chown", "fs.chownSync"])],
+        matchers: &[Matcher::Name(&["fs.chmod", "fs.chmodSync", "fs.chown", "fs.chownSync"])],
         matches: &["require('fs').chmodSync('a', 0o777)"],
-        leaves: &["x.chmod(1)"],
+        non_matches: &["x.chmod(1)"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-WIPE-ROOT",
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would delete the whole system",
         suggestion: "name the directory to delete",
-        when: &[When::CallWith(
+        matchers: &[Matcher::CallWith(
             &["fs.rm", "fs.rmSync", "fs.rmdir", "fs.rmdirSync", "rimraf", "rimraf.sync"],
             commands::first_is_root,
         )],
@@ -86,42 +89,42 @@ pub(super) static RULES: &[Rule] = &[
             "require('fs').rmSync('/', { recursive: true })",
             "import { rm } from 'fs/promises'; rm('/' + 'etc', {})",
         ],
-        leaves: &["require('fs').rmSync('/tmp/a')", "require('fs').rmSync('dist')"],
+        non_matches: &["require('fs').rmSync('/tmp/a')", "require('fs').rmSync('dist')"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-RAW-DISK",
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would write to a raw disk",
         suggestion: "write to a file",
-        when: &[When::CallWith(
+        matchers: &[Matcher::CallWith(
             &["fs.writeFile", "fs.writeFileSync", "fs.createWriteStream", "fs.open", "fs.openSync"],
             commands::first_is_disk,
         )],
         matches: &["require('fs').writeFileSync('/dev/sda', x)"],
-        leaves: &["require('fs').writeFileSync('/dev/null', x)"],
+        non_matches: &["require('fs').writeFileSync('/dev/null', x)"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-ENVIRONMENT",
         category: Secrets,
         severity: Info,
         message: "`{}` reads environment variables, which may contain secrets",
         suggestion: "pass the value as an argument",
-        when: &[When::Name(&["process.env*", "Deno.env*", "Bun.env*"])],
+        matchers: &[Matcher::Name(&["process.env*", "Deno.env*", "Bun.env*"])],
         matches: &["process.env.HOME", "const { env } = process; env.A"],
-        leaves: &["import.meta.env.MODE", "config.env"],
+        non_matches: &["import.meta.env.MODE", "config.env"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-SECRET-FILE",
         category: Secrets,
         severity: High,
         message: "`{}` reads a file that contains secrets",
         suggestion: "pass the value as an argument",
-        when: &[When::CallWith(
+        matchers: &[Matcher::CallWith(
             &["fs.readFile", "fs.readFileSync", "fs.createReadStream", "fs.open", "fs.openSync"],
             commands::first_is_secret,
         )],
         matches: &["require('fs').readFileSync('/etc/shadow')"],
-        leaves: &["require('fs').readFileSync('/etc/hosts')"],
+        non_matches: &["require('fs').readFileSync('/etc/hosts')"],
     },
 ];

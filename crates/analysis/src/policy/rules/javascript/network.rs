@@ -1,15 +1,15 @@
 //! Network access.
 
-use super::super::{Category::*, Rule, Severity::*, When};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "JS-FETCH",
         category: Network,
         severity: Low,
         message: "`{}` makes a network request",
         suggestion: "request network access (--network full), or pass the data as files",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "fetch",
             "XMLHttpRequest",
             "WebSocket",
@@ -33,30 +33,39 @@ pub(super) static RULES: &[Rule] = &[
             "import f from 'node-fetch'; f('x')",
             "import axios from 'axios'; await axios.post('x')",
         ],
-        leaves: &[
+        non_matches: &[
             "const fetch = () => 1; fetch()",
             "repo.fetch()",
             "cache.get('x')",
             "app.get('/', (request, response) => request.x)",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "JS-HTTP",
         category: Network,
         severity: Low,
         message: "`{}` makes a network request",
         suggestion: "request network access (--network full), or pass the data as files",
-        when: &[When::Name(&["http.request", "http.get", "https.request", "https.get", "http2.connect"])],
+        matchers: &[Matcher::Name(&[
+            "http.request",
+            "http.get",
+            "https.request",
+            "https.get",
+            "http2.connect",
+        ])],
         matches: &["require('https').get('x')", "import * as h from 'node:http'; h.request('x')"],
-        leaves: &["const http = useHttp(); http.get('x')", "import http from 'http'; http.createServer()"],
+        non_matches: &[
+            "const http = useHttp(); http.get('x')",
+            "import http from 'http'; http.createServer()",
+        ],
     },
-    Rule {
+    PolicyRule {
         id: "JS-SOCKET",
         category: Network,
         severity: Medium,
         message: "`{}` opens a network connection",
         suggestion: "request network access (--network full), or pass the data as files",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "net.connect",
             "net.createConnection",
             "net.Socket",
@@ -71,15 +80,15 @@ pub(super) static RULES: &[Rule] = &[
             "require('net').connect(80)",
             "import { createSocket } from 'dgram'; createSocket('udp4')",
         ],
-        leaves: &["const net = makeNet(); net.connect()"],
+        non_matches: &["const net = makeNet(); net.connect()"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-SERVER",
         category: Network,
         severity: Info,
         message: "`{}` listens for connections",
         suggestion: "use a sandbox, which can open ports; a single run ends with its code",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "http.createServer",
             "https.createServer",
             "net.createServer",
@@ -87,6 +96,6 @@ pub(super) static RULES: &[Rule] = &[
             "Deno.serve",
         ])],
         matches: &["require('http').createServer()"],
-        leaves: &["const v = vite(); v.createServer()"],
+        non_matches: &["const v = vite(); v.createServer()"],
     },
 ];

@@ -1,15 +1,15 @@
 //! Other programs and workers.
 
-use super::super::{Category::*, Rule, Severity::*, When};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "JS-CHILD-PROCESS",
         category: Process,
         severity: High,
         message: "`{}` starts another program",
         suggestion: "use a package instead, if there is one",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "child_process.exec*",
             "child_process.spawn*",
             "child_process.fork",
@@ -25,35 +25,35 @@ pub(super) static RULES: &[Rule] = &[
             "import cp from 'child_process'; cp.spawn('a')",
             "process.mainModule.require('child_process').exec('x')",
         ],
-        leaves: &[
+        non_matches: &[
             "/a/.exec('a')",
             "const exec = x => x; exec('a')",
             "const s = 'child_process.exec'",
             "db.exec('select 1')",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "JS-CHILD-PROCESS-IMPORT",
         category: Process,
         severity: Medium,
         message: "the module `{}` starts programs",
         suggestion: "use a package instead, if there is one",
-        when: &[When::Import(&["child_process"])],
+        matchers: &[Matcher::Import(&["child_process"])],
         matches: &[
             "import 'node:child_process'",
             "require('child_' + 'process')",
             "export * from 'child_process'",
             "import(`child_${'process'}`)",
         ],
-        leaves: &["import 'child_process_promise'", "// require('child_process')"],
+        non_matches: &["import 'child_process_promise'", "// require('child_process')"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-WORKER",
         category: Process,
         severity: Low,
         message: "`{}` starts a thread or process",
         suggestion: "keep the number of workers small",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "worker_threads.Worker",
             "cluster.fork",
             "Worker",
@@ -66,16 +66,16 @@ pub(super) static RULES: &[Rule] = &[
             "const { Worker } = require('worker_threads'); new Worker('a')",
             "import cluster from 'cluster'; cluster.fork()",
         ],
-        leaves: &["class Worker {}; new Worker()"],
+        non_matches: &["class Worker {}; new Worker()"],
     },
-    Rule {
+    PolicyRule {
         id: "JS-KILL",
         category: Process,
         severity: Medium,
         message: "`{}` sends a signal to a process",
         suggestion: "call kill() on the child process that you started",
-        when: &[When::Name(&["process.kill", "process.abort"])],
+        matchers: &[Matcher::Name(&["process.kill", "process.abort"])],
         matches: &["process.kill(1)"],
-        leaves: &["child.kill()"],
+        non_matches: &["child.kill()"],
     },
 ];

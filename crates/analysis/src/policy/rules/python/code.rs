@@ -1,15 +1,15 @@
 //! Text executed as code, and native code.
 
-use super::super::{Category::*, Rule, Severity::*, When};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "PY-EVAL",
         category: CodeExecution,
         severity: High,
         message: "`{}` executes a string as code",
         suggestion: "parse data with json.loads or ast.literal_eval",
-        when: &[When::Name(&["eval", "exec"])],
+        matchers: &[Matcher::Name(&["eval", "exec"])],
         matches: &[
             "eval(x)",
             "import builtins\nbuiltins.exec(x)",
@@ -23,7 +23,7 @@ pub(super) static RULES: &[Rule] = &[
             "(None or eval)(y)",
             "df.eval('@__import__(\"os\")')",
         ],
-        leaves: &[
+        non_matches: &[
             "model.eval()",
             "df.eval('a + b')",
             "def eval(x): return x\neval('1')",
@@ -32,24 +32,24 @@ pub(super) static RULES: &[Rule] = &[
             "x = 'eval(1)'",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "PY-FRAME-EVAL",
         category: CodeExecution,
         severity: Low,
         message: "`.{}` may evaluate a string as an expression (pandas, numexpr)",
         suggestion: "pass only trusted expressions",
-        when: &[When::Member(&["eval", "query"])],
+        matchers: &[Matcher::Member(&["eval", "query"])],
         matches: &["df.eval('a + b')", "df.query(f'a > {n}')", "import pandas as pd\npd.eval('a + b')"],
-        leaves: &["eval('1')", "model.evaluate(x)", "model.eval()", "session.query(User)"],
+        non_matches: &["eval('1')", "model.evaluate(x)", "model.eval()", "session.query(User)"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-COMPILE",
         category: CodeExecution,
         severity: Medium,
         message: "`{}` compiles a string to code",
         suggestion: "parse data with json.loads or ast.literal_eval",
-        when: &[
-            When::Name(&[
+        matchers: &[
+            Matcher::Name(&[
                 "compile",
                 "code.InteractiveInterpreter*",
                 "code.interact",
@@ -64,7 +64,7 @@ pub(super) static RULES: &[Rule] = &[
                 "get_ipython().run_cell*",
                 "get_ipython().ex",
             ]),
-            When::CallWith(&["timeit.timeit", "timeit.repeat", "timeit.Timer"], |arguments| {
+            Matcher::CallWith(&["timeit.timeit", "timeit.repeat", "timeit.Timer"], |arguments| {
                 arguments
                     .iter()
                     .flatten()
@@ -76,20 +76,20 @@ pub(super) static RULES: &[Rule] = &[
             "import timeit\ntimeit.timeit('import os')",
             "import cProfile\ncProfile.run('f()')",
         ],
-        leaves: &[
+        non_matches: &[
             "import timeit\ntimeit.timeit(lambda: f(), number=10)",
             "import re\nre.compile('a')",
             "model.compile()",
             "from re import compile\ncompile('a')",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "PY-DYNAMIC-IMPORT",
         category: CodeExecution,
         severity: Medium,
         message: "`{}` imports a module by name at run time",
         suggestion: "use a plain import statement",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "__import__",
             "importlib.import_module",
             "importlib.reload",
@@ -101,19 +101,19 @@ pub(super) static RULES: &[Rule] = &[
             "imp.load_source",
         ])],
         matches: &["__import__('json')", "import importlib\nimportlib.import_module(x)"],
-        leaves: &[
+        non_matches: &[
             "import importlib.resources",
             "class A:\n    def import_module(self): pass\nA().import_module()",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "PY-PICKLE",
         category: CodeExecution,
         severity: Medium,
         message: "`{}` can execute code contained in the data",
         suggestion: "use json, or load only trusted data",
-        when: &[
-            When::Name(&[
+        matchers: &[
+            Matcher::Name(&[
                 "pickle.load",
                 "pickle.loads",
                 "pickle.Unpickler",
@@ -129,58 +129,58 @@ pub(super) static RULES: &[Rule] = &[
                 "joblib.load",
                 "pandas.read_pickle",
             ]),
-            When::CallWith(&["numpy.load"], |arguments| {
+            Matcher::CallWith(&["numpy.load"], |arguments| {
                 arguments.iter().flatten().any(|argument| argument == "allow_pickle=True")
             }),
         ],
         matches: &["import pickle\npickle.loads(b)", "from pickle import load as l\nl(f)"],
-        leaves: &[
+        non_matches: &[
             "import json\njson.loads(s)",
             "import pickle\npickle.dumps(x)",
             "import numpy as np\nnp.load('a.npy')",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "PY-YAML",
         category: CodeExecution,
         severity: Medium,
         message: "`{}` can construct arbitrary Python objects",
         suggestion: "use yaml.safe_load",
-        when: &[
-            When::Name(&["yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.load_all"]),
+        matchers: &[
+            Matcher::Name(&["yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.load_all"]),
             // Without a loader, `yaml.load` uses the unsafe one or fails.
-            When::CallWith(&["yaml.load"], |arguments| arguments.len() == 1),
+            Matcher::CallWith(&["yaml.load"], |arguments| arguments.len() == 1),
         ],
         matches: &["import yaml\nyaml.unsafe_load(s)", "import yaml\nyaml.load(s)"],
-        leaves: &["import yaml\nyaml.safe_load(s)", "import yaml\nyaml.load(s, Loader=yaml.SafeLoader)"],
+        non_matches: &["import yaml\nyaml.safe_load(s)", "import yaml\nyaml.load(s, Loader=yaml.SafeLoader)"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-TEMPLATE",
         category: CodeExecution,
         severity: Low,
         message: "`{}` evaluates a template",
         suggestion: "do not build templates from untrusted data",
-        when: &[When::Name(&["jinja2.Template", "mako.template.Template"])],
+        matchers: &[Matcher::Name(&["jinja2.Template", "mako.template.Template"])],
         matches: &["from jinja2 import Template\nTemplate(x)"],
-        leaves: &["from string import Template\nTemplate('$a')"],
+        non_matches: &["from string import Template\nTemplate('$a')"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-CTYPES",
         category: Native,
         severity: High,
         message: "`{}` gives access to native code and memory",
         suggestion: "use a package that wraps the library",
-        when: &[When::Import(&["ctypes", "_ctypes", "cffi"]), When::Name(&["sys.setdlopenflags"])],
+        matchers: &[Matcher::Import(&["ctypes", "_ctypes", "cffi"]), Matcher::Name(&["sys.setdlopenflags"])],
         matches: &["import ctypes", "from ctypes import cdll", "__import__('ctypes')"],
-        leaves: &["import ctypeslib2", "x = 'import ctypes'"],
+        non_matches: &["import ctypeslib2", "x = 'import ctypes'"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-NATIVE-LOAD",
         category: Native,
         severity: High,
         message: "`{}` loads native code",
         suggestion: "install a package instead",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "ctypes.CDLL",
             "ctypes.cdll*",
             "numpy.ctypeslib.load_library",
@@ -192,16 +192,16 @@ pub(super) static RULES: &[Rule] = &[
             "import ctypes\nctypes.CDLL('libc.so.6')",
             "from ctypes import cdll\ncdll.LoadLibrary('x')",
         ],
-        leaves: &["import ctypes\nctypes.c_int(1)"],
+        non_matches: &["import ctypes\nctypes.c_int(1)"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-MEMORY-MAP",
         category: Native,
         severity: Low,
         message: "`{}` maps memory",
         suggestion: "read the file in chunks",
-        when: &[When::Name(&["mmap.mmap", "multiprocessing.shared_memory.SharedMemory"])],
+        matchers: &[Matcher::Name(&["mmap.mmap", "multiprocessing.shared_memory.SharedMemory"])],
         matches: &["import mmap\nmmap.mmap(-1, 10)"],
-        leaves: &["import numpy\nnumpy.memmap('f')"],
+        non_matches: &["import numpy\nnumpy.memmap('f')"],
     },
 ];

@@ -1,30 +1,30 @@
 //! Files: writing, destruction and secrets.
 
-use super::super::{Category::*, Rule, Severity::*, When, commands};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*, commands};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "PY-DELETE",
         category: Filesystem,
         severity: Medium,
         message: "`{}` deletes files",
         suggestion: "keep files in the workspace, which is deleted after the run",
-        when: &[When::Writes(
+        matchers: &[Matcher::Writes(
             &["os.remove", "os.unlink", "os.rmdir", "os.removedirs", "shutil.rmtree", "os.truncate"],
             commands::first_is_absolute,
         )],
         matches: &["import os\nos.remove('/etc/passwd')", "from shutil import rmtree as r\nr('/opt/x')"],
-        leaves: &["xs.remove('/a')", "import os\nos.remove('a.txt')", "import os\nos.remove(path)"],
+        non_matches: &["xs.remove('/a')", "import os\nos.remove('a.txt')", "import os\nos.remove(path)"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-WRITE",
         category: Filesystem,
         severity: Low,
         message: "`{}` writes outside the workspace",
         suggestion: "write below /workspace or /tmp",
-        when: &[
-            When::Writes(&["open"], commands::opens_to_write),
-            When::Writes(
+        matchers: &[
+            Matcher::Writes(&["open"], commands::opens_to_write),
+            Matcher::Writes(
                 &["os.mkdir", "os.makedirs", "os.symlink", "os.link", "os.mkfifo", "os.mknod"],
                 commands::first_is_absolute,
             ),
@@ -34,15 +34,15 @@ pub(super) static RULES: &[Rule] = &[
             "open('/etc/hosts', mode='a')",
             "import io\nio.open('/x', 'wb')",
         ],
-        leaves: &["open('/etc/hosts')", "open('a.txt', 'w')", "webbrowser.open('/a', 'w')"],
+        non_matches: &["open('/etc/hosts')", "open('a.txt', 'w')", "webbrowser.open('/a', 'w')"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-PERMISSIONS",
         category: Filesystem,
         severity: Low,
         message: "`{}` changes a file's permissions",
         suggestion: "leave them: the program owns the files that it creates",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "os.chmod",
             "os.chown",
             "os.lchown",
@@ -51,49 +51,49 @@ pub(super) static RULES: &[Rule] = &[
             "shutil.chown",
         ])],
         matches: &["import os\nos.chmod('a', 0o777)"],
-        leaves: &["p.chmod(0o755)"],
+        non_matches: &["p.chmod(0o755)"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-WIPE-ROOT",
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would delete the whole system",
         suggestion: "name the directory to delete",
-        when: &[When::CallWith(&["shutil.rmtree", "os.removedirs"], commands::first_is_root)],
+        matchers: &[Matcher::CallWith(&["shutil.rmtree", "os.removedirs"], commands::first_is_root)],
         matches: &["import shutil\nshutil.rmtree('/')", "from shutil import *\nrmtree('/' + 'etc')"],
-        leaves: &["import shutil\nshutil.rmtree('/tmp/x')", "import shutil\nshutil.rmtree('build')"],
+        non_matches: &["import shutil\nshutil.rmtree('/tmp/x')", "import shutil\nshutil.rmtree('build')"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-RAW-DISK",
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would write to a raw disk",
         suggestion: "write to a file",
-        when: &[
-            When::CallWith(&["open"], commands::opens_disk_to_write),
-            When::CallWith(&["os.open"], commands::first_is_disk),
+        matchers: &[
+            Matcher::CallWith(&["open"], commands::opens_disk_to_write),
+            Matcher::CallWith(&["os.open"], commands::first_is_disk),
         ],
         matches: &["open('/dev/sda', 'wb')", "import os\nos.open('/dev/nvme0n1', os.O_RDWR)"],
-        leaves: &["open('/dev/null', 'w')", "open('/dev/sda_notes.txt')"],
+        non_matches: &["open('/dev/null', 'w')", "open('/dev/sda_notes.txt')"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-ENVIRON",
         category: Secrets,
         severity: Info,
         message: "`{}` reads environment variables, which may contain secrets",
         suggestion: "pass the value as an argument",
-        when: &[When::Name(&["os.environ*", "os.getenv", "os.getenvb"])],
+        matchers: &[Matcher::Name(&["os.environ*", "os.getenv", "os.getenvb"])],
         matches: &["import os\nos.environ['A']", "from os import getenv\ngetenv('A')"],
-        leaves: &["env.environ"],
+        non_matches: &["env.environ"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-SECRET-FILE",
         category: Secrets,
         severity: High,
         message: "`{}` reads a file that contains secrets",
         suggestion: "pass the value as an argument",
-        when: &[When::CallWith(&["open", "os.open", "pathlib.Path"], commands::first_is_secret)],
+        matchers: &[Matcher::CallWith(&["open", "os.open", "pathlib.Path"], commands::first_is_secret)],
         matches: &["open('/etc/shadow')", "open('/root/.ssh/' + 'id_rsa')"],
-        leaves: &["open('/etc/hosts')", "print('/etc/shadow')"],
+        non_matches: &["open('/etc/hosts')", "print('/etc/shadow')"],
     },
 ];

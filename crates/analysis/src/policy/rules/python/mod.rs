@@ -2,16 +2,16 @@
 
 mod code;
 mod files;
-mod inside;
+mod introspection;
 mod network;
 mod process;
 
-use super::{Rule, shared};
+use super::{PolicyRule, shared};
 
-pub(crate) static RULES: &[&[Rule]] =
-    &[process::RULES, code::RULES, network::RULES, files::RULES, inside::RULES, SHARED];
+pub(crate) static RULES: &[&[PolicyRule]] =
+    &[process::RULES, code::RULES, network::RULES, files::RULES, introspection::RULES, SHARED];
 
-static SHARED: &[Rule] = &[
+static SHARED: &[PolicyRule] = &[
     shared::unknown_import(
         "PY-UNKNOWN-IMPORT",
         &["__import__(x)", "import importlib as i\ni.import_module(name)"],

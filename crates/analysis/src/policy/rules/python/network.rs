@@ -1,15 +1,15 @@
 //! Network access.
 
-use super::super::{Category::*, Rule, Severity::*, When};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "PY-SOCKET",
         category: Network,
         severity: Medium,
         message: "`{}` opens a network connection",
         suggestion: "request network access (--network full), or pass the data as files",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "socket.socket",
             "socket.create_connection",
             "socket.create_server",
@@ -20,15 +20,15 @@ pub(super) static RULES: &[Rule] = &[
             "ssl.wrap_socket",
         ])],
         matches: &["import socket\ns = socket.socket()", "from socket import socket as s\ns()"],
-        leaves: &["import socket\nsocket.gethostname()", "ws.socket()"],
+        non_matches: &["import socket\nsocket.gethostname()", "ws.socket()"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-HTTP",
         category: Network,
         severity: Low,
         message: "`{}` makes a network request",
         suggestion: "request network access (--network full), or pass the data as files",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "requests.get",
             "requests.post",
             "requests.put",
@@ -64,7 +64,7 @@ pub(super) static RULES: &[Rule] = &[
             "import urllib.request\nurllib.request.urlopen(x)",
             "import http.client\nhttp.client.HTTPConnection('a')",
         ],
-        leaves: &[
+        non_matches: &[
             "requests = {}\nrequests.get('a')",
             "import urllib.parse\nurllib.parse.quote('a')",
             "d = {}\nd.get('a')",
@@ -72,13 +72,13 @@ pub(super) static RULES: &[Rule] = &[
             "def f(requests): requests.get(1)",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "PY-MAIL-FTP",
         category: Network,
         severity: Medium,
         message: "`{}` connects to a server",
         suggestion: "request network access (--network full), or pass the data as files",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "smtplib.SMTP*",
             "ftplib.FTP*",
             "telnetlib.Telnet",
@@ -88,15 +88,15 @@ pub(super) static RULES: &[Rule] = &[
             "fabric.Connection",
         ])],
         matches: &["import smtplib\nsmtplib.SMTP('a')", "from ftplib import FTP\nFTP('a')"],
-        leaves: &["import email\nemail.message_from_string('a')"],
+        non_matches: &["import email\nemail.message_from_string('a')"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-SERVER",
         category: Network,
         severity: Low,
         message: "`{}` listens for connections",
         suggestion: "use a sandbox, which can open ports; a single run ends with its code",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "http.server.HTTPServer",
             "http.server.ThreadingHTTPServer",
             "socketserver.TCPServer",
@@ -105,15 +105,15 @@ pub(super) static RULES: &[Rule] = &[
             "waitress.serve",
         ])],
         matches: &["from http.server import HTTPServer\nHTTPServer(('', 80), H)"],
-        leaves: &["import http\nhttp.HTTPStatus.OK"],
+        non_matches: &["import http\nhttp.HTTPStatus.OK"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-CLOUD",
         category: Network,
         severity: Low,
         message: "`{}` calls a network service",
         suggestion: "request network access (--network full), or pass the data as files",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "boto3.client",
             "boto3.resource",
             "boto3.Session",
@@ -131,6 +131,6 @@ pub(super) static RULES: &[Rule] = &[
             "huggingface_hub.snapshot_download",
         ])],
         matches: &["import boto3\nboto3.client('s3')", "from openai import OpenAI\nOpenAI()"],
-        leaves: &["import sqlite3\nsqlite3.connect('a.db')"],
+        non_matches: &["import sqlite3\nsqlite3.connect('a.db')"],
     },
 ];

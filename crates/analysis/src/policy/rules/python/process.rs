@@ -1,15 +1,15 @@
 //! Other programs, and exhaustion of resources.
 
-use super::super::{Category::*, Rule, Severity::*, When};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "PY-SHELL",
         category: Process,
         severity: High,
         message: "`{}` runs a shell command",
         suggestion: "do it in Python, or call subprocess.run with a list of arguments",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "os.system",
             "os.popen",
             "subprocess.getoutput",
@@ -45,20 +45,20 @@ pub(super) static RULES: &[Rule] = &[
             "import os\n(s := os.system)('x')",
             "import os\n@os.system\ndef f(): pass",
         ],
-        leaves: &[
+        non_matches: &[
             "x = 'os.system'",
             "# os.system('ls')",
             "class os:\n    pass\nos.system('ls')",
             "def system(x): return x\nsystem('ls')",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "PY-SUBPROCESS",
         category: Process,
         severity: Medium,
         message: "`{}` starts another program",
         suggestion: "use a library instead, if there is one",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "subprocess.run",
             "subprocess.Popen",
             "subprocess.call",
@@ -74,69 +74,76 @@ pub(super) static RULES: &[Rule] = &[
             "def f():\n    sp.run(['x'])\nimport subprocess as sp",
             "try:\n    import subprocess as sp\nexcept ImportError:\n    sp = None\ndef f(): sp.run(['a'])",
         ],
-        leaves: &["def run(x): return x\nrun(['ls'])", "import asyncio\nasyncio.run(main())", "app.run()"],
+        non_matches: &[
+            "def run(x): return x\nrun(['ls'])",
+            "import asyncio\nasyncio.run(main())",
+            "app.run()",
+        ],
     },
-    Rule {
+    PolicyRule {
         id: "PY-EXEC-PROGRAM",
         category: Process,
         severity: High,
         message: "`{}` replaces this process with another program",
         suggestion: "start it with subprocess.run",
-        when: &[When::Name(&["os.exec*", "os.spawn*", "os.posix_spawn*"])],
+        matchers: &[Matcher::Name(&["os.exec*", "os.spawn*", "os.posix_spawn*"])],
         matches: &["import os\nos.execv('/bin/sh', ['sh'])", "import os\nos.spawnlp(os.P_WAIT, 'ls', 'ls')"],
-        leaves: &["cursor.execute('select 1')", "import os\nos.environ"],
+        non_matches: &["cursor.execute('select 1')", "import os\nos.environ"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-FORK",
         category: Process,
         severity: Medium,
         message: "`{}` forks this process",
         suggestion: "use concurrent.futures or multiprocessing, which wait for their workers",
-        when: &[When::Name(&["os.fork", "os.forkpty", "pty.fork"])],
+        matchers: &[Matcher::Name(&["os.fork", "os.forkpty", "pty.fork"])],
         matches: &["import os\nif os.fork() == 0: pass"],
-        leaves: &["repo.fork()"],
+        non_matches: &["repo.fork()"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-MULTIPROCESSING",
         category: Process,
         severity: Low,
         message: "`{}` starts processes, whose number is limited",
         suggestion: "keep the number of workers small",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "multiprocessing.Process",
             "multiprocessing.Pool",
             "concurrent.futures.ProcessPoolExecutor",
         ])],
         matches: &["from multiprocessing import Pool\nPool(4)"],
-        leaves: &["import multiprocessing\nmultiprocessing.cpu_count()", "from game import Pool\nPool()"],
+        non_matches: &[
+            "import multiprocessing\nmultiprocessing.cpu_count()",
+            "from game import Pool\nPool()",
+        ],
     },
-    Rule {
+    PolicyRule {
         id: "PY-KILL",
         category: Process,
         severity: Medium,
         message: "`{}` sends a signal to a process",
         suggestion: "call kill() on the process object that you started",
-        when: &[When::Name(&["os.kill", "os.killpg", "signal.pthread_kill"])],
+        matchers: &[Matcher::Name(&["os.kill", "os.killpg", "signal.pthread_kill"])],
         matches: &["import os\nos.kill(1, 9)"],
-        leaves: &["process.kill()"],
+        non_matches: &["process.kill()"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-EXIT-HARD",
         category: Process,
         severity: Info,
         message: "`{}` ends the process without cleanup",
         suggestion: "use sys.exit",
-        when: &[When::Name(&["os._exit", "os.abort"])],
+        matchers: &[Matcher::Name(&["os._exit", "os.abort"])],
         matches: &["import os\nos._exit(1)"],
-        leaves: &["import sys\nsys.exit(1)"],
+        non_matches: &["import sys\nsys.exit(1)"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-LIMITS",
         category: Resource,
         severity: Low,
         message: "`{}` changes limits or priorities of the process",
         suggestion: "set the limits of the run instead",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "resource.setrlimit",
             "sys.setrecursionlimit",
             "os.nice",
@@ -144,20 +151,20 @@ pub(super) static RULES: &[Rule] = &[
             "os.sched_setaffinity",
         ])],
         matches: &["import resource\nresource.setrlimit(1, (1, 1))"],
-        leaves: &["import resource\nresource.getrusage(0)"],
+        non_matches: &["import resource\nresource.getrusage(0)"],
     },
-    Rule {
+    PolicyRule {
         id: "PY-THREADS",
         category: Resource,
         severity: Info,
         message: "`{}` starts threads, whose number is limited",
         suggestion: "keep the number of workers small",
-        when: &[When::Name(&[
+        matchers: &[Matcher::Name(&[
             "threading.Thread",
             "_thread.start_new_thread",
             "concurrent.futures.ThreadPoolExecutor",
         ])],
         matches: &["from threading import Thread\nThread(target=f)"],
-        leaves: &["forum.Thread()"],
+        non_matches: &["forum.Thread()"],
     },
 ];

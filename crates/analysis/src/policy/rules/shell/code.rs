@@ -1,25 +1,25 @@
 //! Text executed as code, and obfuscation.
 
-use super::super::{Category::*, Rule, Severity::*, When, commands};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*, commands};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "SH-PIPE-TO-SHELL",
         category: CodeExecution,
         severity: High,
         message: "a download is piped directly into an interpreter: `{}`",
         suggestion: "download it, inspect it, then run it",
-        when: &[When::Download],
+        matchers: &[Matcher::PipedDownload],
         matches: &["curl -s http://a | sh", "wget -qO- http://a | sudo bash", "curl http://a | python3 -"],
-        leaves: &["curl http://a | jq .", "curl http://a > a.sh", "curl http://a | python3 tool.py"],
+        non_matches: &["curl http://a | jq .", "curl http://a > a.sh", "curl http://a | python3 tool.py"],
     },
-    Rule {
+    PolicyRule {
         id: "SH-EVAL",
         category: CodeExecution,
         severity: Medium,
         message: "`{}` runs code that cannot be determined",
         suggestion: "write the command literally",
-        when: &[When::UnknownCode],
+        matchers: &[Matcher::UnknownCode],
         matches: &[
             "eval \"$x\"",
             "sh -c \"$1\"",
@@ -32,7 +32,7 @@ pub(super) static RULES: &[Rule] = &[
             "echo ls | tee >(bash)",
             "trap \"$x\" EXIT",
         ],
-        leaves: &[
+        non_matches: &[
             "source ./env.sh",
             "trap 'rm -f a' EXIT",
             "trap - INT",
@@ -44,43 +44,43 @@ pub(super) static RULES: &[Rule] = &[
             "x=ls; $x",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "SH-DECODED",
         category: Obfuscation,
         severity: High,
         message: "{} is run as code",
         suggestion: "write the command literally",
-        when: &[When::Decoded],
+        matchers: &[Matcher::DecodedCode],
         matches: &["echo bHM= | base64 -d | sh", "$(echo bHM= | base64 -d)", "echo 6c73 | xxd -r -p | bash"],
-        leaves: &["echo bHM= | base64 -d", "base64 -d a > b"],
+        non_matches: &["echo bHM= | base64 -d", "base64 -d a > b"],
     },
-    Rule {
+    PolicyRule {
         id: "SH-INTERPRETER-CODE",
         category: CodeExecution,
         severity: Low,
         message: "`{}` gets code on its command line",
         suggestion: "put the code in a file",
-        when: &[When::CommandWith(
+        matchers: &[Matcher::CommandWith(
             &["python", "python3", "node", "perl", "ruby", "php"],
-            commands::takes_code,
+            commands::gets_code_argument,
         )],
         matches: &["python3 -c 'print(1)'", "node -e '1'"],
-        leaves: &["python3 a.py", "echo python3 -c"],
+        non_matches: &["python3 a.py", "echo python3 -c"],
     },
-    Rule {
+    PolicyRule {
         id: "SH-RUNS-OTHERS",
         category: CodeExecution,
         severity: Medium,
         message: "`{}` is used to start another program",
         suggestion: "start that program directly",
-        when: &[
-            When::CommandWith(&["awk", "gawk", "mawk", "nawk", "sed"], commands::starts_from_script),
-            When::CommandWith(
+        matchers: &[
+            Matcher::CommandWith(&["awk", "gawk", "mawk", "nawk", "sed"], commands::starts_from_script),
+            Matcher::CommandWith(
                 &["tar", "git", "ssh", "scp", "rsync", "vim", "vi", "ex", "ed", "less", "man"],
                 commands::names_program,
             ),
-            When::CommandWith(&["enable"], |words| commands::has(words, &["-f"])),
-            When::Command(&["LD_PRELOAD", "LD_AUDIT"]),
+            Matcher::CommandWith(&["enable"], |words| commands::has_word(words, &["-f"])),
+            Matcher::Command(&["LD_PRELOAD", "LD_AUDIT"]),
         ],
         matches: &[
             "awk 'BEGIN { system(\"id\") }'",
@@ -90,7 +90,7 @@ pub(super) static RULES: &[Rule] = &[
             "enable -f ./x.so x",
             "LD_PRELOAD=./x.so ls",
         ],
-        leaves: &[
+        non_matches: &[
             "awk '{ print $1 }' a",
             "sed -e 's/a/b/' -n a",
             "sed 's/one/the/' a",
@@ -101,14 +101,14 @@ pub(super) static RULES: &[Rule] = &[
             "LD_LIBRARY_PATH=/opt/lib ls",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "SH-HISTORY",
         category: Obfuscation,
         severity: Medium,
         message: "`{}` erases the command history",
         suggestion: "remove it",
-        when: &[When::CommandWith(&["history"], |words| commands::has(words, &["-c"]))],
+        matchers: &[Matcher::CommandWith(&["history"], |words| commands::has_word(words, &["-c"]))],
         matches: &["history -c"],
-        leaves: &["history"],
+        non_matches: &["history"],
     },
 ];

@@ -1,17 +1,17 @@
 //! Commands that only destroy.
 
-use super::super::{Category::*, Rule, Severity::*, When, commands};
+use super::super::{Category::*, Matcher, PolicyRule, Severity::*, commands};
 
-pub(super) static RULES: &[Rule] = &[
-    Rule {
+pub(super) static RULES: &[PolicyRule] = &[
+    PolicyRule {
         id: "SH-WIPE-ROOT",
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would delete the whole system",
         suggestion: "name the directory to delete",
-        when: &[
-            When::CommandWith(&["rm"], commands::wipes_root),
-            When::CommandWith(&["find"], commands::finds_root),
+        matchers: &[
+            Matcher::CommandWith(&["rm"], commands::wipes_root),
+            Matcher::CommandWith(&["find"], commands::deletes_found_at_root),
         ],
         matches: &[
             "rm -rf /",
@@ -52,7 +52,7 @@ pub(super) static RULES: &[Rule] = &[
             "builtin eval 'rm -rf /'",
             "cat <(rm -rf /)",
         ],
-        leaves: &[
+        non_matches: &[
             "rm -rf build",
             "cd build && rm -rf *",
             "cd / && ls *",
@@ -72,19 +72,19 @@ pub(super) static RULES: &[Rule] = &[
             "printf 'rm -rf /\\n'",
         ],
     },
-    Rule {
+    PolicyRule {
         id: "SH-RAW-DISK",
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would write to a raw disk",
         suggestion: "write to a file",
-        when: &[
-            When::CommandWith(&["dd"], commands::writes_disk),
-            When::CommandWith(
+        matchers: &[
+            Matcher::CommandWith(&["dd"], commands::writes_disk),
+            Matcher::CommandWith(
                 &["shred", "wipefs", "hdparm", "blkdiscard", "fdisk", "parted", "sgdisk"],
                 commands::names_disk,
             ),
-            When::Redirect(commands::is_disk),
+            Matcher::Redirect(commands::is_disk),
         ],
         matches: &[
             "dd if=/dev/zero of=/dev/sda",
@@ -92,15 +92,15 @@ pub(super) static RULES: &[Rule] = &[
             "cat x > /dev/sda",
             "echo b > /proc/sysrq-trigger",
         ],
-        leaves: &["dd if=a of=b.img", "cat x > /dev/null", "echo of=/dev/sda", "ls > /dev/stdout"],
+        non_matches: &["dd if=a of=b.img", "cat x > /dev/null", "echo of=/dev/sda", "ls > /dev/stdout"],
     },
-    Rule {
+    PolicyRule {
         id: "SH-MKFS",
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` creates a file system over existing data",
         suggestion: "work on files in the workspace",
-        when: &[When::Command(&[
+        matchers: &[Matcher::Command(&[
             "mkfs",
             "mkfs.ext4",
             "mkfs.ext3",
@@ -112,36 +112,36 @@ pub(super) static RULES: &[Rule] = &[
             "cryptsetup",
         ])],
         matches: &["mkfs.ext4 /dev/sda1", "sudo mkfs -t ext4 x"],
-        leaves: &["man mkfs", "echo mkfs"],
+        non_matches: &["man mkfs", "echo mkfs"],
     },
-    Rule {
+    PolicyRule {
         id: "SH-CHMOD-ROOT",
         category: DestructiveCommand,
         severity: Critical,
         message: "`{}` would change the permissions of the whole system",
         suggestion: "name the directory to change",
-        when: &[When::CommandWith(&["chmod", "chown", "chgrp"], commands::recursive_root)],
+        matchers: &[Matcher::CommandWith(&["chmod", "chown", "chgrp"], commands::is_recursive_at_root)],
         matches: &["chmod -R 777 /", "sudo chown -R me /etc"],
-        leaves: &["chmod -R 755 build", "chmod 644 a"],
+        non_matches: &["chmod -R 755 build", "chmod 644 a"],
     },
-    Rule {
+    PolicyRule {
         id: "SH-KILL-ALL",
         category: DestructiveCommand,
         severity: High,
         message: "`{}` kills every process",
         suggestion: "kill only processes that you started, by their ids",
-        when: &[When::CommandWith(&["kill"], commands::kills_all)],
+        matchers: &[Matcher::CommandWith(&["kill"], commands::kills_all)],
         matches: &["kill -9 -1"],
-        leaves: &["kill -9 $pid", "kill %1", "kill 123"],
+        non_matches: &["kill -9 $pid", "kill %1", "kill 123"],
     },
-    Rule {
+    PolicyRule {
         id: "SH-POWER",
         category: DestructiveCommand,
         severity: High,
         message: "`{}` shuts down or reboots the machine",
         suggestion: "let the script end",
-        when: &[When::Command(&["shutdown", "reboot", "halt", "poweroff"])],
+        matchers: &[Matcher::Command(&["shutdown", "reboot", "halt", "poweroff"])],
         matches: &["sudo reboot", "shutdown -h now"],
-        leaves: &["echo reboot", "git log --grep=halt"],
+        non_matches: &["echo reboot", "git log --grep=halt"],
     },
 ];

@@ -6,12 +6,12 @@ mod files;
 mod network;
 mod process;
 
-use super::{Rule, shared};
+use super::{PolicyRule, shared};
 
-pub(crate) static RULES: &[&[Rule]] =
+pub(crate) static RULES: &[&[PolicyRule]] =
     &[destructive::RULES, files::RULES, code::RULES, network::RULES, process::RULES, SHARED];
 
-static SHARED: &[Rule] = &[
+static SHARED: &[PolicyRule] = &[
     shared::fork_bomb(
         "SH-FORK-BOMB",
         &[":(){ :|:& };:", "f() { f | f & }; f", "bomb() { bomb & bomb; }; bomb"],

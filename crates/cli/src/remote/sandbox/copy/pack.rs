@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use tar::{Builder, EntryType, Header};
 
-use crate::failure::{Failure, shown};
+use crate::error::{CliError, quote_path};
 use crate::{os, say};
 
 /// Packs everything below a folder. Symbolic links stay links; special files are skipped with a warning.
-pub(super) fn pack(folder: &Path, sink: &mut dyn Write) -> Result<(), Failure> {
+pub(super) fn pack(folder: &Path, sink: &mut dyn Write) -> Result<(), CliError> {
     let mut archive = Builder::new(sink);
-    let mut left = inside(folder, Path::new(""))?;
+    let mut left = list_folder(folder, Path::new(""))?;
     while let Some(name) = left.pop() {
         let path = folder.join(&name);
         let failed = |error: io::Error| unreadable(&path, &error);
@@ -21,17 +21,18 @@ pub(super) fn pack(folder: &Path, sink: &mut dyn Write) -> Result<(), Failure> {
         if metadata.is_dir() {
             header.set_entry_type(EntryType::Directory);
             archive.append_data(&mut header, &name, io::empty()).map_err(failed)?;
-            left.extend(inside(folder, &name)?);
+            left.extend(list_folder(folder, &name)?);
         } else if metadata.is_symlink() {
             header.set_entry_type(EntryType::Symlink);
             let target = fs::read_link(&path).map_err(failed)?;
             archive.append_link(&mut header, &name, target).map_err(failed)?;
         } else if metadata.is_file() {
             header.set_size(metadata.len());
-            let content = Exactly { file: File::open(&path).map_err(failed)?, left: metadata.len() };
+            let content =
+                FixedLengthReader { file: File::open(&path).map_err(failed)?, left: metadata.len() };
             archive.append_data(&mut header, &name, content).map_err(failed)?;
         } else {
-            say::warning(&format!("cp: skipping {}: neither a file nor a folder", shown(&path)));
+            say::warning(&format!("cp: skipping {}: neither a file nor a folder", quote_path(&path)));
         }
     }
     archive.finish().map_err(|error| unreadable(folder, &error))
@@ -47,7 +48,7 @@ fn header(metadata: &Metadata) -> Header {
 }
 
 /// Lists a folder's entries in reverse order.
-fn inside(root: &Path, name: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn list_folder(root: &Path, name: &Path) -> Result<Vec<PathBuf>, CliError> {
     let folder = root.join(name);
     let entries = fs::read_dir(&folder).map_err(|error| unreadable(&folder, &error))?;
     let names: io::Result<Vec<_>> = entries.map(|entry| Ok(name.join(entry?.file_name()))).collect();
@@ -56,17 +57,17 @@ fn inside(root: &Path, name: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(names)
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    Failure::invalid(format!("cp: cannot read {}: {error}", shown(path)))
+fn unreadable(path: &Path, error: &io::Error) -> CliError {
+    CliError::invalid(format!("cp: cannot read {}: {error}", quote_path(path)))
 }
 
 /// Reads exactly the number of bytes that the archive's header promised.
-struct Exactly {
+struct FixedLengthReader {
     file: File,
     left: u64,
 }
 
-impl Read for Exactly {
+impl Read for FixedLengthReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let wanted = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         let len = self.file.read(&mut buffer[..wanted])?;

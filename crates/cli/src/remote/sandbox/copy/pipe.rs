@@ -8,42 +8,44 @@ use hyper::body::{Buf, Bytes, Frame, Incoming};
 use hyper::{Method, Response};
 use tokio::sync::{mpsc, oneshot};
 
-use super::meter::Meter;
-use crate::failure::Failure;
+use super::progress::CopyProgress;
+use crate::error::CliError;
 use crate::os::Interrupts;
 use crate::remote::http::{Body, Server};
 
-const PIECE: usize = 128 << 10;
-const PIECES: usize = 4;
+const CHUNK_BYTES: usize = 128 << 10;
+const MAX_CHUNKS: usize = 4;
 
-type Pieces = mpsc::Sender<io::Result<Bytes>>;
+type ChunkSender = mpsc::Sender<io::Result<Bytes>>;
 
 /// Bytes for a server, produced by a thread.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingBytes {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     /// The error of the thread, if it failed.
-    failed: oneshot::Receiver<Failure>,
+    failed: oneshot::Receiver<CliError>,
 }
 
-impl Outgoing {
+impl OutgoingBytes {
     /// Streams a file's content.
-    pub(super) fn reading(mut file: impl Read + Send + 'static) -> Self {
-        Self::written(move |sink| {
-            let failed = |error: io::Error| Failure::host(format!("cp: cannot read the source: {error}"));
+    pub(super) fn from_reader(mut file: impl Read + Send + 'static) -> Self {
+        Self::from_writer(move |sink| {
+            let failed = |error: io::Error| CliError::host(format!("cp: cannot read the source: {error}"));
             io::copy(&mut file, sink).map(drop).map_err(failed)
         })
     }
 
     /// Streams what `write` writes.
-    pub(super) fn written(
-        write: impl FnOnce(&mut dyn Write) -> Result<(), Failure> + Send + 'static,
+    pub(super) fn from_writer(
+        write: impl FnOnce(&mut dyn Write) -> Result<(), CliError> + Send + 'static,
     ) -> Self {
-        let (queue, pieces) = mpsc::channel(PIECES);
+        let (queue, pieces) = mpsc::channel(MAX_CHUNKS);
         let (failed_at, failed) = oneshot::channel();
         std::thread::spawn(move || {
-            let mut sink = BufWriter::with_capacity(PIECE, Sink { queue: queue.clone(), refused: false });
+            let mut sink =
+                BufWriter::with_capacity(CHUNK_BYTES, ChunkWriter { queue: queue.clone(), refused: false });
             let written = write(&mut sink).and_then(|()| {
-                sink.flush().map_err(|error| Failure::host(format!("cp: cannot send to the server: {error}")))
+                sink.flush()
+                    .map_err(|error| CliError::host(format!("cp: cannot send to the server: {error}")))
             });
             // If the server stopped reading, its response says why.
             if let (Err(failure), false) = (written, sink.get_ref().refused) {
@@ -56,13 +58,13 @@ impl Outgoing {
     }
 }
 
-struct Sink {
-    queue: Pieces,
+struct ChunkWriter {
+    queue: ChunkSender,
     /// Whether the receiver is gone.
     refused: bool,
 }
 
-impl Write for Sink {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.refused = self.queue.blocking_send(Ok(Bytes::copy_from_slice(bytes))).is_err();
         if self.refused { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(bytes.len()) }
@@ -77,12 +79,12 @@ impl Write for Sink {
 pub(super) async fn send(
     server: &Server,
     place: &str,
-    outgoing: Outgoing,
-    meter: Meter,
-) -> Result<Option<u64>, Failure> {
+    outgoing: OutgoingBytes,
+    meter: CopyProgress,
+) -> Result<Option<u64>, CliError> {
     let mut interrupts = Interrupts::listen()?;
     let (told, counted) = oneshot::channel();
-    let Outgoing { pieces, mut failed } = outgoing;
+    let OutgoingBytes { pieces, mut failed } = outgoing;
     let body = body(pieces, meter, told);
     let sent = tokio::select! {
         sent = server.put(Method::PUT, place, body) => sent,
@@ -94,11 +96,11 @@ pub(super) async fn send(
     }
 }
 
-fn body(pieces: mpsc::Receiver<io::Result<Bytes>>, meter: Meter, told: oneshot::Sender<u64>) -> Body {
+fn body(pieces: mpsc::Receiver<io::Result<Bytes>>, meter: CopyProgress, told: oneshot::Sender<u64>) -> Body {
     let frames = stream::unfold((pieces, meter, told), |(mut pieces, mut meter, told)| async {
         match pieces.recv().await {
             Some(piece) => {
-                meter.moved(piece.as_ref().map_or(0, Bytes::len));
+                meter.add(piece.as_ref().map_or(0, Bytes::len));
                 Some((piece.map(Frame::data), (pieces, meter, told)))
             }
             None => {
@@ -111,12 +113,12 @@ fn body(pieces: mpsc::Receiver<io::Result<Bytes>>, meter: Meter, told: oneshot::
 }
 
 /// Bytes from a server, read by a thread.
-pub(super) struct Incomings {
+pub(super) struct IncomingBytes {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     piece: Bytes,
 }
 
-impl Read for Incomings {
+impl Read for IncomingBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
             match self.pieces.blocking_recv() {
@@ -134,14 +136,14 @@ impl Read for Incomings {
 /// thread has ended and cleaned up.
 pub(super) async fn receive(
     response: Response<Incoming>,
-    mut meter: Meter,
-    take: impl FnOnce(Incomings) -> Result<(), Failure> + Send + 'static,
-) -> Result<Option<u64>, Failure> {
+    mut meter: CopyProgress,
+    take: impl FnOnce(IncomingBytes) -> Result<(), CliError> + Send + 'static,
+) -> Result<Option<u64>, CliError> {
     let mut interrupts = Interrupts::listen()?;
-    let (queue, pieces) = mpsc::channel(PIECES);
+    let (queue, pieces) = mpsc::channel(MAX_CHUNKS);
     let (done, taken) = oneshot::channel();
     std::thread::spawn(move || {
-        let _waited_for = done.send(take(Incomings { pieces, piece: Bytes::new() }));
+        let _waited_for = done.send(take(IncomingBytes { pieces, piece: Bytes::new() }));
     });
     let interrupted = tokio::select! {
         () = pass(response.into_body(), &queue, &mut meter) => false,
@@ -151,19 +153,19 @@ pub(super) async fn receive(
         let _gone = queue.send(Err(io::ErrorKind::Interrupted.into())).await;
     }
     drop(queue);
-    let taken = taken.await.unwrap_or_else(|_| Err(Failure::host("cp: the writing thread panicked")));
+    let taken = taken.await.unwrap_or_else(|_| Err(CliError::host("cp: the writing thread panicked")));
     let bytes = meter.finish();
     if interrupted { Ok(None) } else { taken.map(|()| Some(bytes)) }
 }
 
-async fn pass(mut body: Incoming, queue: &Pieces, meter: &mut Meter) {
+async fn pass(mut body: Incoming, queue: &ChunkSender, meter: &mut CopyProgress) {
     while let Some(frame) = body.frame().await {
         let piece = match frame.map(Frame::into_data) {
             Ok(Ok(piece)) => Ok(piece),
             Ok(Err(_trailers)) => continue,
             Err(error) => Err(io::Error::other(error)),
         };
-        meter.moved(piece.as_ref().map_or(0, Bytes::len));
+        meter.add(piece.as_ref().map_or(0, Bytes::len));
         if queue.send(piece).await.is_err() {
             return;
         }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use hyper::{Method, Response, body::Incoming};
 use serde_json::Value;
 
-use super::meter::Meter;
-use super::pipe::{self, Incomings};
-use super::{files, name_inside, stat, unpack};
-use crate::failure::{Failure, shown};
-use crate::os::Room;
+use super::pipe::{self, IncomingBytes};
+use super::progress::CopyProgress;
+use super::{files_url, sandbox_name, stat, unpack};
+use crate::error::{CliError, quote_path};
+use crate::os::UnpackFolder;
 use crate::remote::http::Server;
 
 const BYTES: &str = "application/octet-stream";
@@ -22,28 +22,28 @@ pub(super) async fn to_file(
     id: &str,
     path: &str,
     to: &Path,
-) -> Result<Option<u64>, Failure> {
+) -> Result<Option<u64>, CliError> {
     let there = stat(server, id, path).await?;
-    let target = match name_inside(path) {
+    let target = match sandbox_name(path) {
         Some(name) if to.is_dir() && !path.ends_with("/.") => to.join(name),
         _ => to.to_path_buf(),
     };
     let response = fetch(server, id, path, &there).await?;
     if there["kind"] == "directory" {
-        let take = move |archive: Incomings| unpack_into(archive, &target);
-        return pipe::receive(response, Meter::new(None), take).await;
+        let take = move |archive: IncomingBytes| unpack_into(archive, &target);
+        return pipe::receive(response, CopyProgress::new(None), take).await;
     }
     let mode = there["permissions"].as_str().and_then(|text| u32::from_str_radix(text, 8).ok());
-    let take = move |bytes: Incomings| write_file(bytes, &target, mode.unwrap_or(0o644));
-    pipe::receive(response, Meter::new(there["size"].as_u64()), take).await
+    let take = move |bytes: IncomingBytes| write_file(bytes, &target, mode.unwrap_or(0o644));
+    pipe::receive(response, CopyProgress::new(there["size"].as_u64()), take).await
 }
 
-pub(super) async fn to_stdout(server: &Server, id: &str, path: &str) -> Result<u8, Failure> {
+pub(super) async fn to_stdout(server: &Server, id: &str, path: &str) -> Result<u8, CliError> {
     let there = stat(server, id, path).await?;
     let response = fetch(server, id, path, &there).await?;
-    let copied = pipe::receive(response, Meter::new(there["size"].as_u64()), |mut bytes| {
+    let copied = pipe::receive(response, CopyProgress::new(there["size"].as_u64()), |mut bytes| {
         let failed =
-            |error: io::Error| Failure::host(format!("cp: cannot write to standard output: {error}"));
+            |error: io::Error| CliError::host(format!("cp: cannot write to standard output: {error}"));
         let mut out = io::stdout().lock();
         io::copy(&mut bytes, &mut out).and_then(|_| out.flush()).map_err(failed)
     });
@@ -51,27 +51,29 @@ pub(super) async fn to_stdout(server: &Server, id: &str, path: &str) -> Result<u
 }
 
 /// Requests a file as it is, or a folder as an archive.
-async fn fetch(server: &Server, id: &str, path: &str, there: &Value) -> Result<Response<Incoming>, Failure> {
+async fn fetch(server: &Server, id: &str, path: &str, there: &Value) -> Result<Response<Incoming>, CliError> {
     let place = match there["kind"].as_str() {
-        Some("file") => files(id, "", &[("path", path)]),
-        Some("directory") => files(id, "/archive", &[("path", path), ("format", "tar")]),
-        _ => return Err(Failure::invalid("cp: only files and folders can be copied")),
+        Some("file") => files_url(id, "", &[("path", path)]),
+        Some("directory") => files_url(id, "/archive", &[("path", path), ("format", "tar")]),
+        _ => return Err(CliError::invalid("cp: only files and folders can be copied")),
     };
     server.send(Method::GET, &place, BYTES, None).await
 }
 
-fn unpack_into(archive: Incomings, target: &Path) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::host(format!("cp: cannot write to {}: {error}", shown(target)));
+fn unpack_into(archive: IncomingBytes, target: &Path) -> Result<(), CliError> {
+    let failed =
+        |error: io::Error| CliError::host(format!("cp: cannot write to {}: {error}", quote_path(target)));
     match fs::create_dir(target) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
         _ => {}
     }
-    unpack::unpack(archive, Room::open(target).map_err(failed)?)
+    unpack::unpack(archive, UnpackFolder::open(target).map_err(failed)?)
 }
 
 /// Writes to a temporary name first, so that other processes see the old file or the complete new one.
-fn write_file(mut bytes: Incomings, target: &Path, mode: u32) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::host(format!("cp: cannot write {}: {error}", shown(target)));
+fn write_file(mut bytes: IncomingBytes, target: &Path, mode: u32) -> Result<(), CliError> {
+    let failed =
+        |error: io::Error| CliError::host(format!("cp: cannot write {}: {error}", quote_path(target)));
     let mut part = target.as_os_str().to_owned();
     part.push(format!(".part-{}", std::process::id()));
     let part = PathBuf::from(part);
@@ -85,5 +87,5 @@ fn write_file(mut bytes: Incomings, target: &Path, mode: u32) -> Result<(), Fail
 
 fn fill(mut file: &File, bytes: &mut impl Read, mode: u32) -> io::Result<()> {
     io::copy(bytes, &mut file)?;
-    Room::settle(file, mode)
+    UnpackFolder::set_permissions(file, mode)
 }

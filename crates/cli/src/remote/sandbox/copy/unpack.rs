@@ -4,47 +4,51 @@ use std::io::{self, Read};
 
 use tar::{Archive, EntryType, PaxExtensions};
 
-use crate::failure::Failure;
-use crate::os::Room;
+use crate::error::CliError;
+use crate::os::UnpackFolder;
 
 /// Maximum length of a name or of the extended headers of one entry.
-const LONGEST: u64 = 64 << 10;
+const MAX_HEADER_BYTES: u64 = 64 << 10;
 /// Maximum depth of folders.
-const DEEPEST: usize = 128;
+const MAX_DEPTH: usize = 128;
 
 /// Extended names from the header entries before an entry.
 #[derive(Default)]
-struct Said {
+struct EntryNames {
     name: Option<Vec<u8>>,
     target: Option<Vec<u8>>,
 }
 
 /// Unpacks all entries into the target folder.
-pub(super) fn unpack(source: impl Read, mut room: Room) -> Result<(), Failure> {
-    let broken = |error: io::Error| Failure::host(format!("cp: the sandbox's archive: {error}"));
+pub(super) fn unpack(source: impl Read, mut room: UnpackFolder) -> Result<(), CliError> {
+    let broken = |error: io::Error| CliError::host(format!("cp: the sandbox's archive: {error}"));
     let mut archive = Archive::new(source);
-    let mut said = Said::default();
+    let mut said = EntryNames::default();
     // Raw entries, because the library would read extended names into memory without a bound.
     for entry in archive.entries().map_err(broken)?.raw(true) {
         let mut entry = entry.map_err(broken)?;
         match entry.header().entry_type() {
             EntryType::GNULongName => said.name = Some(text(&mut entry).map_err(broken)?),
             EntryType::GNULongLink => said.target = Some(text(&mut entry).map_err(broken)?),
-            EntryType::XHeader => facts(&mut entry, &mut said).map_err(broken)?,
+            EntryType::XHeader => read_pax(&mut entry, &mut said).map_err(broken)?,
             EntryType::XGlobalHeader => {}
-            _ => place(&mut entry, std::mem::take(&mut said), &mut room)?,
+            _ => unpack_entry(&mut entry, std::mem::take(&mut said), &mut room)?,
         }
     }
-    room.finish().map_err(broken)
+    room.apply_pending_modes().map_err(broken)
 }
 
 /// Unpacks one entry.
-fn place<R: Read>(entry: &mut tar::Entry<'_, R>, said: Said, room: &mut Room) -> Result<(), Failure> {
+fn unpack_entry<R: Read>(
+    entry: &mut tar::Entry<'_, R>,
+    said: EntryNames,
+    room: &mut UnpackFolder,
+) -> Result<(), CliError> {
     let header = entry.header().clone();
     let name = said.name.unwrap_or_else(|| header.path_bytes().into_owned());
     let refused = |why: &str| {
         let name = String::from_utf8_lossy(&name);
-        Failure::host(format!("cp: the sandbox's archive: '{}': {why}", name.escape_debug()))
+        CliError::host(format!("cp: the sandbox's archive: '{}': {why}", name.escape_debug()))
     };
     let failed = |error: io::Error| refused(&error.to_string());
     let parts = parts(&name).map_err(refused)?;
@@ -52,21 +56,21 @@ fn place<R: Read>(entry: &mut tar::Entry<'_, R>, said: Said, room: &mut Room) ->
     match header.entry_type() {
         // The target folder itself belongs to the user.
         EntryType::Directory if parts.is_empty() => Ok(()),
-        EntryType::Directory => room.folder(&parts, mode).map_err(failed),
+        EntryType::Directory => room.create_folder(&parts, mode).map_err(failed),
         EntryType::Regular => {
-            let mut file = room.file(&parts).map_err(failed)?;
+            let mut file = room.create_file(&parts).map_err(failed)?;
             let size = header.size().map_err(failed)?;
             if io::copy(entry, &mut file).map_err(failed)? != size {
                 return Err(refused("the archive ends early"));
             }
-            Room::settle(&file, mode).map_err(failed)
+            UnpackFolder::set_permissions(&file, mode).map_err(failed)
         }
         EntryType::Symlink => {
             let target = said.target.or_else(|| header.link_name_bytes().map(Into::into)).unwrap_or_default();
             if !stays_inside(&target, parts.len()) {
                 return Err(refused("a symbolic link that leads out of the folder"));
             }
-            room.link(&parts, &target).map_err(failed)
+            room.create_link(&parts, &target).map_err(failed)
         }
         _ => Err(refused("only files, folders and symbolic links are unpacked")),
     }
@@ -82,7 +86,7 @@ fn parts(name: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     if parts.contains(&b"..".as_slice()) {
         return Err("a path that leads out of the folder");
     }
-    if parts.len() > DEEPEST {
+    if parts.len() > MAX_DEPTH {
         return Err("too many nested folders");
     }
     if name.contains(&0) { Err("a name with a NUL in it") } else { Ok(parts) }
@@ -103,8 +107,12 @@ fn stays_inside(target: &[u8], depth: usize) -> bool {
 /// Reads the content of a header entry, within a bound.
 fn content(entry: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    entry.take(LONGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LONGEST { Err(io::Error::other("a name that is too long")) } else { Ok(bytes) }
+    entry.take(MAX_HEADER_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_HEADER_BYTES {
+        Err(io::Error::other("a name that is too long"))
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// Reads text up to a NUL.
@@ -114,7 +122,7 @@ fn text(entry: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn facts(entry: &mut impl Read, said: &mut Said) -> io::Result<()> {
+fn read_pax(entry: &mut impl Read, said: &mut EntryNames) -> io::Result<()> {
     let bytes = content(entry)?;
     for fact in PaxExtensions::new(&bytes) {
         let fact = fact?;
@@ -134,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_lead_out_are_refused() {
+    fn escaping_names_are_refused() {
         for bad in ["/etc/passwd", "../a", "a/../../b", "a/..", "..", "a\0b", "//a"] {
             assert!(parts(bad.as_bytes()).is_err(), "{bad}");
         }

@@ -1,0 +1,98 @@
+//! `[providers]` in `belljar.toml`. A server stores these settings at its first start.
+//!
+//! ```toml
+//! [providers]
+//! usual = "docker"
+//! [providers.docker]
+//! image = "python:3.12-slim"
+//! instead = ["native"]
+//! ```
+
+use std::collections::BTreeMap;
+
+use belljar_engine::catalog::{self, ProviderSettings};
+use belljar_providers::settings::DockerSettings;
+use belljar_server::InitialProviderConfig;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{BuildResult, DOCKER, KINDS, ProviderKind, read};
+use crate::env::Environment;
+
+/// The `[providers]` table.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(try_from = "ProviderSettings")]
+pub(crate) struct ProviderSpec {
+    /// Provider of requests that name none; this machine's own if absent.
+    pub(crate) default_provider: Option<String>,
+    pub(crate) configs: BTreeMap<String, InitialProviderConfig>,
+}
+
+impl TryFrom<ProviderSettings> for ProviderSpec {
+    type Error = String;
+
+    fn try_from(mut tables: ProviderSettings) -> Result<Self, String> {
+        let usual = match tables.remove("usual") {
+            None => None,
+            Some(Value::String(name)) => Some(name),
+            Some(_) => return Err("providers.usual: must be the name of a provider".to_owned()),
+        };
+        let seeds = tables.into_iter().map(|(name, table)| {
+            let seed = parse_provider(&name, table)
+                .map_err(|why| format!("[providers.{}] {why}", name.escape_debug()))?;
+            Ok((name, seed))
+        });
+        Ok(Self { default_provider: usual, configs: seeds.collect::<Result<_, String>>()? })
+    }
+}
+
+fn parse_provider(name: &str, table: Value) -> Result<InitialProviderConfig, String> {
+    let kind = ProviderKind::find(name).map_err(|error| error.to_string())?;
+    let Value::Object(mut settings) = table else { return Err("must be a table of settings".to_owned()) };
+    let instead = settings.remove("instead").map(serde_json::from_value).transpose();
+    let instead = instead.map_err(|_| "instead: must be a list of provider names".to_owned())?;
+    catalog::check_settings(&kind.schema(), &settings).map_err(|error| error.to_string())?;
+    Ok(InitialProviderConfig { settings, instead: instead.unwrap_or_default() })
+}
+
+impl ProviderSpec {
+    /// Adds the environment's settings, and the named provider with default settings if it is not configured.
+    pub(crate) fn with_named(mut self, named: Option<&str>, environment: &Environment) -> Self {
+        if let Some(kind) = KINDS.iter().find(|kind| Some(kind.name) == named && !kind.built_in) {
+            self.configs.entry(kind.name.to_owned()).or_default();
+        }
+        self.with_environment(environment)
+    }
+
+    /// Adds the settings that the environment has and the file does not. A provider missing from the file is
+    /// added if the environment has its secret and all other required settings.
+    pub(crate) fn with_environment(mut self, environment: &Environment) -> Self {
+        for kind in KINDS {
+            let said = environment.provider_settings(kind);
+            let schema = kind.schema();
+            let secret = catalog::secret_names(&schema).iter().any(|secret| said.contains_key(*secret));
+            let enough = secret && kind.build(&said, None).is_ok();
+            if !enough && !self.configs.contains_key(kind.name) {
+                continue;
+            }
+            let seed = self.configs.entry(kind.name.to_owned()).or_default();
+            for (setting, value) in said {
+                seed.settings.entry(setting).or_insert(value);
+            }
+        }
+        self
+    }
+
+    /// Builds the configured remote services; each may have failed because of its settings.
+    pub(crate) fn services(&self) -> Vec<(&'static str, BuildResult)> {
+        let services = KINDS.iter().filter(|kind| !kind.built_in && kind.name != DOCKER);
+        let built =
+            |kind: &ProviderKind| Some((kind.name, kind.build(&self.configs.get(kind.name)?.settings, None)));
+        services.filter_map(built).collect()
+    }
+
+    /// Returns Docker's settings, if it is configured.
+    pub(crate) fn docker(&self) -> Option<DockerSettings> {
+        self.configs.get(DOCKER).and_then(|seed| read(&seed.settings).ok())
+    }
+}

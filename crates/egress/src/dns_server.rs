@@ -1,0 +1,87 @@
+//! DNS server for a sandbox: answers for names that a rule covers. Any other name is refused without a
+//! lookup, because a lookup is a message to the name's authoritative server.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::access::AccessControl;
+use crate::dns;
+use crate::egress::RETRY_DELAY;
+use crate::refusals::EgressRefusal;
+
+/// Concurrent UDP queries. Further ones are dropped; clients retry.
+const MAX_CONCURRENT_QUERIES: usize = 32;
+
+/// Answers UDP queries until dropped.
+pub(crate) async fn serve_udp(socket: UdpSocket, guard: &Arc<AccessControl>) {
+    let socket = Arc::new(socket);
+    let mut answering = JoinSet::new();
+    let mut buffer = [0; 512];
+    loop {
+        let Ok((len, from)) = socket.recv_from(&mut buffer).await else {
+            tokio::time::sleep(RETRY_DELAY).await;
+            continue;
+        };
+        while answering.try_join_next().is_some() {}
+        if answering.len() < MAX_CONCURRENT_QUERIES {
+            let (guard, socket, message) = (Arc::clone(guard), Arc::clone(&socket), buffer[..len].to_vec());
+            answering.spawn(async move {
+                if let Some(answer) = answer_query(&guard, &message).await {
+                    // The client may be gone.
+                    let _sent = socket.send_to(&answer, from).await;
+                }
+            });
+        }
+    }
+}
+
+/// Answers the queries of one TCP connection, one at a time.
+pub(crate) async fn serve_tcp(guard: Arc<AccessControl>, mut client: TcpStream) {
+    let mut message = Vec::new();
+    loop {
+        let read = timeout(guard.bounds.head_timeout, async {
+            let len = client.read_u16().await?;
+            message.clear();
+            message.resize(usize::from(len), 0);
+            client.read_exact(&mut message).await
+        });
+        if !matches!(read.await, Ok(Ok(_))) {
+            return;
+        }
+        let Some(answer) = answer_query(&guard, &message).await else { return };
+        let framed = [&(answer.len() as u16).to_be_bytes(), answer.as_slice()].concat();
+        if !matches!(timeout(guard.bounds.head_timeout, client.write_all(&framed)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+async fn answer_query(guard: &AccessControl, message: &[u8]) -> Option<Vec<u8>> {
+    let question = match dns::parse(message) {
+        Ok(question) => question,
+        Err(answer) => return answer,
+    };
+    if !guard.rules.borrow().allows_lookup(&question.target) {
+        guard.record_refusal(EgressRefusal::Lookup(question.target.clone()));
+        return Some(question.answer(dns::REFUSED, &[]));
+    }
+    if question.kind == dns::RecordType::Other {
+        return Some(question.answer(dns::NO_ERROR, &[]));
+    }
+    if !guard.try_count(&guard.counts.lookups, guard.bounds.total_lookups, "lookups by DNS") {
+        return Some(question.answer(dns::REFUSED, &[]));
+    }
+    let mut addresses = guard.resolve(&question.target).await.unwrap_or_default();
+    let rules = guard.rules.borrow().clone();
+    addresses.retain(|address| rules.allows_answer(&question.target, *address));
+    if addresses.is_empty() {
+        // The same answer for private addresses, failed lookups and names that do not exist.
+        return Some(question.answer(dns::NAME_ERROR, &[]));
+    }
+    addresses.retain(|address| question.kind.matches(*address));
+    Some(question.answer(dns::NO_ERROR, &addresses))
+}

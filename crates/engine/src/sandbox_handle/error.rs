@@ -1,0 +1,68 @@
+//! Errors of operations on a long-lived sandbox.
+
+use std::io;
+
+use thiserror::Error;
+
+use super::failure::{Failure, FailureKind};
+use crate::provider::ProviderError;
+
+/// Why an operation on a long-lived sandbox failed.
+#[derive(Debug, Error)]
+pub enum SandboxError {
+    /// The sandbox refused the operation: the caller's path, command or archive is the problem.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// The sandbox is paused and cannot answer until it is resumed.
+    #[error("the sandbox is paused; resume it first")]
+    Paused,
+    /// The sandbox is halted because a volume exceeds its size: nothing is started or written until files are
+    /// removed.
+    #[error("the sandbox is halted: {0}; remove some files to continue")]
+    Halted(String),
+    /// The sandbox no longer exists.
+    #[error("the sandbox is gone: {0}")]
+    Gone(String),
+    /// The provider failed, or does not support the operation.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    /// The caller's data source failed, not the sandbox.
+    #[error("cannot read the data to write: {0}")]
+    Source(io::Error),
+}
+
+impl SandboxError {
+    /// Returns the error for changing the hosts of a sandbox without an egress proxy.
+    pub fn hosts_not_changeable() -> Self {
+        let message =
+            "the hosts can only be changed for a sandbox that was created with mode 'hosts'".to_owned();
+        ProviderError::Unsupported { field: "network", message }.into()
+    }
+
+    /// Returns the kind of failure, if the sandbox reported one.
+    pub fn kind(&self) -> Option<FailureKind> {
+        match self {
+            Self::Failed(failure) => Some(failure.kind),
+            _ => None,
+        }
+    }
+
+    /// Extracts the error from an [`io::Error`] of a sandbox's byte stream.
+    pub fn from_io(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl From<SandboxError> for io::Error {
+    fn from(error: SandboxError) -> Self {
+        let kind = match &error {
+            SandboxError::Gone(_) => io::ErrorKind::BrokenPipe,
+            SandboxError::Failed(failure) => failure.kind.to_io(),
+            SandboxError::Halted(_) => io::ErrorKind::StorageFull,
+            SandboxError::Paused | SandboxError::Provider(_) | SandboxError::Source(_) => {
+                io::ErrorKind::Other
+            }
+        };
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,117 @@
+//! Setup of a zygote: a warm interpreter that runs no tenant code itself, only in its children.
+//!
+//! Before its first instruction it has its own pid, mount, network, ipc and uts namespaces, a cgroup,
+//! resource limits, a user id that nothing else uses, no capabilities, a Landlock domain and a filter. To
+//! fork children into jails it only needs its user to own their user namespaces; it creates no namespace and
+//! mounts nothing. It shares the launcher's user namespace, because it could not enter a jail's from any
+//! other.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{MountPlan, SetupReport, dup_to, init, landlock, mounts, privileges, send_report, write_once};
+use crate::bare::errno;
+use crate::bare::message::LAUNCHER_FD;
+use crate::bare::rights::{ResourceLimit, become_user, set_rlimits};
+use crate::fault;
+use crate::seccomp::SeccompFilter;
+use crate::spec::JailLayer;
+use crate::step::{Step, StepFailed, step};
+use crate::sys::{self, CStringArray};
+
+/// Input of a new zygote.
+pub(crate) struct ZygoteSetup<'a> {
+    pub(crate) mounts: MountPlan<'a>,
+    pub(crate) cgroup_join_fds: &'a [OwnedFd],
+    /// Pipe to which a failed step is reported.
+    pub(crate) report: OwnedFd,
+    /// Standard input, output and error.
+    pub(crate) streams: [OwnedFd; 3],
+    /// Socket to the launcher.
+    pub(crate) launcher_socket: OwnedFd,
+    pub(crate) filter: &'a SeccompFilter,
+    pub(crate) limits: &'a [ResourceLimit],
+    pub(crate) has_landlock: bool,
+    /// Directories of the root that are hidden from it.
+    pub(crate) hidden: &'a [String],
+    /// Files in its inbox.
+    pub(crate) files: &'a [(&'a str, &'a [u8])],
+    pub(crate) command: &'a [String],
+    pub(crate) env: &'a [String],
+}
+
+/// Runs as a new zygote; never returns.
+pub(crate) fn run_zygote(nest: &ZygoteSetup<'_>) -> ! {
+    let failed = confine_and_execute(nest);
+    send_report(&nest.report, &SetupReport::Failed(failed));
+    sys::exit_now(1)
+}
+
+/// Confines this process and executes the interpreter. Returns only the failure.
+fn confine_and_execute(nest: &ZygoteSetup<'_>) -> StepFailed {
+    match confine(nest) {
+        Ok(()) => execute(nest),
+        Err(failed) => failed,
+    }
+}
+
+fn confine(nest: &ZygoteSetup<'_>) -> Result<(), StepFailed> {
+    step(Step::Namespaces, "", || {
+        sys::die_with_parent()?;
+        sys::reserve_standard_fds()?;
+        let own = [&nest.report, &nest.launcher_socket].into_iter();
+        init::close_all_but(4, own.chain(&nest.streams).chain(nest.cgroup_join_fds))
+    })?;
+    step(Step::JoinCgroup, "", || nest.cgroup_join_fds.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
+    let inbox = mounts::build_zygote_root(&nest.mounts, nest.hidden)?;
+    step(Step::Inbox, "", || {
+        nest.files.iter().try_for_each(|(name, content)| write_inbox_file(&inbox, name, content))
+    })?;
+    step(Step::Stdio, "", || {
+        rustix::process::setsid()?;
+        for (number, stream) in (0..).zip(&nest.streams) {
+            dup_to(stream, number)?;
+        }
+        dup_to(&nest.launcher_socket, LAUNCHER_FD)
+    })?;
+    step(Step::Rlimits, "", || set_rlimits(nest.limits).map_err(errno))?;
+    step(Step::Capabilities, "", privileges::clear_bounding_set)?;
+    step(Step::Ids, "", || {
+        become_user(nest.mounts.owner, nest.mounts.owner).map_err(errno)?;
+        sys::die_with_parent()
+    })?;
+    step(Step::Capabilities, "", privileges::drop_capabilities)?;
+    step(Step::NoNewPrivs, "", privileges::set_no_new_privs)?;
+    if nest.has_landlock && !fault::is_left_out(JailLayer::Landlock) {
+        step(Step::Landlock, "", landlock::apply_to_zygote)?;
+    }
+    step(Step::Seccomp, "", || {
+        if fault::is_left_out(JailLayer::Seccomp) {
+            return Ok(());
+        }
+        nest.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    })
+}
+
+fn write_inbox_file(inbox: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(inbox, name, flags, Mode::from_raw_mode(0o444))?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        rest = &rest[rustix::io::write(file.as_fd(), rest)?..];
+    }
+    Ok(())
+}
+
+fn execute(nest: &ZygoteSetup<'_>) -> StepFailed {
+    let name = nest.command.first().map_or("", String::as_str);
+    let executed = || -> Result<Errno, Errno> {
+        let (arguments, env) = (CStringArray::new(nest.command)?, CStringArray::new(nest.env)?);
+        let program = CString::new(name).map_err(|_| Errno::INVAL)?;
+        Ok(sys::execve(&program, &arguments.pointers(), &env.pointers()))
+    };
+    StepFailed::new(Step::Exec, name, executed().unwrap_or_else(|errno| errno))
+}

@@ -1,0 +1,465 @@
+//! Cold starts: sets up a jail, on demand or in advance, and then sends it what to run.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::process::Signal;
+
+use super::id_lease::IdLease;
+use super::id_map;
+use super::namespaces::NamespaceSet;
+use super::oom_score::{self, OomScores, Standing};
+use super::run::Run;
+use super::seccomp_notify::NotifyListener;
+use super::setup::{LauncherContext, controller_layer};
+use crate::cgroup::{self, Controller, Group};
+use crate::fault;
+use crate::inside::{self, JailSetup, MountPlan};
+use crate::root_trees::{self, BuiltRoot};
+use crate::seccomp::{FilterFor, SeccompFilter};
+use crate::spec::{HostBind, INNER_UID, Jail, JailLayer, JailLimits, JailNetwork, WORKSPACE};
+use crate::step::{Step, StepFailed, step};
+use crate::sys::{self, CloneResult};
+use crate::wire;
+
+/// The parts of a jail that must be known when it is set up, before it is known what will run in it.
+pub(super) struct SetupRequest<'a> {
+    pub(super) root: &'a BuiltRoot,
+    pub(super) network: JailNetwork,
+    /// Host folders, including the playground.
+    pub(super) binds: Vec<HostBind>,
+    /// How many commands will run in the jail.
+    pub(super) commands: usize,
+    /// Whether the jail is a sandbox, so that PID 1 becomes the guest.
+    pub(super) living: bool,
+    /// Where PID 1 sends the sockets of the jail's network gate.
+    pub(super) gate: Option<&'a OwnedFd>,
+}
+
+/// The seccomp filters of a cold jail.
+pub(super) struct ColdFilters {
+    /// For PID 1.
+    init: SeccompFilter,
+    /// For commands; the launcher listens to its notifications.
+    program: SeccompFilter,
+}
+
+impl ColdFilters {
+    pub(super) fn new() -> Self {
+        Self {
+            init: SeccompFilter::for_this_machine(FilterFor::Init),
+            program: SeccompFilter::for_this_machine(FilterFor::Program),
+        }
+    }
+}
+
+/// A jail that is set up, or about to be, and whose PID 1 waits to learn what to run. Used once.
+pub(super) struct SpareJail {
+    /// The number of its root tree.
+    pub(super) root_number: u64,
+    pid: i32,
+    pidfd: OwnedFd,
+    report: OwnedFd,
+    init_socket: OwnedFd,
+    command_sockets: Vec<OwnedFd>,
+    /// `oom_score_adj` of PID 1, opened for writing and passed to the guest.
+    oom_score_fd: Option<OwnedFd>,
+    group: Option<Group>,
+    /// The cgroup limits set so far.
+    limits: Option<cgroup::GroupLimits>,
+    ids: IdLease,
+}
+
+/// The handles of a jail while something runs in it: PID 1, its report pipe, and what can be recycled
+/// afterwards.
+pub(super) struct StartedJail {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) report: Option<OwnedFd>,
+    pub(super) recyclable: Recyclable,
+}
+
+/// Resources of a jail that a later jail can reuse.
+pub(super) struct Recyclable {
+    pub(super) group: Option<Group>,
+    pub(super) ids: IdSource,
+}
+
+/// Where the user ids of a jail came from.
+pub(super) enum IdSource {
+    /// A lease of the jail's own. All its namespaces were its own, too.
+    Lease(IdLease),
+    /// The reusable namespace set that the jail was built on.
+    NamespaceSet(Box<NamespaceSet>),
+}
+
+/// A spare jail that was killed but has not exited yet.
+pub(super) struct DyingSpare {
+    pid: i32,
+    pidfd: OwnedFd,
+    recyclable: Recyclable,
+}
+
+impl DyingSpare {
+    /// Returns whether it has exited, so that `wait` does not block.
+    pub(super) fn has_exited(&self) -> bool {
+        is_readable(self.pidfd.as_fd())
+    }
+
+    /// Waits until it has exited, and returns what can be recycled. In the event loop, call this only if it
+    /// has exited or has not done anything yet.
+    pub(super) fn wait(self) -> Recyclable {
+        let _reaped = sys::wait_pidfd(self.pidfd.as_fd());
+        self.recyclable
+    }
+
+    /// Returns whether a process is its PID 1.
+    pub(super) fn owns_pid(&self, pid: i32) -> bool {
+        self.pid == pid
+    }
+}
+
+/// Sets up a jail that then waits to learn what to run.
+pub(super) fn set_up_jail(
+    home: &mut LauncherContext,
+    filters: &ColdFilters,
+    wanted: &SetupRequest<'_>,
+) -> Result<SpareJail, StepFailed> {
+    let taken = step(Step::UserId, "", || home.ids.lease(!wanted.binds.is_empty()))?;
+    set_up_jail_with_ids(home, filters, wanted, taken).inspect_err(|_| home.ids.release(taken))
+}
+
+fn set_up_jail_with_ids(
+    home: &LauncherContext,
+    filters: &ColdFilters,
+    wanted: &SetupRequest<'_>,
+    taken: IdLease,
+) -> Result<SpareJail, StepFailed> {
+    let binds = open_host_folders(home, &wanted.binds, taken)?;
+    let guest = wanted.living.then(|| home.guest()).transpose()?;
+    let group = if wanted.living { home.create_sandbox_cgroup() } else { home.create_cgroup(1) }?;
+    let own_network = wanted.network != JailNetwork::Host && !fault::is_left_out(JailLayer::NetNs);
+    // Only the owner of a network namespace may bind the DNS port in it. So with a gate, PID 1 owns the
+    // namespace until it drops its rights.
+    let make_network = wanted.network == JailNetwork::Own && own_network && home.can_change_network;
+    let network = make_network.then(|| home.create_network()).transpose()?;
+    let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+    let (told, report) = step(Step::Namespaces, "", pipe)?;
+    let (go, let_go) = step(Step::Namespaces, "", pipe)?;
+    let (our_orders, orders) = step(Step::Namespaces, "", sys::packet_socketpair)?;
+    let lines = (0..wanted.commands).map(|_| step(Step::Namespaces, "", sys::packet_socketpair));
+    let (our_seats, seats) = lines.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
+    let shell = JailSetup {
+        mounts: MountPlan {
+            tree: &wanted.root.tree,
+            root_path: &wanted.root.path,
+            binds: &binds,
+            owner: (INNER_UID, INNER_UID),
+            disk_bytes: None,
+        },
+        cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
+        id_map_ready: go,
+        init_socket: orders,
+        command_sockets: seats,
+        report,
+        init_filter: &filters.init,
+        program_filter: &filters.program,
+        guest_binary: guest,
+        proxy_socket: wanted.gate,
+        has_landlock: home.has_landlock,
+        own_init_uid: taken.is_separate(),
+        new_network: own_network && network.is_none(),
+        cgroup_limits_processes: home.has_controller(Controller::Pids),
+        limit_memory_per_process: !home.has_controller(Controller::Memory),
+    };
+    let flags = namespace_flags(shell.new_network);
+    let into = group.as_ref().and_then(Group::v2_dir_fd);
+    let cloned = step(Step::Namespaces, "", || clone_into_network(home, flags, network.as_ref(), into))?;
+    let (pid, pidfd) = match cloned {
+        CloneResult::Child => inside::run_pid1(&shell),
+        CloneResult::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
+    };
+    let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
+    drop(shell);
+    let mut waiting = SpareJail {
+        root_number: wanted.root.number,
+        pid,
+        pidfd,
+        report: told,
+        init_socket: our_orders,
+        command_sockets: our_seats,
+        oom_score_fd: None,
+        group,
+        limits: None,
+        ids: taken,
+    };
+    oom_score::set_oom_score(
+        home,
+        waiting.pid,
+        OomScores::for_standing(Standing::WithinShare, wanted.living).main,
+    );
+    if wanted.living {
+        // The launcher may open the score only now. If it cannot, all processes in the jail have the same
+        // score.
+        waiting.oom_score_fd = oom_score::open_oom_score(home, waiting.pid).ok();
+    }
+    match release_init(home, &waiting, &let_go) {
+        Ok(()) => Ok(waiting),
+        Err(failed) => {
+            // This does not block for long: PID 1 has not done anything yet.
+            waiting.kill().wait();
+            Err(failed)
+        }
+    }
+}
+
+/// Writes the id maps of PID 1 and lets it proceed.
+fn release_init(home: &LauncherContext, waiting: &SpareJail, let_go: &OwnedFd) -> Result<(), StepFailed> {
+    let (uids, gids) = waiting.ids.maps();
+    step(Step::IdMap, "", || {
+        id_map::write_maps(&home.proc, waiting.pid, &uids, &gids)?;
+        rustix::io::write(let_go, b"1").map(drop)
+    })
+}
+
+/// Clones PID 1 into a network namespace. The launcher enters that namespace for the duration of the clone,
+/// because these jails do not own their network namespace.
+fn clone_into_network(
+    home: &LauncherContext,
+    flags: libc::c_int,
+    network: Option<&OwnedFd>,
+    group: Option<BorrowedFd<'_>>,
+) -> Result<CloneResult, Errno> {
+    if let Some(network) = network {
+        sys::setns(network.as_fd(), libc::CLONE_NEWNET)?;
+    }
+    let cloned = sys::clone(flags, group);
+    if network.is_some() && !matches!(cloned, Ok(CloneResult::Child)) {
+        sys::setns(home.network.as_fd(), libc::CLONE_NEWNET)?;
+    }
+    cloned
+}
+
+fn namespace_flags(network: bool) -> libc::c_int {
+    let wanted = [
+        (network, libc::CLONE_NEWNET),
+        (!fault::is_left_out(JailLayer::UserNs), libc::CLONE_NEWUSER),
+        (!fault::is_left_out(JailLayer::PidNs), libc::CLONE_NEWPID),
+        (!fault::is_left_out(JailLayer::MountNs), libc::CLONE_NEWNS),
+        (!fault::is_left_out(JailLayer::IpcNs), libc::CLONE_NEWIPC),
+        (!fault::is_left_out(JailLayer::UtsNs), libc::CLONE_NEWUTS),
+    ];
+    wanted.into_iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// Returns the playground of a jail and all its other host folders.
+pub(super) fn all_binds(jail: &Jail) -> Vec<HostBind> {
+    let playground = jail.host_workspace.iter().map(|source| HostBind {
+        source: source.clone(),
+        destination: WORKSPACE.to_owned(),
+        writable: true,
+    });
+    playground.chain(jail.binds.iter().cloned()).collect()
+}
+
+fn open_host_folders(
+    home: &LauncherContext,
+    binds: &[HostBind],
+    taken: IdLease,
+) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
+    let bind = |bind: &HostBind| {
+        let (source, mount) = step(Step::HostFolder, &bind.source, || open_host_folder(home, bind))?;
+        if home.ids.is_host_root() {
+            step(Step::Owners, &bind.source, || map_owner(home, &source, &mount, bind.writable, taken))?;
+        }
+        Ok((mount, bind.destination.clone()))
+    };
+    binds.iter().map(bind).collect()
+}
+
+/// Opens a host folder and creates a detached mount of it. If the launcher runs as the host's root, mounts
+/// below the folder are left out: they may belong to other users, and may not support id mapping.
+fn open_host_folder(home: &LauncherContext, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let source = root_trees::open_host(&bind.source)?;
+    let detach =
+        if home.ids.is_host_root() { root_trees::detached_without_submounts } else { root_trees::detached };
+    let mount = detach(&source)?;
+    let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    if !bind.writable {
+        attributes |= libc::MOUNT_ATTR_RDONLY;
+    }
+    sys::mount_setattr(mount.as_fd(), true, attributes, None)?;
+    Ok((source, mount))
+}
+
+/// Maps ids on the mount: the owner's files appear as the sandbox user's, and files created inside belong to
+/// the owner.
+fn map_owner(
+    home: &LauncherContext,
+    source: &OwnedFd,
+    mount: &OwnedFd,
+    writable: bool,
+    taken: IdLease,
+) -> Result<(), Errno> {
+    let owner = rustix::fs::fstat(source)?;
+    let map = id_map::create_mount_map(&home.proc, (owner.st_uid, owner.st_gid), (taken.uid, taken.gid))?;
+    match sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd())) {
+        // The file system does not support id mapping. A read-only mount is then read with the rights of
+        // "others".
+        Err(Errno::INVAL) if !writable => Ok(()),
+        mapped => mapped,
+    }
+}
+
+impl SpareJail {
+    /// Returns whether PID 1 is alive and has reported no failure.
+    pub(super) fn is_usable(&self) -> bool {
+        !is_readable(self.pidfd.as_fd()) && !is_readable(self.report.as_fd())
+    }
+
+    /// Returns the pid of its PID 1 on the host.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Kills it.
+    pub(super) fn kill(self) -> DyingSpare {
+        // This fails only if the process has already exited.
+        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let remains = Recyclable { group: self.group, ids: IdSource::Lease(self.ids) };
+        DyingSpare { pid: self.pid, pidfd: self.pidfd, recyclable: remains }
+    }
+
+    /// Sends it what to run. A jail for which this fails cannot be used again.
+    pub(super) fn start(
+        mut self,
+        home: &LauncherContext,
+        jail: &Jail,
+        fds: &[OwnedFd],
+        started: Instant,
+    ) -> Result<Run, Box<(StepFailed, SpareJail)>> {
+        if let Err(failed) = self.send_request(jail, fds) {
+            return Err(Box::new((failed, self)));
+        }
+        let layers = layers(home, jail, self.ids);
+        let SpareJail {
+            pid,
+            pidfd,
+            report: told,
+            init_socket: orders,
+            command_sockets: seats,
+            group,
+            ids: taken,
+            ..
+        } = self;
+        let parts = StartedJail {
+            pid,
+            pidfd,
+            report: Some(told),
+            recyclable: Recyclable { group, ids: IdSource::Lease(taken) },
+        };
+        let ear = if jail.is_sandbox {
+            NotifyListener::rate_limited(orders)
+        } else {
+            NotifyListener::from_sockets(seats)
+        };
+        let run = Run::new(parts, layers, started, jail).with_listener(ear);
+        Ok(if jail.is_sandbox { run.into_sandbox() } else { run })
+    }
+
+    fn send_request(&mut self, jail: &Jail, fds: &[OwnedFd]) -> Result<(), StepFailed> {
+        if jail.require_separate_uid && !self.ids.is_separate() {
+            return Err(StepFailed::new(Step::UserId, "of its own, as required", Errno::PERM));
+        }
+        // The guest is PID 1; a sandbox starts without commands.
+        let ours = if jail.is_sandbox { 1 } else { jail.commands.len() };
+        self.set_limits(group_limits(&jail.limits, ours))?;
+        if jail.is_sandbox {
+            let fds: Vec<_> = fds.iter().chain(&self.oom_score_fd).map(AsFd::as_fd).collect();
+            return self.or_reported_failure(wire::send(self.init_socket.as_fd(), jail, &fds));
+        }
+        chown_streams(fds, self.ids)?;
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        // The artifacts pipe, which comes last, goes to PID 1; all others go to the program.
+        let (programs, collectors) = fds.split_at(fds.len() - usize::from(jail.artifacts.is_some()));
+        let sent = wire::send(self.init_socket.as_fd(), jail, collectors).and_then(|()| {
+            self.command_sockets.iter().try_for_each(|seat| wire::send(seat.as_fd(), jail, programs))
+        });
+        self.or_reported_failure(sent)
+    }
+
+    /// Returns the failure that PID 1 reported, if it did not take the request.
+    fn or_reported_failure(&self, sent: Result<(), Errno>) -> Result<(), StepFailed> {
+        let sent = step(Step::Order, "", || sent);
+        sent.map_err(|failed| inside::read_reported_failure(self.report.as_fd()).unwrap_or(failed))
+    }
+
+    /// Sets the cgroup limits unless they are already set. Spare jails get them in advance, as a guess.
+    pub(super) fn set_limits(&mut self, limits: cgroup::GroupLimits) -> Result<(), StepFailed> {
+        let Some(group) = self.group.as_ref().filter(|_| self.limits != Some(limits)) else { return Ok(()) };
+        set_group_limits(group, &limits)?;
+        self.limits = Some(limits);
+        Ok(())
+    }
+}
+
+/// Makes the sandbox user the owner of the standard streams. A program that opens `/dev/stdout` opens the
+/// pipe anew, and must own it to do so. Anything but a pipe is refused: it may belong to another user.
+pub(super) fn chown_streams(fds: &[OwnedFd], taken: IdLease) -> Result<(), StepFailed> {
+    if !taken.is_separate() {
+        return Ok(());
+    }
+    step(Step::Stdio, "", || {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(taken.uid), rustix::fs::Gid::from_raw(taken.gid));
+        for pipe in fds.get(1..4).ok_or(Errno::BADF)? {
+            if FileType::from_raw_mode(rustix::fs::fstat(pipe)?.st_mode) != FileType::Fifo {
+                return Err(Errno::INVAL);
+            }
+            rustix::fs::fchown(pipe, Some(uid), Some(gid))?;
+        }
+        Ok(())
+    })
+}
+
+/// Sets the limits of a cgroup.
+pub(super) fn set_group_limits(group: &Group, limits: &cgroup::GroupLimits) -> Result<(), StepFailed> {
+    group.set_limits(limits).map_err(cgroup_failure)
+}
+
+pub(super) fn cgroup_failure(error: cgroup::Error) -> StepFailed {
+    let (file, errno) = match error {
+        cgroup::Error::Write { file, errno } | cgroup::Error::Open { file, errno } => (file, errno),
+        cgroup::Error::Make { errno } => ("", errno),
+    };
+    StepFailed::new(Step::Cgroup, file, errno)
+}
+
+/// Returns the cgroup limits for a jail. `ours` processes in the cgroup do not count against the program's
+/// limit: PID 1, if it is in the cgroup, and every command that waits for its turn.
+pub(super) fn group_limits(limits: &JailLimits, ours: usize) -> cgroup::GroupLimits {
+    let pids = limits.processes + ours as u32;
+    cgroup::GroupLimits {
+        memory_bytes: if fault::is_left_out(JailLayer::CgroupMemory) { 1 << 40 } else { limits.memory_bytes },
+        cpu_millis: if fault::is_left_out(JailLayer::CgroupCpu) { 1_000_000 } else { limits.cpu_millis },
+        pids: if fault::is_left_out(JailLayer::CgroupPids) { 1 << 20 } else { pids },
+    }
+}
+
+/// Returns the isolation layers that will be in force in a jail.
+pub(super) fn layers(home: &LauncherContext, jail: &Jail, taken: IdLease) -> Vec<JailLayer> {
+    let mut layers = inside::layers(jail, home.has_landlock, taken.is_separate());
+    layers.extend(home.groups.controllers().into_iter().map(controller_layer));
+    layers.sort();
+    layers
+}
+
+/// Returns whether there is something to read, or the other end is closed.
+pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&now)) != Ok(0)
+}

@@ -1,0 +1,86 @@
+//! Spare jails: set up before they are needed, for the root tree that was requested last. Each is used once.
+
+use std::rc::Rc;
+
+use super::cold_start::{self, ColdFilters, Recyclable, SetupRequest, SpareJail};
+use super::setup::LauncherContext;
+use crate::cgroup;
+use crate::root_trees::BuiltRoot;
+use crate::spec::{Jail, JailNetwork};
+
+/// Maximum spare jails. Enough for a short burst; the launcher sets up more when it is idle.
+const MAX_SPARES: usize = 4;
+
+/// The spare jails of a launcher.
+#[derive(Default)]
+pub(super) struct SpareJails {
+    jails: Vec<SpareJail>,
+    /// The most recent request, which the next one is likely to resemble.
+    latest: Option<LastRequest>,
+    /// Target number of spare jails: none for a launcher that runs one program and exits.
+    target: usize,
+    runs: usize,
+}
+
+/// A built root tree and the cgroup limits of the jail that requested it.
+struct LastRequest {
+    root: Rc<BuiltRoot>,
+    limits: cgroup::GroupLimits,
+}
+
+impl SpareJails {
+    /// Returns whether there are fewer spare jails than the target.
+    pub(super) fn needs_refill(&self) -> bool {
+        self.jails.len() < self.target
+    }
+
+    /// Returns whether a process is the PID 1 of a spare jail.
+    pub(super) fn owns_pid(&self, pid: i32) -> bool {
+        self.jails.iter().any(|waiting| waiting.pid() == pid)
+    }
+
+    /// Returns whether there are no spare jails.
+    pub(super) fn is_empty(&self) -> bool {
+        self.jails.is_empty()
+    }
+
+    /// Records the request of a jail, and returns a working spare jail for its root tree, if there is one,
+    /// and all spare jails that are no longer of use.
+    pub(super) fn take(&mut self, jail: &Jail, root: &Rc<BuiltRoot>) -> (Option<SpareJail>, Vec<SpareJail>) {
+        self.runs += 1;
+        self.target = (self.runs - 1).min(MAX_SPARES);
+        let limits = cold_start::group_limits(&jail.limits, jail.commands.len());
+        match &mut self.latest {
+            Some(latest) if latest.root.number == root.number => latest.limits = limits,
+            latest => *latest = Some(LastRequest { root: Rc::clone(root), limits }),
+        }
+        let (mut useful, useless): (Vec<_>, Vec<_>) = self
+            .jails
+            .drain(..)
+            .partition(|waiting| waiting.root_number == root.number && waiting.is_usable());
+        let taken = useful.pop();
+        self.jails = useful;
+        (taken, useless)
+    }
+
+    /// Sets up one spare jail. If that fails, nothing more is tried until the next run. A persistent failure
+    /// is reported then, when a jail is needed and cannot be set up either.
+    pub(super) fn refill(&mut self, home: &mut LauncherContext, filters: &ColdFilters) {
+        let Some(LastRequest { root, limits }) = &self.latest else { return };
+        let (network, binds) = (JailNetwork::Own, Vec::new());
+        let wanted = SetupRequest { root, network, binds, commands: 1, living: false, gate: None };
+        let made = cold_start::set_up_jail(home, filters, &wanted).map(|mut waiting| {
+            // If this fails, it is tried again, and reported, when the actual limits are known.
+            let _limited = waiting.set_limits(*limits);
+            self.jails.push(waiting);
+        });
+        if made.is_err() {
+            self.target = 0;
+        }
+    }
+
+    /// Kills all spare jails, waits for them, and returns what can be recycled.
+    pub(super) fn kill_all(&mut self) -> Vec<Recyclable> {
+        self.jails.drain(..).map(|waiting| waiting.kill().wait()).collect()
+    }
+}

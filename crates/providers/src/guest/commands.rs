@@ -1,0 +1,93 @@
+//! Commands, executed by the guest.
+
+use belljar_engine::finding::Finding;
+use belljar_engine::sandbox_handle::{
+    AttachOptions, CommandViewer, Commands, OutputEvent, ProcessId, ProcessInfo, SandboxFuture, StartCommand,
+    TerminalSize,
+};
+use belljar_guest::host;
+
+use super::GuestClient;
+use super::errors::to_living_error;
+
+/// Output of a command in the guest.
+#[derive(Debug)]
+pub(super) struct GuestOutput(pub(super) host::ProcessOutput);
+
+impl CommandViewer for GuestOutput {
+    fn next(&mut self) -> SandboxFuture<'_, Option<OutputEvent>> {
+        Box::pin(async { self.0.next().await.map_err(to_living_error) })
+    }
+
+    fn offset(&self) -> u64 {
+        self.0.offset()
+    }
+}
+
+impl GuestClient {
+    /// Returns the command with the sandbox's environment added.
+    fn with_sandbox_environment(&self, mut command: StartCommand) -> StartCommand {
+        let mut env = self.env.clone();
+        env.extend(command.env);
+        command.env = env.into_iter().collect();
+        command
+    }
+}
+
+impl Commands for GuestClient {
+    fn start(&self, command: StartCommand) -> SandboxFuture<'_, ProcessId> {
+        Box::pin(async move {
+            self.convert_result(self.writable_guest()?.start(self.with_sandbox_environment(command)).await)
+                .await
+        })
+    }
+
+    fn start_attached(
+        &self,
+        command: StartCommand,
+        attach: AttachOptions,
+    ) -> SandboxFuture<'_, (ProcessId, Box<dyn CommandViewer>)> {
+        Box::pin(async move {
+            let started =
+                self.writable_guest()?.start_attached(self.with_sandbox_environment(command), attach).await;
+            let (process, output) = self.convert_result(started).await?;
+            Ok((process, Box::new(GuestOutput(output)) as Box<dyn CommandViewer>))
+        })
+    }
+
+    fn attach(&self, process: ProcessId, attach: AttachOptions) -> SandboxFuture<'_, Box<dyn CommandViewer>> {
+        Box::pin(async move {
+            let output = self.convert_result(self.running_guest()?.attach(process, attach).await).await?;
+            Ok(Box::new(GuestOutput(output)) as Box<dyn CommandViewer>)
+        })
+    }
+
+    fn write_stdin<'a>(&'a self, process: ProcessId, bytes: &'a [u8]) -> SandboxFuture<'a, ()> {
+        Box::pin(
+            async move { self.convert_result(self.running_guest()?.write_stdin(process, bytes).await).await },
+        )
+    }
+
+    fn close_stdin(&self, process: ProcessId) -> SandboxFuture<'_, ()> {
+        Box::pin(async move { self.convert_result(self.running_guest()?.close_stdin(process).await).await })
+    }
+
+    fn signal(&self, process: ProcessId, signal: i32) -> SandboxFuture<'_, ()> {
+        Box::pin(
+            async move { self.convert_result(self.running_guest()?.signal(process, signal).await).await },
+        )
+    }
+
+    fn resize(&self, process: ProcessId, size: TerminalSize) -> SandboxFuture<'_, ()> {
+        Box::pin(async move { self.convert_result(self.running_guest()?.resize(process, size).await).await })
+    }
+
+    fn list(&self) -> SandboxFuture<'_, Vec<ProcessInfo>> {
+        Box::pin(async move { self.convert_result(self.running_guest()?.processes().await).await })
+    }
+
+    /// Denied system calls are not monitored here, and the counters cover the whole sandbox.
+    fn denial_findings<'a>(&'a self, _command: &'a ProcessInfo) -> SandboxFuture<'a, Vec<Finding>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+}

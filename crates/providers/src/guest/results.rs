@@ -1,0 +1,94 @@
+//! Results of a task: its return value, and new or changed artifacts.
+
+use std::collections::BTreeMap;
+
+use belljar_engine::outcome::Artifact;
+use belljar_engine::sandbox_handle::{FailureKind, FileKind, Files, SandboxError};
+use belljar_jail::spec::ArtifactRules;
+use tokio::io::AsyncReadExt;
+
+use crate::native::run::MAX_RESULT_BYTES;
+use crate::program::PreparedProgram;
+
+/// Most files considered when artifacts are compared.
+const MAX_LISTED_FILES: usize = 10_000;
+const ARTIFACTS_FOLDER: &str = "/workspace/artifacts";
+
+/// Size and modification time of each possible artifact.
+pub(super) type ArtifactSnapshot = BTreeMap<String, (u64, i64)>;
+
+/// Lists files that qualify as artifacts, with size and modification time.
+pub(super) async fn list_artifacts(
+    files: &dyn Files,
+    rules: &ArtifactRules,
+) -> Result<ArtifactSnapshot, SandboxError> {
+    let mut seen = ArtifactSnapshot::new();
+    let mut after = None;
+    loop {
+        let page = match files.list(ARTIFACTS_FOLDER, after, 256).await {
+            Ok(page) => page,
+            Err(error) if is_missing(&error) => return Ok(seen),
+            Err(error) => return Err(error),
+        };
+        let kept = page.entries.into_iter().filter(|entry| {
+            let metadata = &entry.metadata;
+            let size = 1..=rules.file_bytes;
+            metadata.kind == FileKind::File
+                && size.contains(&metadata.size)
+                && is_artifact_name(&entry.name, rules)
+        });
+        seen.extend(kept.map(|entry| (entry.name, (entry.metadata.size, entry.metadata.modified_ms))));
+        after = page.next;
+        if after.is_none() || seen.len() > MAX_LISTED_FILES {
+            return Ok(seen);
+        }
+    }
+}
+
+fn is_missing(error: &SandboxError) -> bool {
+    matches!(error.kind(), Some(FailureKind::NotFound | FailureKind::NotADirectory | FailureKind::Denied))
+}
+
+fn is_artifact_name(name: &str, rules: &ArtifactRules) -> bool {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending);
+    !name.starts_with('.')
+        && ending.is_some_and(|ending| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
+}
+
+/// A return value and artifacts.
+pub(super) type TaskResults = (Option<serde_json::Value>, Vec<Artifact>);
+
+/// Collects the return value and the artifacts that are new or changed.
+pub(super) async fn collect_results(
+    files: &dyn Files,
+    prepared: &PreparedProgram,
+    folder: &str,
+    before: &ArtifactSnapshot,
+    rules: &ArtifactRules,
+) -> Result<TaskResults, SandboxError> {
+    let mut result = None;
+    if prepared.has_result_pipe {
+        let bytes = read_whole_file(files, &format!("{folder}/result"), MAX_RESULT_BYTES as u64).await;
+        result = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    }
+    let mut artifacts = Vec::new();
+    for (name, seen) in list_artifacts(files, rules).await? {
+        if artifacts.len() == rules.count {
+            break;
+        }
+        if before.get(&name) != Some(&seen) {
+            let content =
+                read_whole_file(files, &format!("{ARTIFACTS_FOLDER}/{name}"), rules.file_bytes).await;
+            artifacts.extend(content.map(|content| Artifact { name, content }));
+        }
+    }
+    Ok((result, artifacts))
+}
+
+/// Reads a whole file, unless it is longer than the bound.
+async fn read_whole_file(files: &dyn Files, path: &str, bound: u64) -> Option<Vec<u8>> {
+    let (_, reader) = files.read(path, 0, Some(bound + 1)).await.ok()?;
+    let mut bytes = Vec::new();
+    reader.take(bound + 1).read_to_end(&mut bytes).await.ok()?;
+    (bytes.len() as u64 <= bound).then_some(bytes)
+}

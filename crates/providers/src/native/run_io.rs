@@ -1,0 +1,393 @@
+//! The I/O of a run: its pipes, its output as it arrives, and its outcome.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use belljar_engine::explain;
+use belljar_engine::layer::Layer;
+use belljar_engine::limits::Limits;
+use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::provider::{BoxFuture, ProviderError, Sink, SinkControl, Stream};
+use belljar_jail::Step;
+use belljar_jail::spec;
+use belljar_jail::wire::LauncherEvent;
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+
+use super::connection::{SubmittedRun, launcher_lost};
+use super::engine_layer;
+use super::run::{MAX_RESULT_BYTES, setup_error, step_failure};
+
+/// Bytes read at once.
+const READ_BUFFER_BYTES: usize = 32 << 10;
+/// How long to wait for the end of a run before reading its pipes.
+const SHORT_RUN: Duration = Duration::from_millis(1);
+/// How much can remain in a pipe after the program has ended.
+const MAX_DRAIN_BYTES: usize = 1 << 20;
+/// Ten artifacts of 10 MiB each, plus their headers.
+const MAX_ARTIFACT_STREAM_BYTES: usize = (10 << 20) * 10 + (64 << 10);
+
+/// Both ends of every pipe, until the child's ends have been sent.
+pub(super) struct RunPipes {
+    stdin: (OwnedFd, OwnedFd),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+    result: Option<(OwnedFd, OwnedFd)>,
+    artifacts: (OwnedFd, OwnedFd),
+}
+
+impl RunPipes {
+    pub(super) fn new(result: bool) -> std::io::Result<Self> {
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+        Ok(Self {
+            stdin: pipe()?,
+            stdout: pipe()?,
+            stderr: pipe()?,
+            result: result.then(pipe).transpose()?,
+            artifacts: pipe()?,
+        })
+    }
+
+    pub(super) fn child_fds<'a>(&'a self, payload: &'a OwnedFd) -> Vec<std::os::fd::BorrowedFd<'a>> {
+        let mut fds =
+            vec![payload.as_fd(), self.stdin.0.as_fd(), self.stdout.1.as_fd(), self.stderr.1.as_fd()];
+        fds.extend(self.result.as_ref().map(|pipe| pipe.1.as_fd()));
+        fds.push(self.artifacts.1.as_fd());
+        fds
+    }
+
+    /// Returns the host's ends. Without input, stdin is closed at once.
+    pub(super) fn into_host_ends(self, has_input: bool) -> std::io::Result<HostPipeEnds<OwnedFd, OwnedFd>> {
+        let ours = HostPipeEnds {
+            stdin: has_input.then_some(self.stdin.1),
+            stdout: Some(self.stdout.0),
+            stderr: Some(self.stderr.0),
+            result: self.result.map(|(read, _)| read),
+            artifacts: Some(self.artifacts.0),
+        };
+        let HostPipeEnds { stdin, stdout, stderr, result, artifacts } = &ours;
+        let readers = [stdout, stderr, result, artifacts].into_iter().flatten();
+        readers.chain(stdin).try_for_each(|end| rustix::io::ioctl_fionbio(end, true))?;
+        Ok(ours)
+    }
+}
+
+/// The host's ends of the pipes. Each is dropped at end of file.
+pub(super) struct HostPipeEnds<W, R> {
+    stdin: Option<W>,
+    stdout: Option<R>,
+    stderr: Option<R>,
+    result: Option<R>,
+    artifacts: Option<R>,
+}
+
+impl HostPipeEnds<OwnedFd, OwnedFd> {
+    /// Registers the pipes with the event loop.
+    fn register(self) -> std::io::Result<HostPipeEnds<pipe::Sender, pipe::Receiver>> {
+        let receiver = |end: Option<OwnedFd>| end.map(pipe::Receiver::from_owned_fd_unchecked).transpose();
+        Ok(HostPipeEnds {
+            stdin: self.stdin.map(pipe::Sender::from_owned_fd_unchecked).transpose()?,
+            stdout: receiver(self.stdout)?,
+            stderr: receiver(self.stderr)?,
+            result: receiver(self.result)?,
+            artifacts: receiver(self.artifacts)?,
+        })
+    }
+}
+
+/// A run in progress.
+pub(super) struct RunIo<'a> {
+    pending: SubmittedRun,
+    sink: &'a mut dyn Sink,
+    limits: Limits,
+    why_killed: Option<Ending>,
+    result: Vec<u8>,
+    artifacts: Vec<u8>,
+}
+
+/// Reads from a pipe into a buffer. Returns 0 at the end; never completes for a closed pipe.
+async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize {
+    let Some(pipe) = pipe else { return std::future::pending().await };
+    // Memory is allocated only when there is data to read.
+    if pipe.readable().await.is_err() {
+        return 0;
+    }
+    buffer.clear();
+    buffer.reserve(READ_BUFFER_BYTES);
+    pipe.read_buf(buffer).await.unwrap_or(0)
+}
+
+/// Writes pending input. Completes only after something was written.
+async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
+    match pipe {
+        Some(pipe) if !input.is_empty() => pipe.write(input).await.unwrap_or(0),
+        _ => std::future::pending().await,
+    }
+}
+
+impl<'a> RunIo<'a> {
+    pub(super) fn new(ordered: SubmittedRun, limits: Limits, sink: &'a mut dyn Sink) -> Self {
+        Self { pending: ordered, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+    }
+
+    /// Runs until the end and returns the outcome.
+    pub(super) async fn run_to_end(
+        mut self,
+        ours: HostPipeEnds<OwnedFd, OwnedFd>,
+        input: &[u8],
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<Outcome, ProviderError> {
+        let notice = match self.wait_briefly(input, cancel).await? {
+            Some(notice) => {
+                self.drain_pipes(&ours);
+                notice
+            }
+            None => {
+                let mut ours = ours.register().map_err(|error| setup_error("watch pipes", &error))?;
+                let notice = self.pump(&mut ours, input, cancel).await?;
+                self.drain_pipes(&ours);
+                notice
+            }
+        };
+        self.outcome(notice)
+    }
+
+    /// Waits briefly for the end. Most runs end within a millisecond and their output fits the pipes;
+    /// registering the pipes and waking for each write would take longer than all the rest. With input, the
+    /// program may be waiting for it.
+    async fn wait_briefly(
+        &mut self,
+        input: &[u8],
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<Option<LauncherEvent>, ProviderError> {
+        if !input.is_empty() {
+            return Ok(None);
+        }
+        tokio::select! {
+            biased;
+            notice = &mut self.pending.notice => notice.map(Some).map_err(|_| launcher_lost()),
+            () = &mut *cancel => {
+                self.kill(Ending::Cancelled);
+                Ok(None)
+            }
+            () = tokio::time::sleep(SHORT_RUN) => Ok(None),
+        }
+    }
+
+    async fn pump(
+        &mut self,
+        ours: &mut HostPipeEnds<pipe::Sender, pipe::Receiver>,
+        mut input: &[u8],
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<LauncherEvent, ProviderError> {
+        let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::new());
+        let [out, err, result, artifacts] = &mut buffers;
+        loop {
+            tokio::select! {
+                biased;
+                notice = &mut self.pending.notice => return notice.map_err(|_| launcher_lost()),
+                () = &mut *cancel, if self.why_killed.is_none() => self.kill(Ending::Cancelled),
+                read = read(&mut ours.stdout, out) => {
+                    if read == 0 { ours.stdout = None } else { self.write_output(Stream::Stdout, out) }
+                }
+                read = read(&mut ours.stderr, err) => {
+                    if read == 0 { ours.stderr = None } else { self.write_output(Stream::Stderr, err) }
+                }
+                read = read(&mut ours.result, result) => {
+                    if read == 0 { ours.result = None } else { append_bounded(&mut self.result, result, MAX_RESULT_BYTES) }
+                }
+                read = read(&mut ours.artifacts, artifacts) => {
+                    if read == 0 { ours.artifacts = None } else { append_bounded(&mut self.artifacts, artifacts, MAX_ARTIFACT_STREAM_BYTES) }
+                }
+                written = feed(&mut ours.stdin, input) => {
+                    input = &input[written..];
+                    if written == 0 || input.is_empty() { ours.stdin = None }
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, why: Ending) {
+        self.why_killed = Some(why);
+        self.pending.kill();
+    }
+
+    fn write_output(&mut self, stream: Stream, bytes: &[u8]) {
+        if self.sink.output(stream, bytes) == SinkControl::Kill && self.why_killed.is_none() {
+            self.kill(Ending::LimitHit(Limit::Output, None));
+        }
+    }
+
+    /// Reads what remains in the pipes after the program has ended. A surviving process that holds a pipe
+    /// open is not awaited.
+    fn drain_pipes<W, R: AsFd>(&mut self, ours: &HostPipeEnds<W, R>) {
+        let HostPipeEnds { stdout, stderr, result, artifacts, .. } = ours;
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        drain_pipe(stdout.as_ref(), &mut out, MAX_DRAIN_BYTES);
+        drain_pipe(stderr.as_ref(), &mut err, MAX_DRAIN_BYTES);
+        drain_pipe(result.as_ref(), &mut self.result, MAX_RESULT_BYTES + 1);
+        drain_pipe(artifacts.as_ref(), &mut self.artifacts, MAX_ARTIFACT_STREAM_BYTES);
+        for (stream, bytes) in [(Stream::Stdout, out), (Stream::Stderr, err)] {
+            if !bytes.is_empty() {
+                // The program has ended, so there is nothing left to kill.
+                let _flow = self.sink.output(stream, &bytes);
+            }
+        }
+    }
+
+    fn outcome(mut self, notice: LauncherEvent) -> Result<Outcome, ProviderError> {
+        self.pending.mark_finished();
+        let (ending, usage, duration, layers, warmth, kept) = match notice {
+            LauncherEvent::Ended { ending, usage, duration, layers, warmth, denials: kept, .. } => {
+                (ending, usage, duration, layers, warmth, kept)
+            }
+            LauncherEvent::Failed { failure, .. } => return Err(step_error(&failure)),
+            LauncherEvent::Ready { .. }
+            | LauncherEvent::SetupFailed(_)
+            | LauncherEvent::Pools { .. }
+            | LauncherEvent::JailAnswered { .. }
+            | LauncherEvent::Mismatch(_) => {
+                return Err(launcher_lost());
+            }
+        };
+        if ending == spec::JailEnding::MachineMemory {
+            return Err(ProviderError::SandboxMemoryExhausted);
+        }
+        let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
+        isolation.sort();
+        let ending = convert_ending(ending, self.why_killed);
+        Ok(Outcome {
+            ending,
+            duration,
+            usage: Usage {
+                cpu: usage.cpu,
+                peak_memory_bytes: usage.peak_memory_bytes,
+                peak_processes: usage.peak_processes,
+            },
+            result: if self.result.len() > MAX_RESULT_BYTES {
+                None
+            } else {
+                serde_json::from_slice(&self.result).ok()
+            },
+            artifacts: parse_artifacts(&self.artifacts),
+            findings: explain::denial_findings(&convert_denials(kept), ending, &self.limits),
+            receipt: Receipt {
+                provider: "native",
+                kernel: Kernel::Host,
+                isolation,
+                warm: match warmth {
+                    spec::JailWarmth::Pool => Warmth::Pool,
+                    spec::JailWarmth::Fork => Warmth::Fork,
+                    spec::JailWarmth::Cold => Warmth::Cold,
+                },
+                simulated: false,
+                service: None,
+            },
+        })
+    }
+}
+
+fn append_bounded(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
+    // One byte above the bound shows that there was more.
+    let room = (bound + 1).saturating_sub(kept.len());
+    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+fn drain_pipe(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
+    let Some(pipe) = pipe else { return };
+    let mut buffer = [0; 8 << 10];
+    let mut drained = 0;
+    while drained < bound {
+        // Reads the pipe directly: the event loop may not know yet that it is readable.
+        match rustix::io::read(pipe.as_fd(), &mut buffer) {
+            Err(Errno::INTR) => {}
+            Ok(0) | Err(_) => return,
+            Ok(read) => {
+                drained += read;
+                append_bounded(into, &buffer[..read], bound);
+            }
+        }
+    }
+}
+
+fn convert_denials(kept: spec::JailDenials) -> explain::Denials {
+    let spec::JailDenials { calls, more_calls, forks_refused, disk_full } = kept;
+    let calls = calls.into_iter().map(convert_call).collect();
+    explain::Denials { calls, more_calls, forks_refused, disk_full, memory_kills: 0 }
+}
+
+/// Converts a denied system call.
+pub(super) fn convert_call(call: spec::DeniedSyscall) -> explain::Denial {
+    let spec::DeniedSyscall { name, arguments, count } = call;
+    explain::Denial { name, arguments, count }
+}
+
+fn convert_ending(ending: spec::JailEnding, why_killed: Option<Ending>) -> Ending {
+    match ending {
+        spec::JailEnding::Exited(status) => Ending::Exited(status),
+        spec::JailEnding::Signalled(signal) => Ending::Signalled(signal),
+        spec::JailEnding::TimedOut => Ending::TimedOut,
+        spec::JailEnding::Memory | spec::JailEnding::MachineMemory => Ending::LimitHit(Limit::Memory, None),
+        spec::JailEnding::Processes(status) => Ending::LimitHit(Limit::Processes, Some(status)),
+        spec::JailEnding::Disk(status) => Ending::LimitHit(Limit::Disk, status),
+        spec::JailEnding::Killed => why_killed.unwrap_or(Ending::Cancelled),
+    }
+}
+
+/// Converts a failed step. A missing program or folder is an error in the request, and retrying would not
+/// help.
+fn step_error(failure: &belljar_jail::StepFailed) -> ProviderError {
+    let (field, hint) = match failure.step {
+        Step::Exec => ("command", "; the image has no such program, or it cannot be executed"),
+        Step::Workdir => ("workdir", ""),
+        _ => return step_failure(failure),
+    };
+    let mistakes =
+        [Errno::NOENT, Errno::NOTDIR, Errno::ACCESS, Errno::NOEXEC, Errno::LOOP, Errno::NAMETOOLONG];
+    if mistakes.iter().all(|errno| errno.raw_os_error() != failure.errno) {
+        return step_failure(failure);
+    }
+    ProviderError::Invalid { field, message: format!("{}: {}{hint}", failure.subject(), failure.cause()) }
+}
+
+/// Parses the collector's stream. It is untrusted data from the tenant: malformed entries are dropped.
+fn parse_artifacts(mut bytes: &[u8]) -> Vec<Artifact> {
+    let mut artifacts = Vec::new();
+    while let Some((artifact, rest)) = parse_artifact(bytes) {
+        artifacts.push(artifact);
+        bytes = rest;
+    }
+    artifacts
+}
+
+fn parse_artifact(bytes: &[u8]) -> Option<(Artifact, &[u8])> {
+    let (name_len, rest) = bytes.split_first_chunk::<4>()?;
+    let (len, rest) = rest.split_first_chunk::<8>()?;
+    let (name, rest) = rest.split_at_checked(u32::from_le_bytes(*name_len) as usize)?;
+    let (content, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+    let name = std::str::from_utf8(name).ok()?.to_owned();
+    Some((Artifact { name, content: content.to_vec() }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn truncated_artifacts_are_dropped() {
+        let mut bytes = Vec::new();
+        for (name, content) in [("a.csv", "1,2"), ("b.txt", "x")] {
+            bytes.extend((name.len() as u32).to_le_bytes());
+            bytes.extend((content.len() as u64).to_le_bytes());
+            bytes.extend(name.bytes().chain(content.bytes()));
+        }
+        let all = parse_artifacts(&bytes);
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].name.as_str(), all[1].content.as_slice()), ("a.csv", b"x".as_slice()));
+        for cut in 0..bytes.len() {
+            assert!(parse_artifacts(&bytes[..cut]).len() < 2);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Middleware around all requests: request ids, Host and Origin checks, uniform errors, logging.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
+
+use crate::app_state::AppState;
+use crate::error::Error;
+use crate::sandboxes::PassThrough;
+
+/// The id of a request in responses, in the log and in the audit log.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestId(String);
+
+impl RequestId {
+    fn new() -> Self {
+        let mut bytes = [0; 8];
+        // Without random bytes the id is not unique, but the request is still served.
+        let _ = getrandom::fill(&mut bytes);
+        Self(format!("req_{:016x}", u64::from_be_bytes(bytes)))
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Checks a request, runs its handler, and completes, counts, traces and logs the response.
+pub(crate) async fn handle_request(
+    State(world): State<Arc<AppState>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let started = Instant::now();
+    let id = RequestId::new();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    request.extensions_mut().insert(id.clone());
+    let traced = world.tracer.as_ref().map(|tracer| (tracer, tracer.request(request.headers())));
+    let response = match (check_host_and_origin(&world, &request), &traced) {
+        (Ok(()), None) => next.run(request).await,
+        (Ok(()), Some((_, traced))) => traced.within(next.run(request)).await,
+        (Err(error), _) => axum::response::IntoResponse::into_response(error),
+    };
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    let response = finish_response(&world, response, &id);
+    world.meters.answered(&method, route, response.status());
+    if let Some((tracer, request)) = traced {
+        tracer.answered(&request, id.to_string(), &method, route, response.status());
+    }
+    tracing::debug!(
+        request_id = %id, %method, route, status = response.status().as_u16(),
+        ms = started.elapsed().as_micros() as f64 / 1_000.0, "answered"
+    );
+    response
+}
+
+fn check_host_and_origin(world: &AppState, request: &Request) -> Result<(), Error> {
+    let text = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let host = text(header::HOST).unwrap_or_default();
+    // Without keys, a web page whose domain resolves to 127.0.0.1 (DNS rebinding) must be refused.
+    if world.settings.without_keys && !is_loopback(host) {
+        return Err(Error::Misdirected);
+    }
+    // A WebSocket starts as a GET that any web page may send and is then bidirectional. MCP requires the
+    // check on every request.
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
+        && !request.headers().contains_key(header::UPGRADE)
+        && request.uri().path() != "/mcp";
+    match request.headers().get(header::ORIGIN) {
+        Some(origin) if !reads && !is_allowed_origin(origin, host, &world.settings.origins) => {
+            Err(Error::ForeignOrigin)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_allowed_origin(origin: &HeaderValue, host: &str, listed: &[String]) -> bool {
+    let origin = origin.to_str().unwrap_or_default();
+    is_same_origin(origin, host) || listed.iter().any(|listed| listed == origin)
+}
+
+/// Returns a CORS layer for the listed origins, or `None` if there are none.
+pub(crate) fn cors_layer(origins: &[String]) -> Option<CorsLayer> {
+    let methods = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let told = ["mcp-session-id", "x-request-id"].map(HeaderName::from_static);
+    let layer = CorsLayer::new().allow_origin(AllowOrigin::list(
+        origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()),
+    ));
+    let layer =
+        layer.allow_methods(methods).allow_headers(AllowHeaders::mirror_request()).expose_headers(told);
+    (!origins.is_empty()).then_some(layer)
+}
+
+fn is_same_origin(origin: &str, host: &str) -> bool {
+    let place = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    place.is_some_and(|place| place.eq_ignore_ascii_case(host))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    matches!(name, "localhost" | "127.0.0.1" | "::1")
+}
+
+/// Gives error responses their JSON body, and every response its request id.
+fn finish_response(world: &AppState, mut response: Response, id: &RequestId) -> Response {
+    let status = response.status();
+    let passed = response.extensions().get::<PassThrough>().is_some();
+    if !passed && (status.is_client_error() || status.is_server_error()) {
+        let error = response.extensions_mut().remove::<Error>().unwrap_or_else(|| framework_error(status));
+        if error.code().status().is_server_error() {
+            tracing::warn!(request_id = %id, code = ?error.code(), detail = %error, "refused");
+        }
+        world.meters.refused(error.code());
+        let object = error.to_json(Some(&id.0));
+        *response.status_mut() = error.code().status();
+        *response.body_mut() = Body::from(object.to_string());
+        let headers = response.headers_mut();
+        headers.remove(header::CONTENT_LENGTH);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    let headers = response.headers_mut();
+    if let Ok(value) = HeaderValue::from_str(&id.0) {
+        headers.insert("x-request-id", value);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// Returns the error for a status that axum itself produced.
+fn framework_error(status: StatusCode) -> Error {
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => Error::MethodNotAllowed,
+        StatusCode::NOT_FOUND => Error::NotFound("place"),
+        status if status.is_client_error() => {
+            Error::Invalid { field: "request", message: "the path is not valid".to_owned() }
+        }
+        _ => Error::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_hosts_and_same_origins_are_recognized() {
+        for ours in ["localhost", "127.0.0.1:7117", "[::1]:7117"] {
+            assert!(is_loopback(ours), "{ours}");
+        }
+        for theirs in ["", "evil.test", "127.0.0.1.evil.test:7117", "localhost.evil.test"] {
+            assert!(!is_loopback(theirs), "{theirs}");
+        }
+        assert!(is_same_origin("http://127.0.0.1:7117", "127.0.0.1:7117"));
+        assert!(!is_same_origin("http://evil.test", "127.0.0.1:7117") && !is_same_origin("null", "null"));
+    }
+}

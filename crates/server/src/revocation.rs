@@ -1,0 +1,128 @@
+//! Tracks which key each connection uses. When the key is revoked or expires, the connection is closed,
+//! whatever it carries: a terminal, an event stream, a batch.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Context;
+use std::time::Duration;
+
+use belljar_store::{KeyId, TenantName, Timestamp};
+use futures_util::task::AtomicWaker;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::app_state::AppState;
+use crate::connections::ConnectionSlot;
+use crate::error::Error;
+
+/// Interval at which expired keys are looked for.
+const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The handle of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionHandle {
+    key: Mutex<Option<KeyId>>,
+    closed: AtomicBool,
+    waker: AtomicWaker,
+    /// The connection's slot, while it is open.
+    slot: OnceLock<Weak<ConnectionSlot>>,
+}
+
+impl ConnectionHandle {
+    /// Records the key of the request in progress; `None` for a caller without a revocable key.
+    pub(crate) fn set_key(&self, key: Option<KeyId>) {
+        *lock(&self.key) = key;
+    }
+
+    /// Returns whether the connection must end, and registers the task to be woken when it must.
+    pub(crate) fn poll_closed(&self, context: &Context<'_>) -> bool {
+        self.waker.register(context.waker());
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Sets the connection's slot.
+    pub(crate) fn set_slot(&self, place: &Arc<ConnectionSlot>) {
+        // Called once per connection.
+        let _ = self.slot.set(Arc::downgrade(place));
+    }
+
+    /// Counts the connection for a tenant.
+    pub(crate) fn assign_to_tenant(&self, tenant: &TenantName) -> Result<(), Error> {
+        match self.slot.get().and_then(Weak::upgrade) {
+            Some(place) => place.assign_to_tenant(tenant),
+            None => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Closes the connection.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// Handles of all connections.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionHandles {
+    all: Mutex<Vec<Weak<ConnectionHandle>>>,
+    keys_changed: Notify,
+}
+
+impl ConnectionHandles {
+    pub(crate) fn register(&self) -> Arc<ConnectionHandle> {
+        let bearer = Arc::new(ConnectionHandle::default());
+        let mut all = lock(&self.all);
+        if all.len() == all.capacity() {
+            all.retain(|bearer| bearer.strong_count() > 0);
+        }
+        all.push(Arc::downgrade(&bearer));
+        bearer
+    }
+
+    /// Triggers a check of all keys, after one was revoked or changed.
+    pub(crate) fn recheck_keys(&self) {
+        self.keys_changed.notify_one();
+    }
+
+    fn by_key(&self) -> HashMap<KeyId, Vec<Arc<ConnectionHandle>>> {
+        let mut found: HashMap<_, Vec<_>> = HashMap::new();
+        for bearer in lock(&self.all).iter().filter_map(Weak::upgrade) {
+            let key = lock(&bearer.key).clone();
+            if let Some(key) = key {
+                found.entry(key).or_default().push(bearer);
+            }
+        }
+        found
+    }
+}
+
+/// Closes connections whose key is no longer valid. Runs forever.
+pub(crate) async fn close_revoked(world: Arc<AppState>) {
+    loop {
+        tokio::select! {
+            () = world.bearers.keys_changed.notified() => {}
+            () = sleep(KEY_CHECK_INTERVAL) => {}
+        }
+        for (key, bearers) in world.bearers.by_key() {
+            match world.store.is_key_valid(&key, Timestamp::now()).await {
+                Ok(true) => {}
+                // On a keep-alive connection, a later request may have used another key meanwhile.
+                Ok(false) => {
+                    let theirs = bearers.iter().filter(|bearer| lock(&bearer.key).as_ref() == Some(&key));
+                    theirs.for_each(|bearer| bearer.close());
+                }
+                Err(error) => tracing::warn!(%key, %error, "cannot check whether a key is still valid"),
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

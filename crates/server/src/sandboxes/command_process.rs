@@ -1,0 +1,182 @@
+//! Starts commands and waits for their end. If the client of a foreground command disconnects, the command's
+//! process group is killed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use belljar_engine::finding::Finding;
+use belljar_engine::report::{CommandReport, OutputCapture};
+use belljar_engine::sandbox::AdmittedCommand;
+use belljar_engine::sandbox_handle::{AttachOptions, FailureKind, OutputEvent, ProcessId, SandboxError};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::command_reader::CommandReader;
+use super::live_sandbox::{LiveSandbox, SandboxInUse};
+use crate::app_state::AppState;
+use crate::body::RequestReservation;
+use crate::error::Error;
+use crate::live_executions::AwaitedCommand;
+
+const SIGKILL: i32 = 9;
+
+/// A started command. Dropping it before the command ends kills the command.
+#[derive(Debug)]
+pub(super) struct CommandInProgress {
+    look: CommandReader,
+    kill_on_drop: KillOnDrop,
+    feed: Option<StdinFeed>,
+    /// Findings of the policies.
+    findings: Vec<Finding>,
+    since: Instant,
+    _awaited: AwaitedCommand,
+}
+
+impl CommandInProgress {
+    /// Starts a command, in a separate task, so that a command whose client disconnects meanwhile is still
+    /// killed.
+    pub(super) async fn new(
+        world: &Arc<AppState>,
+        used: SandboxInUse,
+        command: AdmittedCommand,
+        hold: RequestReservation,
+    ) -> Result<Self, Error> {
+        if world.live.is_closed() {
+            return Err(Error::ShuttingDown);
+        }
+        let awaited = AwaitedCommand::new(world);
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(async move { tell.send(Self::start(used, command, hold, awaited).await) });
+        told.await.map_err(|_| Error::Internal)?
+    }
+
+    async fn start(
+        used: SandboxInUse,
+        command: AdmittedCommand,
+        hold: RequestReservation,
+        awaited: AwaitedCommand,
+    ) -> Result<Self, Error> {
+        let since = Instant::now();
+        let AdmittedCommand { start, stdin, close_stdin, background, findings, .. } = command;
+        // A background command has no reader, so its output must not block on one.
+        let attach = AttachOptions { from: 0, hold: !background };
+        let (id, output) = used.living.commands().start_attached(start, attach).await.map_err(start_error)?;
+        let leash = KillOnDrop { open: Arc::clone(used.sandbox()), id, armed: true };
+        let feed = stdin.map(|bytes| StdinFeed::new(used.sandbox(), id, bytes, close_stdin, hold));
+        let info = super::command_reader::command_info(&used, &id.0.to_string()).await?;
+        Ok(Self {
+            look: CommandReader::new(used, info, output),
+            kill_on_drop: leash,
+            feed,
+            findings,
+            since,
+            _awaited: awaited,
+        })
+    }
+
+    /// Detaches the command, so that it runs in the background.
+    pub(super) fn detach(mut self) -> CommandReport {
+        self.kill_on_drop.armed = false;
+        if let Some(feed) = &mut self.feed {
+            feed.abort_on_drop = false;
+        }
+        self.report()
+    }
+
+    pub(super) fn report(&self) -> CommandReport {
+        let report = self.look.report();
+        CommandReport { findings: [self.findings.clone(), report.findings].concat(), ..report }
+    }
+
+    /// Returns the next event of its output. Once the command has ended, there is nothing left to kill.
+    pub(super) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
+        let event = self.look.next().await?;
+        if let Some(OutputEvent::Ended { .. }) | None = event {
+            self.kill_on_drop.armed = false;
+        }
+        Ok(event)
+    }
+
+    /// Waits for the end. Keeps up to `bound` bytes of each stream.
+    pub(super) async fn wait(mut self, bound: u64) -> Result<CommandReport, Error> {
+        let mut written = OutputCapture::new(bound);
+        while let Some(event) = self.next().await? {
+            match event {
+                OutputEvent::Bytes { stream, bytes, .. } => written.push(stream, &bytes),
+                // Output is held back until it is read, so none is lost.
+                OutputEvent::Lost { .. } => {}
+                OutputEvent::Ended { .. } => break,
+            }
+        }
+        Ok(self.report().with_output(written.report(), self.since.elapsed()))
+    }
+}
+
+/// Maps an error of starting a command. A missing program or directory is an invalid request, not a 404.
+fn start_error(error: SandboxError) -> Error {
+    match error {
+        SandboxError::Failed(failure)
+            if !matches!(failure.kind, FailureKind::Busy | FailureKind::NoSpace) =>
+        {
+            Error::Invalid { field: "command", message: failure.to_string() }
+        }
+        other => other.into(),
+    }
+}
+
+/// Kills a command when dropped, which happens when its client disconnects.
+#[derive(Debug)]
+struct KillOnDrop {
+    open: Arc<LiveSandbox>,
+    id: ProcessId,
+    armed: bool,
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        if let (true, Ok(runtime)) = (self.armed, Handle::try_current()) {
+            let (open, id) = (Arc::clone(&self.open), self.id);
+            // A failure means that the command has already ended.
+            runtime.spawn(async move {
+                let _killed = open.retry_while_paused(|| open.living.commands().signal(id, SIGKILL)).await;
+            });
+        }
+    }
+}
+
+/// Writes standard input while the output is being read.
+#[derive(Debug)]
+struct StdinFeed {
+    task: JoinHandle<()>,
+    abort_on_drop: bool,
+}
+
+impl StdinFeed {
+    fn new(
+        open: &Arc<LiveSandbox>,
+        id: ProcessId,
+        bytes: Vec<u8>,
+        close: bool,
+        hold: RequestReservation,
+    ) -> Self {
+        let open = Arc::clone(open);
+        let task = tokio::spawn(async move {
+            // Fails if the program has ended or closed its input, which is fine.
+            let _fed = open.retry_while_paused(|| open.living.commands().write_stdin(id, &bytes)).await;
+            if close {
+                let _closed = open.retry_while_paused(|| open.living.commands().close_stdin(id)).await;
+            }
+            drop(hold);
+        });
+        Self { task, abort_on_drop: true }
+    }
+}
+
+impl Drop for StdinFeed {
+    fn drop(&mut self) {
+        if self.abort_on_drop {
+            self.task.abort();
+        }
+    }
+}

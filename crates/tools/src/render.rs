@@ -1,0 +1,246 @@
+//! Renders results as text for models: what happened, the head and tail of the output, and what to change.
+
+use std::fmt::Write;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::Error;
+use crate::answer::{ResultArtifact, ToolAnswer, viewable_images};
+
+/// Bytes shown from the head and the tail of an output stream.
+const HEAD_BYTES: usize = 6_000;
+const TAIL_BYTES: usize = 6_000;
+/// Maximum number of findings shown, one line each.
+const MAX_SHOWN_FINDINGS: usize = 10;
+const MAX_VALUE_BYTES: usize = 8_000;
+
+/// The fields of the result object that are rendered.
+#[derive(Debug, Deserialize)]
+struct ResultView {
+    status: String,
+    exit_code: Option<i64>,
+    signal: Option<String>,
+    limit: Option<String>,
+    stdout: String,
+    stderr: String,
+    result: ReturnValueView,
+    artifacts: Vec<ResultArtifact>,
+    error: Option<String>,
+    findings: Vec<FindingView>,
+    dependencies: DependenciesView,
+    duration_ms: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct ReturnValueView {
+    present: bool,
+    #[serde(default)]
+    value: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct FindingView {
+    severity: String,
+    message: String,
+    suggestion: String,
+    line: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+struct DependenciesView {
+    packages: Vec<String>,
+}
+
+/// Renders the answer for an execution.
+pub(crate) fn render_result(result: Value) -> Result<ToolAnswer, Error> {
+    let seen = ResultView::deserialize(&result)
+        .map_err(|error| Error::Backend(format!("cannot parse the result: {error}")))?;
+    let text = seen.text();
+    Ok(ToolAnswer { text, images: viewable_images(seen.artifacts), structured: Some(result) })
+}
+
+impl ResultView {
+    fn text(&self) -> String {
+        let mut text = self.headline();
+        if let Some(error) = &self.error {
+            append_line(&mut text, format_args!("Error: {error}"));
+        }
+        if self.result.present {
+            append_line(
+                &mut text,
+                format_args!(
+                    "main() returned: {}",
+                    truncate_middle(&self.result.value.to_string(), MAX_VALUE_BYTES, 0)
+                ),
+            );
+        }
+        append_stream(&mut text, "stdout", &self.stdout);
+        append_stream(&mut text, "stderr", &self.stderr);
+        if self.is_silent() {
+            append_line(&mut text, format_args!("It printed nothing; print what you want to see."));
+        }
+        if !self.artifacts.is_empty() {
+            let named: Vec<_> = self.artifacts.iter().map(ResultArtifact::describe).collect();
+            append_line(&mut text, format_args!("Files: {}", named.join(", ")));
+        }
+        if !self.dependencies.packages.is_empty() {
+            append_line(
+                &mut text,
+                format_args!(
+                    "Packages: {}",
+                    truncate_middle(&self.dependencies.packages.join(", "), 1_000, 0)
+                ),
+            );
+        }
+        for hint in self.hints() {
+            append_line(&mut text, format_args!("To change: {hint}"));
+        }
+        text
+    }
+
+    fn is_silent(&self) -> bool {
+        let nothing = self.stdout.is_empty() && self.stderr.is_empty();
+        self.status == "succeeded" && nothing && !self.result.present && self.artifacts.is_empty()
+    }
+
+    fn headline(&self) -> String {
+        let took = format!("{:.0} ms", self.duration_ms);
+        match (self.status.as_str(), self.exit_code, &self.signal) {
+            ("succeeded", ..) => format!("Succeeded in {took}."),
+            ("failed", Some(code), _) => format!("Failed with exit code {code} after {took}."),
+            ("failed", None, Some(signal)) => format!("Failed: killed by {signal} after {took}."),
+            ("timed_out", ..) => format!("Timed out after {took}."),
+            ("limit_exceeded", ..) => {
+                let limit = self.limit.as_deref().unwrap_or("some");
+                format!("Ended after {took}: {limit} limit exceeded.")
+            }
+            ("refused", ..) => "Refused by the policy before it ran.".to_owned(),
+            (status, ..) => format!("{status} after {took}."),
+        }
+    }
+
+    fn hints(&self) -> Vec<String> {
+        let own = match (self.status.as_str(), self.limit.as_deref()) {
+            ("timed_out", _) => Some("do less at once, or pass a larger timeout_ms"),
+            ("limit_exceeded", Some("memory")) => Some("use less memory: process the data in pieces"),
+            ("limit_exceeded", Some("disk")) => {
+                Some("write less, and remove files that are no longer needed")
+            }
+            ("limit_exceeded", Some("output")) => Some("print less"),
+            ("limit_exceeded", Some("processes")) => Some("start fewer processes or threads"),
+            _ => None,
+        };
+        let minded = self.findings.iter().filter(|finding| finding.severity != "info");
+        let minded = minded.take(MAX_SHOWN_FINDINGS).map(FindingView::line);
+        own.map(str::to_owned).into_iter().chain(minded).collect()
+    }
+}
+
+impl FindingView {
+    fn line(&self) -> String {
+        let Self { message, suggestion, .. } = self;
+        let place = self.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        format!("{place}{message}; {suggestion}")
+    }
+}
+
+/// Renders the findings of a policy, one line each.
+pub(crate) fn render_findings(findings: &[belljar_engine::finding::Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings.iter().take(MAX_SHOWN_FINDINGS) {
+        let minded = FindingView {
+            severity: String::new(),
+            message: finding.message.clone(),
+            suggestion: finding.suggestion.clone(),
+            line: finding.line,
+        };
+        append_line(&mut text, format_args!("{}: {}", finding.severity, minded.line()));
+    }
+    text
+}
+
+fn append_stream(text: &mut String, name: &str, output: &str) {
+    if !output.is_empty() {
+        append_line(
+            text,
+            format_args!(
+                "{name}:\n{}",
+                truncate_middle(output.trim_end_matches('\n'), HEAD_BYTES, TAIL_BYTES)
+            ),
+        );
+    }
+}
+
+fn append_line(text: &mut String, what: std::fmt::Arguments<'_>) {
+    let start = if text.is_empty() { "" } else { "\n" };
+    // Writing to a string cannot fail.
+    let _ = write!(text, "{start}{what}");
+}
+
+/// Truncates text to its head and tail, and says how much was left out.
+pub(crate) fn truncate_middle(text: &str, head: usize, tail: usize) -> String {
+    if text.len() <= head + tail {
+        return text.to_owned();
+    }
+    let (first, last) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
+    format!("{}\n[… {} bytes left out …]\n{}", &text[..first], last - first, &text[last..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn result() -> Value {
+        json!({
+            "status": "succeeded", "exit_code": 0, "signal": null, "limit": null, "stdout": "", "stderr": "",
+            "result": {"present": false, "value": null}, "artifacts": [], "error": null, "findings": [],
+            "dependencies": {"packages": []}, "duration_ms": 1.9
+        })
+    }
+
+    fn text(changes: Value) -> String {
+        let mut result = result();
+        for (name, value) in changes.as_object().unwrap() {
+            result[name] = value.clone();
+        }
+        render_result(result).unwrap().text
+    }
+
+    #[test]
+    fn answers_say_what_happened_and_what_to_change() {
+        assert_eq!(text(json!({})), "Succeeded in 2 ms.\nIt printed nothing; print what you want to see.");
+        assert_eq!(text(json!({"stdout": "42\n"})), "Succeeded in 2 ms.\nstdout:\n42");
+        let failed = json!({"status": "failed", "exit_code": 1, "error": "NameError: name 'x' is not defined",
+            "findings": [{"severity": "warning", "message": "no network", "suggestion": "ask for it", "line": 3}]});
+        assert_eq!(
+            text(failed),
+            "Failed with exit code 1 after 2 ms.\nError: NameError: name 'x' is not defined\n\
+             To change: line 3: no network; ask for it"
+        );
+        let over = json!({"status": "limit_exceeded", "exit_code": null, "limit": "memory"});
+        assert!(text(over).ends_with("To change: use less memory: process the data in pieces"));
+    }
+
+    #[test]
+    fn long_output_keeps_head_and_tail() {
+        let long = format!("begin {} end", "ü".repeat(20_000));
+        let text = text(json!({"stdout": long}));
+        assert!(text.contains("begin ü") && text.ends_with("ü end") && text.contains(" bytes left out"));
+        assert!(text.len() < HEAD_BYTES + TAIL_BYTES + 100);
+    }
+
+    #[test]
+    fn images_are_shown_and_other_files_named() {
+        let artifacts = json!([
+            {"name": "plot.png", "mime_type": "image/png", "size": 3, "content_base64": "AAAA"},
+            {"name": "a.csv", "mime_type": "text/csv", "size": 3, "content_base64": "AAAA"}
+        ]);
+        let mut result = result();
+        result["artifacts"] = artifacts;
+        let answer = render_result(result).unwrap();
+        assert_eq!(answer.images.len(), 1);
+        assert!(answer.text.contains("plot.png (image/png, 3 bytes), a.csv"), "{}", answer.text);
+    }
+}
