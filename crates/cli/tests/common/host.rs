@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::own_world::is_own_group;
+use super::own_world::{has_temporary_folder, is_own_group};
 
 /// Everything that runs of this binary could leave behind. Other runs on the same machine are distinguished
 /// by their binary, and by the live launcher that a cgroup is named after.
@@ -180,11 +180,20 @@ pub(crate) fn mounts() -> Vec<String> {
 }
 
 fn entries() -> BTreeSet<String> {
-    let ours = |name: &String| name.contains("belljar");
+    // Temporary folders of other servers on this machine: those of ours are below a folder of our own.
+    let foreign = |name: &str| {
+        let random = name.strip_prefix("belljar-").unwrap_or_default();
+        has_temporary_folder() && random.len() == 6 && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
+    let ours = |name: &String| name.contains("belljar") && !foreign(name);
     let temporary = std::env::temp_dir().display().to_string();
     let mut found: BTreeSet<String> = BTreeSet::new();
     for folder in [temporary.as_str(), "/tmp", "/run", "/dev/shm", "/var/tmp"] {
         found.extend(names(folder).into_iter().filter(ours).map(|name| format!("{folder}/{name}")));
+    }
+    if has_temporary_folder() {
+        let all = names(&temporary).into_iter().filter(|name| name.contains("belljar"));
+        found.extend(all.map(|name| format!("{temporary}/{name}")));
     }
     found.extend(names("/run/belljar").into_iter().map(|name| format!("/run/belljar/{name}")));
     found

@@ -26,6 +26,11 @@ pub(crate) fn enter() -> OwnWorld {
     if let (None, Ok(this)) = (std::env::var_os(MARK), std::env::current_exe()) {
         let mut again = Command::new("unshare");
         again.args(["--mount", "--propagation", "private", "--"]).arg(this);
+        // The program keeps its process id, so it finds the folder again.
+        let folder = temporary_folder();
+        if fs::create_dir_all(&folder).is_ok() {
+            again.env("TMPDIR", &folder);
+        }
         // If this fails, mounts of other processes are visible as before.
         let _failed = again.args(std::env::args_os().skip(1)).env(MARK, "1").exec();
     }
@@ -35,6 +40,17 @@ pub(crate) fn enter() -> OwnWorld {
         NAME.get_or_init(|| name);
     }
     OwnWorld(groups)
+}
+
+/// The folder for temporary files of this program and of the servers that it starts.
+fn temporary_folder() -> PathBuf {
+    // An earlier `TMPDIR` is left alone: this must be the same path before and after the restart.
+    Path::new("/tmp").join(format!("hermetic-{}", std::process::id()))
+}
+
+/// Returns whether this program has a folder for temporary files of its own.
+pub(crate) fn has_temporary_folder() -> bool {
+    std::env::temp_dir() == temporary_folder()
 }
 
 /// Returns whether a cgroup belongs to this test; always true if it has none of its own.
@@ -66,6 +82,9 @@ fn own_groups(name: &str) -> Vec<PathBuf> {
 
 impl Drop for OwnWorld {
     fn drop(&mut self) {
+        if has_temporary_folder() {
+            let _removed = fs::remove_dir_all(temporary_folder());
+        }
         for group in &self.0 {
             // A cgroup that was not created does not have to be removed.
             if let Some(parent) = group.parent() {
