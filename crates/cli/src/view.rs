@@ -1,6 +1,6 @@
 //! Prints output as it arrives. A separate thread writes, so that a paused terminal or a slow pipe never
 //! delays the clock that ends a run. The queue of a [`View`] needs no bound, because the engine passes on no
-//! more than `--output` keeps. Unbounded output goes to a [`Screen`], whose senders wait for room.
+//! more than `--output` keeps. Unbounded output goes to a [`StreamView`], whose senders wait for room.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Sender, channel};

@@ -1,4 +1,8 @@
-//! Admission: checks a [`Request`] once and turns it into an [`Admitted`], which is valid by construction.
+//! Admission: checks a [`Request`] once and turns it into an [`AdmittedRequest`], which is valid by
+//! construction.
+//!
+//! The policies check the code here, once for every front end. A refused program gives a report that says so,
+//! and no sandbox is opened for it.
 
 mod program;
 

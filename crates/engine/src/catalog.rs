@@ -18,7 +18,7 @@ pub use check::{changed_destination, check_settings, secret_names};
 pub type ProviderSettings = Map<String, Value>;
 
 /// Replaces a secret wherever settings are shown. A client that sends it back keeps the stored secret, unless
-/// the destination changed ([`moved`]).
+/// the destination changed ([`changed_destination`]).
 pub const SECRET_MASK: &str = "********";
 
 /// The provider kinds that can be configured.

@@ -1,6 +1,9 @@
 //! The port of storage that outlives sandboxes on the host's disk: volume folders, snapshots, and host
 //! folders that an administrator allows. Owners and quotas are tracked elsewhere; here everything is
 //! identified by id only.
+//!
+//! A volume is a host folder that the owner of volumes names (`AdmittedSandbox::with_volumes`). Providers
+//! mount it by descriptor and map its ids like those of a host workspace.
 
 use std::fmt::Debug;
 use std::path::PathBuf;

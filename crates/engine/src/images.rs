@@ -35,7 +35,7 @@ pub struct ImageVariables {
 
 impl ImageVariables {
     /// Parses lines of `NAME=value`, ignoring malformed ones. Returns `None` if they exceed
-    /// [`MAX_VARIABLES`].
+    /// [`MAX_VARIABLES_BYTES`].
     pub fn parse(lines: &[String]) -> Option<Self> {
         if lines.iter().map(String::len).sum::<usize>() > MAX_VARIABLES_BYTES {
             return None;

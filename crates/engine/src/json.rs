@@ -1,4 +1,5 @@
-//! Parses JSON from callers: an object of bounded depth and size, with errors that have a position.
+//! Parses JSON from callers: an object of bounded depth and size, with errors that have a position. Depth and
+//! number of values are checked before anything is built, because a parsed value is larger than its text.
 
 use serde::de::DeserializeOwned;
 

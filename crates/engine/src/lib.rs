@@ -1,15 +1,16 @@
 //! Core types, and the pipeline that turns a request into a report.
 //!
 //! ```text
-//! Request → admit → AdmittedRequest → packages.prepare → Plan + Task
-//!         → provider.open(plan) → sandbox.run(task, sink) → Outcome → Report
+//! Request → admit → AdmittedRequest → PackageResolver::prepare → Plan + Task
+//!         → Provider::open(plan) → Sandbox::run(task, sink) → Outcome → Report
 //! ```
 //!
-//! A long-lived sandbox is opened once and used many times: [`sandbox`] has the requests, [`living`] the
-//! port.
+//! A long-lived sandbox is opened once and used many times: [`sandbox`] has the requests, [`sandbox_handle`]
+//! the port.
 //!
-//! Each stage is a type that only the previous stage can create. This crate touches memory only: disk,
-//! network and processes are behind the ports in [`provider`].
+//! Each stage is a type that only the previous stage can create: [`plan::Plan`] and [`plan::Task`] are
+//! `#[non_exhaustive]`, so no other crate can build one. This crate touches memory only: disk, network and
+//! processes are behind the ports in [`provider`].
 
 pub mod admit;
 pub mod batch;

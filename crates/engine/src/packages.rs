@@ -86,7 +86,8 @@ pub struct PackageNeeds<'a> {
 pub struct PackageLayer {
     /// Folder on the host, complete and read-only.
     pub source: PathBuf,
-    /// Mount point in the sandbox: [`PYTHON`], [`PYTHON_PROFILE`], [`PYTHON_SITE`] or [`NODE`].
+    /// Mount point in the sandbox: [`PYTHON_LAYER`], [`PYTHON_PROFILE_LAYER`], [`PYTHON_SITE_FOLDER`] or
+    /// [`NODE_MODULES`].
     pub destination: &'static str,
 }
 

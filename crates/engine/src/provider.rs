@@ -272,7 +272,7 @@ pub trait Provider: Debug + Send + Sync {
     fn capabilities(&self) -> Capabilities;
     /// Opens a sandbox for one task.
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>>;
-    /// Opens a long-lived sandbox. Fails if [`Capabilities::living`] is `None`.
+    /// Opens a long-lived sandbox. Fails if [`Capabilities::sandboxes`] is `None`.
     fn open_sandbox<'a>(
         &'a self,
         _plan: &'a Plan,

@@ -3,6 +3,14 @@
 //! ```text
 //! request, else profile, else tenant, else the default ──▶ by name, or `auto`: the strongest ──▶ itself, or a fallback
 //! ```
+//!
+//! The provider is selected before admission, because its capabilities decide what can be admitted, and it
+//! stays with the admitted request. `auto` selects among the providers that passed their last self-test: one
+//! with a kernel of its own before all others, then the one with the most layers. A provider without a
+//! strength is never selected by `auto`.
+//!
+//! A provider that failed five times in a row is not tried for ten seconds; then one request may try it. Its
+//! fallbacks take over meanwhile; there are none unless an administrator names some.
 
 use std::collections::BTreeMap;
 use std::pin::pin;

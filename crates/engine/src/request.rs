@@ -70,7 +70,8 @@ impl Request {
         crate::json::parse_object(json)
     }
 
-    /// Returns the error for a request longer than [`MAX_REQUEST`], also for callers that stop reading early.
+    /// Returns the error for a request longer than [`MAX_REQUEST_BYTES`], also for callers that stop reading
+    /// early.
     pub fn too_long() -> Error {
         let bound = crate::quantity::show_bytes(MAX_REQUEST_BYTES as u64);
         Error::invalid("request", format!("more than {bound}; leave out some of its input"))

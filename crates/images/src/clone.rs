@@ -1,4 +1,5 @@
-//! Clones a tree by hard links. Files with a name in the store are never written, so they can be shared.
+//! Clones a tree by hard links. Files with a name in the store are never written: a changed file is a new
+//! one. So each layer is unpacked once, and images share the files of common layers.
 
 use std::os::fd::{AsFd, BorrowedFd};
 

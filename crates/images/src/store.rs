@@ -10,6 +10,11 @@
 //!
 //! One process at a time adds or removes images (`ImageStoreLock`). A root that is unpacked again gets
 //! another name, so that it is never mistaken for the previous one.
+//!
+//! Warm interpreters and built root trees identify a root by its path. A root is a plain folder: interpreters
+//! are found in it by name, and nothing is stacked at run time except the private overlay of each jail, which
+//! gives it inodes of its own (`mounts` in the jail). There is no writable overlay: a run writes to its own
+//! disk, because no user inside owns the files of an image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -1,5 +1,9 @@
 //! Proxy sockets of a jail's own network: they listen on its loopback before any of the tenant's code runs,
 //! and are passed to a proxy outside. Only this network can connect to them.
+//!
+//! The clone that makes PID 1 also makes the network namespace, so PID 1 owns it and may listen on the port
+//! of DNS. It sends the sockets over a socket that came with the start request. No interface, address or
+//! route is ever added to the namespace.
 
 use std::os::fd::{AsFd, OwnedFd};
 

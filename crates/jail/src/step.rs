@@ -1,4 +1,5 @@
-//! Setup steps and their errors: the step, its object, and the errno.
+//! Setup steps and their errors: the step, its object, and the errno. A failed step is reported over a
+//! close-on-exec pipe, so a report means that nothing of the tenant's ran.
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -242,7 +242,7 @@ fn mount_of(tool: &InstallerTool) -> Mount {
     Mount { source: tool.path.clone(), destination: tool.sandbox_path(), writable: false }
 }
 
-/// Creates a request for an image known by name. An image in a folder is set by [`of_image`].
+/// Creates a request for an image known by name. An image in a folder is set by [`image_paths`].
 fn image_request(image: &Image) -> Request {
     let image = match image {
         Image::Named(name) => Some(name.clone()),

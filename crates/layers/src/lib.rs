@@ -6,10 +6,10 @@
 //!           minus the image's packages              └── runs of installer_sandbox.rs ──┘
 //! ```
 //!
-//! - [`shelf`]: the layer store. Layers on disk are complete, verified and immutable.
-//! - [`Library`]: implements the engine's `Packages` port. Every installer runs in a sandbox, through the
-//!   same provider as user code. Installer sandboxes have network access but never run code of packages. If a
-//!   profile allows building packages (`build`), their code runs in a sandbox without network access.
+//! - [`store`]: the layer store. Layers on disk are complete, verified and immutable.
+//! - [`Library`]: implements the engine's `PackageResolver` port. Every installer runs in a sandbox, through
+//!   the same provider as user code. Installer sandboxes have network access but never run code of packages.
+//!   If a profile allows building packages (`build`), their code runs in a sandbox without network access.
 
 mod bootstrap_layer;
 mod build;

@@ -1,4 +1,4 @@
-//! Implements the engine's `Packages` port: turns the needs of a run into layers to mount.
+//! Implements the engine's `PackageResolver` port: turns the needs of a run into layers to mount.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};

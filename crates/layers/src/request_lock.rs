@@ -1,4 +1,7 @@
 //! Applies the versions and hashes of a request's own lock file to a resolution.
+//!
+//! The installer gets the lock's pins as constraints (Python), or as a `package-lock.json` without URLs (npm
+//! and bun). Its result must match the versions and hashes of the lock.
 
 use belljar_analysis::imports::{LockFile, PackageRegistry, Requirement};
 use belljar_engine::packages::PackagesError;

@@ -8,6 +8,9 @@
 //! ```
 //!
 //! A built wheel is a layer of its own, keyed by the hash of its sources, so it is built once.
+//!
+//! The empty wheels let the installer choose a version by its own rules. No step has both code of packages
+//! and a network (see `installer_sandbox`).
 
 use std::path::PathBuf;
 

@@ -1,4 +1,7 @@
 //! Request bodies: bounded in length and time, and by the tenant's share of the memory for all bodies.
+//!
+//! A body that announces more than its limit is not read at all. Files and archives are streamed instead
+//! (`sandboxes/transfer.rs`).
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! While another tenant waits, no tenant uses more than half of the workers. A check has a step budget, so
-//! one that runs longer than [`PATIENCE`] reveals a bug in a parser. Only the tenant whose code triggered it
-//! is refused, until the check ends.
+//! one that runs longer than [`CHECK_TIMEOUT`] reveals a bug in a parser. Only the tenant whose code
+//! triggered it is refused, until the check ends.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,8 @@
-//! One connection: HTTP/1.1, optionally over TLS. A slow peer is cut off after a timeout.
+//! One connection: HTTP/1.1, optionally over TLS. A slow peer is cut off after a timeout: `head_timeout` for
+//! the TLS handshake, a request head and an idle connection, `body_timeout` for accepting a write.
+//!
+//! HTTP/1.1 only: what HTTP/2 would save is small compared with a run, and its request floods need no defense
+//! here.
 
 use std::future::Future;
 use std::io;

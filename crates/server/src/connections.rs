@@ -8,6 +8,8 @@
 //! ```
 //!
 //! Nothing here waits, so no client can block the accept loop.
+//!
+//! `belljar serve` allows at most half of the open files for connections; the rest is for sandboxes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};

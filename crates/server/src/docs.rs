@@ -3,6 +3,8 @@
 //!
 //! The page lists every operation even without its script. The script adds parameters, schemas and examples
 //! from `/openapi.json`.
+//!
+//! There is no inline script, and the content security policy allows none.
 
 use std::sync::LazyLock;
 

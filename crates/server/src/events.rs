@@ -58,7 +58,7 @@ pub(crate) fn event_stream(teller: impl EventProducer) -> Response {
     as_events(Body::from_stream(events))
 }
 
-/// Streams the events of an execution. With a [`Leash`], the execution is canceled when the client
+/// Streams the events of an execution. With a [`CancelOnDrop`], the execution is canceled when the client
 /// disconnects.
 pub(crate) fn execution_stream(running: Arc<LiveExecution>, leash: Option<CancelOnDrop>) -> Response {
     let (place, texts) = (ReadPosition::default(), Default::default());

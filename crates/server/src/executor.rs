@@ -4,10 +4,13 @@
 //! run queue ─▶ begin: recorded ─▶ run ─▶ finish: committed ─▶ waiting clients get the result
 //! ```
 //!
-//! An execution is recorded even if its client disconnects: dropping [`Carried`] moves it to its own task. If
-//! no client could ask for it before it ends (no idempotency key, and the client waits), its start is
-//! recorded only after [`MOMENT`], otherwise together with its result. A result is never acknowledged before
-//! it is committed.
+//! An execution is recorded even if its client disconnects: dropping [`SpawnOnDrop`] moves it to its own
+//! task. If no client could ask for it before it ends (no idempotency key, and the client waits), its start
+//! is recorded only after [`RECORD_DELAY`], otherwise together with its result. With an idempotency key or
+//! `"wait": false` it is recorded before it runs.
+//!
+//! A result is never acknowledged before it is committed. If the disk fails, the client gets that error (507
+//! or 503), and the commit is retried.
 
 use std::fmt;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! The sockets the server listens on.
+//! The sockets the server listens on. The metrics listener has two routes and asks for no key.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! Executions in progress: cancellation, live output and waiting for results.
+//!
+//! Output that can be followed is stored once, in a [`Transcript`]; an execution that nobody can follow has
+//! none. A client that waits holds a [`CancelOnDrop`], which cancels the execution when its connection ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

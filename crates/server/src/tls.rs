@@ -1,4 +1,5 @@
-//! TLS with one certificate, which can be replaced while the server runs.
+//! TLS with one certificate, which can be replaced while the server runs. A connection keeps the certificate
+//! with which it began. Certificates are read elsewhere and passed in.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};

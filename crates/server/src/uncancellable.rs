@@ -1,4 +1,5 @@
-//! Work that must not be left half done when a client disconnects runs in its own task.
+//! Work that must not be left half done when a client disconnects runs in its own task: an administrative
+//! action with its entry in the audit log, a pause, a resumption.
 
 use std::future::Future;
 

@@ -1,6 +1,8 @@
 //! The audit log: every administrative action and every refused one. Entries never change. Old ones expire
 //! (see [`Retention`](crate::Retention)), and only the newest thousand refusals of a tenant are kept, because
 //! a client with a key can cause any number of them. Triggers in the database prevent every other deletion.
+//!
+//! So nobody can fill the disk, or displace the entries about administrators' actions, by being refused.
 
 use rusqlite::{Row, params};
 use serde::Serialize;

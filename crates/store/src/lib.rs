@@ -12,6 +12,14 @@
 //!   retried separately.
 //! - No column holds code, standard input, arguments, files or the values of environment variables.
 //! - Callers pass timestamps in, so the recorded times are the times the caller saw.
+//!
+//! - A new write is refused when the queue is full. A record of something that has happened (a result, an
+//!   audit entry) waits for room.
+//! - The tenant is the first column of every index that a lookup uses, and part of every lookup: another
+//!   tenant's id is an unknown id. Ids are ordered by time, and lists are pages by id.
+//! - A repeated request is recognized by its idempotency key and a digest; the request itself is not stored.
+//! - An existing migration is never edited: a schema change is a new file in `migrations/`, and a database
+//!   with the previous schema becomes a test fixture.
 
 mod audit;
 mod backup;

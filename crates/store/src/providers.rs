@@ -1,5 +1,6 @@
 //! Versioned settings of providers; the newest version is in effect. The meaning of each setting is defined
-//! elsewhere.
+//! elsewhere. Secrets are not among the settings: they are encrypted (see `seal`), and the settings contain a
+//! mask in their place.
 
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{OptionalExtension, Row, ToSql, params};

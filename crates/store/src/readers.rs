@@ -1,4 +1,6 @@
 //! Reader threads, each with its own connection that cannot write.
+//!
+//! Every query has a timeout.
 
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -124,8 +124,8 @@ impl Store {
     }
 
     /// Records a snapshot that is being made, and returns its maximum size: `size_bytes`, or what is left of
-    /// `quota` if that is less. The maximum is reserved until [`Store::snapshot_ready`] records the actual
-    /// size.
+    /// `quota` if that is less. The maximum is reserved until [`Store::mark_snapshot_ready`] records the
+    /// actual size.
     ///
     /// # Errors
     /// The tenant does not exist or has 1,000 snapshots, its quota is used up, or the label is too long.

@@ -36,7 +36,7 @@ pub(crate) struct WalMonitor {
     last_checkpoint_pages: Cell<i32>,
 }
 
-/// State of the checkpoint thread, which ends when the [`Watch`] is dropped.
+/// State of the checkpoint thread, which ends when the [`WalMonitor`] is dropped.
 pub(crate) struct Checkpointer {
     wakes: Receiver<()>,
     checkpoint_lock: CheckpointLock,

@@ -1,7 +1,11 @@
 //! The single writer thread, which commits writes in groups.
 //!
-//! Takes all queued writes, applies them in one transaction, commits, and only then replies. A group never
-//! waits to fill up: while one is committed, the next one collects.
+//! Takes all queued writes, up to a maximum, applies them in one transaction, commits, and only then replies.
+//! A group never waits to fill up: while one is committed, the next one collects.
+//!
+//! Each write has a savepoint, so a failed one is rolled back alone. When a whole group fails, as on a full
+//! disk, each of its writes is retried alone and gets its own result. The next write tries again, so nothing
+//! has to be restarted once the disk has room.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -124,7 +128,7 @@ where
     (Box::new(WriteJob { work, outcome: None, reply, permits: weight }), answer)
 }
 
-/// Runs the writer thread until every [`Queue`] is dropped and all queued writes are done.
+/// Runs the writer thread until every [`WriteQueue`] is dropped and all queued writes are done.
 pub(crate) fn run(
     connection: &Connection,
     mut writes: mpsc::Receiver<Box<dyn QueuedWrite>>,

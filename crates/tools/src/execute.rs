@@ -239,7 +239,8 @@ impl FileContent {
     }
 }
 
-/// Reads a part of a file from an offset, up to [`MAX_READ`]; returns the size of the file and the bytes.
+/// Reads a part of a file from an offset, up to [`MAX_READ_BYTES`]; returns the size of the file and the
+/// bytes.
 pub(crate) async fn read_bytes(files: &dyn Files, path: &str, offset: u64) -> Result<(u64, Vec<u8>), Error> {
     let (metadata, source) = files.read(path, offset, Some(MAX_READ_BYTES)).await?;
     let mut bytes = Vec::new();

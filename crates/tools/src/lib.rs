@@ -5,8 +5,12 @@
 //! a tool call ────────┴▶ Tool::call(input) ─▶ ToolBackend ─▶ engine        ToolAnswer { text, images, structured }
 //! ```
 //!
-//! [`Hands`] is the port. It is implemented by an in-process engine ([`Alone`]), and by the server for a
-//! tenant. This crate does not touch disk, network or processes.
+//! [`ToolBackend`] is the port. It is implemented by an in-process engine ([`LocalBackend`]), and by the
+//! server for a tenant, with the same run queue, quotas and records as `/v1`. This crate does not touch disk,
+//! network or processes.
+//!
+//! A call that is canceled, or whose client is gone, is killed. The sandboxes that a session opened end with
+//! it.
 
 mod answer;
 mod backend;

@@ -5,7 +5,7 @@ use std::pin::pin;
 use belljar_engine::packages::Progress;
 use tokio::sync::watch;
 
-/// Sends progress messages to [`hear`]; only the latest one is kept.
+/// Sends progress messages to [`forward_progress`]; only the latest one is kept.
 #[derive(Debug, Default)]
 pub struct ProgressSender(pub watch::Sender<String>);
 

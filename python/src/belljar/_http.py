@@ -1,6 +1,15 @@
 """Sends calls over HTTP with two thin transports: one blocking, one async.
 
-Request arguments, error handling and retries are shared by both.
+Request arguments, error handling and retries are shared by both::
+
+    run, Sandbox.run …   _request.py   builds the request object from arguments
+                         _calls.py     every call as data: its request, how its response is read, whether it is repeatable
+      Client, Sandbox ─▶ _http.py      Transport blocks, AsyncTransport awaits
+                         _events.py    bytes to lines to events, without a socket
+                         _server.py    the named server, or a private one
+
+A call that may have run something is sent again only with an idempotency key. The code of an error says whether
+something has run (``errors.NOTHING_RAN``); the HTTP status does not.
 """
 
 from __future__ import annotations

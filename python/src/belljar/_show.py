@@ -1,4 +1,7 @@
-"""Formats results for prompts and notebooks. Program output is shown as escaped text, never as markup."""
+"""Formats results for prompts and notebooks.
+
+Program output is shown as escaped text, never as markup, and without control characters in a prompt.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ const MAX_IMPORTS: usize = 2_000;
 /// Why imports or requirements could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The code is larger than [`MAX_CODE`].
+    /// The code is larger than [`MAX_SEARCHED_BYTES`].
     #[error("the code is larger than 1 MB, too large to search for imports; list its packages explicitly")]
     TooLarge,
     /// The code might nest deeper than the parser's stack allows, or takes too many steps to search.

@@ -2,7 +2,8 @@
 //! so.
 //!
 //! Code inside code (`sh -c`, `os.system`, `python -c`) is also analyzed. It can be longer and deeper than
-//! the text that contains it, so the same limits apply to each piece, and an [`Allowance`] limits the total.
+//! the text that contains it, so the same limits apply to each piece, and an [`AnalysisBudget`] limits the
+//! total.
 
 use std::cell::Cell;
 use std::rc::Rc;

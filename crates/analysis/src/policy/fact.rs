@@ -65,7 +65,7 @@ impl FactKind {
 /// Longest text that is folded, in bytes.
 pub(crate) const MAX_FOLDED_BYTES: usize = 16 << 10;
 
-/// Replaces every `from` with `to`; returns `None` if the result would exceed [`MAX_TEXT`].
+/// Replaces every `from` with `to`; returns `None` if the result would exceed [`MAX_FOLDED_BYTES`].
 pub(crate) fn replace_bounded(text: &str, from: &str, to: &str) -> Option<String> {
     if from.is_empty() {
         return None;

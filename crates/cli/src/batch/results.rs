@@ -1,5 +1,5 @@
 //! Writes results to standard output. A separate thread writes, so that a slow reader delays no run's clock;
-//! it takes all pending results at once. [`Results::have_room`] bounds them: while it is false, no new
+//! it takes all pending results at once. [`ResultWriter::has_room`] bounds them: while it is false, no new
 //! request starts.
 
 use std::io::{self, IsTerminal, Write};

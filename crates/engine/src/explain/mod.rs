@@ -1,9 +1,14 @@
 //! Explains an execution in words a person can act on: the one-line `error`, and findings about what the
 //! sandbox denied.
 //!
-//! Facts come from the kernel and the launcher ([`Kept`]). Standard error of a failed program is tenant data,
-//! no more trusted than its other output: it is used to explain a failure and decides nothing. Unknown causes
-//! are not guessed.
+//! ```text
+//! refused call ─▶ launcher: notes its name, answers EPERM ─▶ Denials ─▶ denials.rs ─▶ Outcome::findings
+//! stderr of a failed program, the settings of its plan ───────────────▶ failure.rs ─▶ Outcome::findings
+//! ```
+//!
+//! Facts come from the kernel and the launcher ([`Denials`]). Standard error of a failed program is tenant
+//! data, no more trusted than its other output: it is used to explain a failure and decides nothing. Unknown
+//! causes are not guessed.
 
 mod clue;
 mod denials;

@@ -45,8 +45,8 @@ pub use files::{
 /// The result of an operation on a long-lived sandbox.
 pub type SandboxFuture<'a, T> = BoxFuture<'a, Result<T, SandboxError>>;
 
-/// A stream of bytes, read in constant memory. Its errors carry a [`LivingError`]; see
-/// [`LivingError::of_io`].
+/// A stream of bytes, read in constant memory. Its errors carry a [`SandboxError`]; see
+/// [`SandboxError::from_io`].
 pub type ByteSource<'a> = Pin<Box<dyn AsyncRead + Send + 'a>>;
 
 /// A stream that can be read and written.

@@ -6,6 +6,9 @@
 //!
 //! The formats are read and written by the `tar` and `zip` crates, which are widely used and maintained, and
 //! only need a reader or a writer. This module decides where files go.
+//!
+//! The process has its own memory limit. Every name in an archive is looked up from an open folder, and no
+//! link is followed.
 
 #[cfg(test)]
 mod fuzz_tests;

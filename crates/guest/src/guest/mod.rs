@@ -1,5 +1,13 @@
 //! The guest: PID 1 of a sandbox. It has one thread, no privileges and no secrets, so a tenant that takes it
-//! over gains nothing. When it or its connection ends, the sandbox ends.
+//! over gains nothing. No process inside can kill it, because it is PID 1. When it or its connection ends,
+//! the sandbox ends.
+//!
+//! It is this binary, executed as `belljar-guest` with a stream socket as descriptor 3. A launcher executes
+//! it from a sealed memory file that can be executed but not read, so it is not dumpable from its first
+//! instruction on, and its files in `/proc` are closed to others. In a container, which no launcher confines,
+//! it confines itself before it sends its greeting.
+//!
+//! Its filter and its Landlock rules are those of its programs, which inherit them; it needs nothing else.
 
 mod archives;
 mod channel;
@@ -47,8 +55,8 @@ pub const GUEST_NAME: &str = belljar_jail::guest_support::GUEST_NAME;
 /// The words that follow are the command that starts its workers, if it cannot execute itself under another
 /// name.
 pub const STDIO_ARGUMENT: &str = "stdio";
-/// Argument before [`ON_STDIO`] if the sandbox's network has an egress gate: the sockets are sent to the
-/// listener at [`GATE`].
+/// Argument before [`STDIO_ARGUMENT`] if the sandbox's network has an egress gate: the sockets are sent to
+/// the listener at [`GATE_SOCKET`].
 pub const GATED_ARGUMENT: &str = "gated";
 /// The Unix socket in a container to which the sockets of the egress gate are sent.
 pub const GATE_SOCKET: &str = "/.belljar/gate";

@@ -1,5 +1,7 @@
 //! OOM scores: when memory runs out, the kernel should kill a program rather than PID 1, whose end kills all
 //! processes.
+//!
+//! The guest raises its own score while it starts a process, which inherits the raised one.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;

@@ -34,7 +34,7 @@ impl HostChannel {
         Self { connection, opened, sent_end: false, finished: false }
     }
 
-    /// Polls for the next event. None follows an error or [`Came::Done`].
+    /// Polls for the next event. None follows an error or [`ChannelEvent::Done`].
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<ChannelEvent, GuestError>> {
         let Some(item) = ready!(self.opened.items.poll_recv(context)) else {
             self.finished = true;
@@ -78,7 +78,7 @@ impl HostChannel {
         }
     }
 
-    /// Waits for the final reply, which must be [`Reply::Ok`].
+    /// Waits for the final reply, which must be [`GuestReply::Ok`].
     pub(super) async fn done_ok(mut self) -> Result<(), GuestError> {
         match self.next().await? {
             ChannelEvent::Done(GuestReply::Ok) => Ok(()),

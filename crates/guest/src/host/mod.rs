@@ -1,7 +1,8 @@
 //! The host's half: a [`Guest`] that any number of tasks can use.
 //!
 //! A tenant may control everything that the guest sends. It is bounded by the protocol and checked before
-//! use, and never causes a panic. A guest that violates the protocol is disconnected ([`Loss::Violation`]).
+//! use, and never causes a panic. A guest that violates the protocol is disconnected
+//! ([`DisconnectReason::Violation`]).
 
 mod archives;
 mod bytes;

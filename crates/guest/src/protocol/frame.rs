@@ -96,7 +96,8 @@ impl GuestFrame {
         u32::try_from(len).unwrap_or(u32::MAX).saturating_add(FRAME_COST)
     }
 
-    /// Returns the header. The creator of a frame ensures that its body is at most [`MAX_BODY`] bytes long.
+    /// Returns the header. The creator of a frame ensures that its body is at most [`MAX_BODY_BYTES`] bytes
+    /// long.
     pub fn header(&self) -> [u8; HEADER_BYTES] {
         debug_assert!(self.body.len() <= MAX_BODY_BYTES);
         let mut header = [0; HEADER_BYTES];
@@ -110,7 +111,7 @@ impl GuestFrame {
 /// An error while reading a frame.
 #[derive(Debug, Error)]
 pub enum FrameError {
-    /// The body is longer than [`MAX_BODY`].
+    /// The body is longer than [`MAX_BODY_BYTES`].
     #[error("frame of {0} bytes is too long")]
     TooLong(u32),
     /// The kind does not exist in this version.

@@ -19,9 +19,9 @@
 //!                           ◀───────── Done      always, exactly once
 //! ```
 //!
-//! Each side may send as much on a channel as the other one has granted credit for ([`WINDOW`] at first). A
-//! frame costs its length plus [`FRAME_COST`], so a peer that never reads costs a bounded amount of memory
-//! and never blocks other channels.
+//! Each side may send as much on a channel as the other one has granted credit for ([`WINDOW_BYTES`] at
+//! first). A frame costs its length plus [`FRAME_COST`], so a peer that never reads costs a bounded amount of
+//! memory and never blocks other channels.
 
 mod frame;
 mod message;

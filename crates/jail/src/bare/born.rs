@@ -1,5 +1,10 @@
 //! Confines a zygote's child, from its fork to the start of the tenant's code. The order of the steps
 //! matters.
+//!
+//! ```text
+//! rlimits → bounding set → ids → capabilities → cgroup → no_new_privs → landlock → seccomp → ready, with the
+//! listener of the filter ─▶ inspected from outside → (preimports) → task → files → streams → (packages) → run
+//! ```
 
 use super::call::{SysResult, RawErrno, close, number, safe_syscall, prctl, write_all};
 use super::message::{ForkRequest, SetupStep, LAUNCHER_FD, OWN_SOCKET, OPTIONAL_FDS, without};

@@ -5,6 +5,9 @@
 //! creates the cgroup namespace, whose root is the cgroup of its creator at that moment. PID 1 itself stays
 //! out of the jail's cgroup, because when a cgroup runs out of memory the kernel also kills every process
 //! that shares memory with one of its processes.
+//!
+//! It stays in the launcher's cgroup instead, where nothing of a run is counted: the process that it shares
+//! memory with is the builder, which must never be killed for a run.
 
 use core::arch::naked_asm;
 use core::cell::UnsafeCell;
@@ -140,7 +143,7 @@ unsafe impl Sync for Stack {}
 
 static STACK: Stack = Stack(UnsafeCell::new([0; 32 << 10]));
 
-/// Calls `clone3` with a separate stack for the new process, which continues in [`pid1::live`].
+/// Calls `clone3` with a separate stack for the new process, which continues in [`pid1::run_pid1`].
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn clone3_pid1(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {

@@ -5,18 +5,20 @@ use super::rights::ResourceLimit;
 
 /// Descriptor number of the socket to the launcher, in a zygote and later in its child.
 pub(crate) const LAUNCHER_FD: i32 = 3;
-/// Maximum number of resource limits in a [`Birth`].
+/// Maximum number of resource limits in a [`ForkRequest`].
 pub(crate) const MAX_LIMITS: usize = 12;
 /// Maximum number of descriptors attached to one packet.
 pub(crate) const MAX_FDS: usize = 16;
-/// Index of the first namespace among the descriptors of a [`Birth`]. They are, in this order: the namespaces
-/// of the jail, the child's own socket, the Landlock ruleset if there is one, and the cgroup join fds.
+/// Index of the first namespace among the descriptors of a [`ForkRequest`]. They are, in this order: the
+/// namespaces of the jail, the child's own socket, the Landlock ruleset if there is one, and the cgroup join
+/// fds.
 pub(crate) const NAMESPACES: usize = 0;
 /// Number of namespaces that a child enters: user, network, mount, ipc, uts, cgroup and pid, in this order.
 /// The user namespace comes first because it grants the right to enter the others.
 pub(crate) const NAMESPACES_LEN: usize = 7;
 pub(crate) const OWN_SOCKET: usize = NAMESPACES + NAMESPACES_LEN;
-/// Index of the optional descriptors: the Landlock ruleset if [`Birth::has_rules`], then the cgroup join fds.
+/// Index of the optional descriptors: the Landlock ruleset if [`ForkRequest::has_rules`], then the cgroup
+/// join fds.
 pub(crate) const OPTIONAL_FDS: usize = OWN_SOCKET + 1;
 /// Maximum number of instructions in the filter of a child or of a PID 1.
 pub(crate) const MAX_INSTRUCTIONS: usize = 1_024;
@@ -43,8 +45,8 @@ pub(crate) struct LandlockAccess {
 pub(crate) const MAX_PAGE_RANGES: usize = 1_360;
 
 /// Message from launcher to zygote, sent from time to time: a range of pages that its children usually touch,
-/// to be prefaulted in waiting children. One packet holds any number of ranges. Unlike a [`Birth`], it has no
-/// descriptors attached.
+/// to be prefaulted in waiting children. One packet holds any number of ranges. Unlike a [`ForkRequest`], it
+/// has no descriptors attached.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PageRange {
@@ -112,7 +114,7 @@ pub(crate) struct StatusMessage {
     pub(crate) errno: i32,
 }
 
-/// Values of [`Word::kind`].
+/// Values of [`StatusMessage::kind`].
 pub(crate) mod kind {
     /// A child is confined and waits for its task. Its notification listener is attached.
     pub(crate) const READY: u32 = 1;
@@ -148,7 +150,7 @@ steps! {
     19 Init, 20 Fork,
 }
 
-/// Bits of [`Birth::without`].
+/// Bits of [`ForkRequest::layers_left_out`].
 pub(crate) mod without {
     pub(crate) const RLIMITS: u32 = 1;
     pub(crate) const CAPABILITIES: u32 = 2;

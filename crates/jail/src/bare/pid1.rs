@@ -5,6 +5,10 @@
 //! It shares the builder's memory, which makes it almost free, and like the builder it is not dumpable. The
 //! builder waits until it is done. Afterwards it uses no memory at all, not even its stack, which the next
 //! PID 1 reuses.
+//!
+//! ```text
+//! ids → /proc → masks → host name → disk → terminals → namespace descriptors → landlock rules → no privileges
+//! ```
 
 use core::arch::asm;
 use core::ffi::CStr;

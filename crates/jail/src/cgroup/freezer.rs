@@ -1,4 +1,8 @@
 //! Freezing groups, and creating groups for the jails of sandboxes.
+//!
+//! v2 can freeze every group. v1 freezes in a hierarchy of its own, which only jails of sandboxes join: one
+//! more hierarchy costs every run, and one-shot runs are never paused. On v1 a killed process that is frozen
+//! dies only when it is thawed: killing a sandbox thaws it, and a launcher thaws what a dead launcher left.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -217,8 +217,8 @@ pub(super) fn memory_usage_file(version: CgroupVersion) -> &'static str {
     }
 }
 
-/// Creates the directory. A second hierarchy in the same process gets a numbered name, which [`Owner::of`]
-/// parses as the same owner.
+/// Creates the directory. A second hierarchy in the same process gets a numbered name, which
+/// [`LauncherIdentity::parse`] parses as the same owner.
 fn create_dir(base: &OwnedFd, owner: LauncherIdentity) -> rustix::io::Result<String> {
     for copy in 0..MAX_HIERARCHIES {
         let name = if copy == 0 { owner.to_string() } else { format!("{owner}.{copy}") };

@@ -9,9 +9,9 @@
 //! | `discover` | finds where cgroups can be created on this host |
 //! | `parse` | parses mounts and memberships in `/proc` |
 //! | `obstacle` | why a controller cannot be used, and how to fix that |
-//! | `place` | this launcher's directory in one hierarchy |
+//! | `launcher_dir` | this launcher's directory in one hierarchy |
 //! | `owner` | distinguishes a live launcher's directory from an abandoned one |
-//! | `together` | limits the memory of all groups together |
+//! | `total_memory` | limits the memory of all groups together |
 //! | `kill` | kills the processes left in a group |
 //! | `freezer` | groups that can be frozen |
 //! | `v1`, `v2` | the files of each interface |

@@ -1,6 +1,9 @@
 //! Limits the memory of all groups together. They are below one directory whose limit leaves room for the
 //! server and the rest of the machine. A process killed because of that limit did not exceed the limit of its
 //! own group.
+//!
+//! The two causes of a kill are told apart by which group was notified: on v1 the notification of the
+//! directory above is for both.
 
 use super::{Controller, Group, Hierarchy};
 

@@ -141,8 +141,8 @@ pub(super) fn move_processes_to_child(
     Ok(true)
 }
 
-/// Undoes [`evacuate`], best effort: while another launcher has groups there, nothing can be undone, and the
-/// last launcher does it. A leftover child is recognized by its name at the next start.
+/// Undoes [`move_processes_to_child`], best effort: while another launcher has groups there, nothing can be
+/// undone, and the last launcher does it. A leftover child is recognized by its name at the next start.
 pub(super) fn undo_move(base: BorrowedFd<'_>, refuge: &str) {
     for controller in Controller::ALL {
         let _ = files::write(base, SUBTREE_CONTROL, &format!("-{controller}"));

@@ -1,5 +1,8 @@
 //! PID 1 of a sandbox's jail: it sets up the jail like every PID 1, drops what a program's process drops, and
 //! then becomes the guest. No process in the jail can kill it or read its memory.
+//!
+//! The launcher passes it `/proc/self/oom_score_adj`, opened for writing before Landlock applies, so that the
+//! guest can raise the OOM score of what it starts.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};

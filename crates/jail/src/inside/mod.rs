@@ -1,9 +1,12 @@
 //! Code that runs inside a jail before, around and after the program: as PID 1, and as the program's process.
 //!
 //! ```text
-//! PID 1:    id map → cgroup → host name → mounts → pivot → fork → drop privileges → task → supervise
-//! program:  task → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp → turn → execve
-//! guest:    PID 1 … → pivot → task → stdio → rlimits → ids → capabilities → no_new_privs → landlock → seccomp → execve
+//! PID 1:    id map → cgroup → cgroup namespace → proxy sockets → host name → ids → bounding set → mounts → pivot
+//!           → fork → drop privileges → task → supervise
+//! program:  task → disk size → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp
+//!           → turn → execve
+//! guest:    PID 1 … → pivot → task → disk size → stdio → rlimits → ids → capabilities → no_new_privs → landlock
+//!           → seccomp → execve
 //! ```
 //!
 //! The steps before the task depend only on the root tree, so they are done in advance. The task may arrive

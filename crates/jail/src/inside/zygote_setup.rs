@@ -5,6 +5,9 @@
 //! fork children into jails it only needs its user to own their user namespaces; it creates no namespace and
 //! mounts nothing. It shares the launcher's user namespace, because it could not enter a jail's from any
 //! other.
+//!
+//! Nothing of a request is in it. Directories with packages of requests are hidden from it
+//! (`WarmInterpreter::hidden`); a child puts them on its module search path after it is confined.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};

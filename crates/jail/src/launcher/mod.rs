@@ -3,6 +3,12 @@
 //! When the process that started it exits for any reason, the control socket reaches end of file. The
 //! launcher then kills every jail, removes their cgroups and exits. When the launcher itself is killed, the
 //! kernel kills every jail.
+//!
+//! Nothing waits outside the event loop's `poll`, and everything in a turn has a bound that no tenant
+//! controls: refused calls (`seccomp_notify`, `notify_budget`), pauses (`pause_queue`), events to the
+//! provider (`event_outbox`), the guest binary (`guest_binary`), memory samples (`prefault`). `turns`
+//! measures the longest turn. An ending is reported first; processes are reaped and cgroups removed
+//! afterwards.
 
 mod builder;
 mod child;

@@ -8,6 +8,8 @@
 //! The program controls the layout of its address space, so its mappings are never enumerated. Only addresses
 //! that the zygote itself had mapped are looked up. They are read once, and their number, the CPU time of a
 //! sample and its result are bounded.
+//!
+//! A page that is copied at its first write costs more than all the rest of a short run.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

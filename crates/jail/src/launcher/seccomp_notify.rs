@@ -5,6 +5,14 @@
 //! launcher busy, the launcher handles one call at a time, and a limited number per run. Beyond that it
 //! closes the listener, and the kernel answers by itself. A sandbox is listened to as long as it lives, but
 //! at a limited rate: beyond that rate, denied calls are delayed.
+//!
+//! Allowed calls cost nothing extra. The launcher answers every denied call with EPERM and lets no call pass
+//! except an exit. A warm child announces its exit by `exit_group` with a second argument, which the kernel
+//! ignores and the filter reports before the memory is torn down. It is an exit like any other, so announcing
+//! it forges nothing.
+//!
+//! A warm child sends its listener with its ready message; a cold program sends it over its command socket
+//! once it is confined. A sandbox has one filter, which the guest's programs inherit, and so one listener.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;

@@ -1,4 +1,6 @@
-//! Spare jails: set up before they are needed, for the root tree that was requested last. Each is used once.
+//! Spare jails: set up before they are needed, for the root tree that was requested last, when the launcher
+//! has nothing else to do. A spare jail contains everything that depends on its root tree alone. Each is used
+//! once.
 
 use std::rc::Rc;
 

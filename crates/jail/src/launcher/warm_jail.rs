@@ -1,7 +1,7 @@
 //! A warm jail: requested from the builder, then built, then entered by a child.
 //!
-//! A request that finds a built jail waits only for the fork, so in `fork` mode some jails are built ahead of
-//! demand.
+//! A request that finds a built jail waits only for the fork and the inspection of the child, so in `fork`
+//! mode some jails are built ahead of demand, when the launcher is idle. They count as pool memory.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;

@@ -5,6 +5,11 @@
 //! never needed during a demand window, and drops to zero after a long time without requests. Children are
 //! made ahead only when the launcher is idle. Under full load each request has its own child forked, which is
 //! cheaper overall.
+//!
+//! A request takes an idle child (`"warm":"pool"`), or waits for a fork (`"fork"`), or starts cold (`false`)
+//! if its zygote is not ready or cannot serve it. A zygote that dies, hangs or fails a step is replaced, and
+//! the requests that waited for it start cold. The memory of idle children and built jails of all pools is
+//! limited by `[warm] memory`.
 
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -344,7 +349,7 @@ impl WarmPools {
         None
     }
 
-    /// Returns when [`Nursery::tend`] has something to do next.
+    /// Returns when [`WarmPools::handle_deadlines`] has something to do next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let zygotes = self.pools.iter().filter_map(|keeper| keeper.zygote.as_ref()?.deadline());
         let pending = self.pools.iter().flat_map(|keeper| {

@@ -10,7 +10,8 @@
 //! - a known number without a rule is EPERM. If the launcher has a listener, it is notified first and answers
 //!   in the kernel's place, so that the result can name the call. Without a listener, such a filter's answer
 //!   is ENOSYS;
-//! - a rule may name another errno, where programs handle that better.
+//! - a rule may name another errno, where programs handle that better: calls that runtimes try and do without
+//!   are not reported.
 
 mod bpf;
 mod checks;
@@ -140,7 +141,7 @@ impl SeccompFilter {
     /// Installs the filter and returns its notification listener, which is closed on `execve`.
     ///
     /// # Errors
-    /// EBUSY if this process already has a filter with a listener; otherwise see [`Filter::install`].
+    /// EBUSY if this process already has a filter with a listener; otherwise see [`SeccompFilter::install`].
     pub(crate) fn install_with_listener(&self) -> io::Result<OwnedFd> {
         let listener = self.install_with_flags(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
         // SAFETY: the kernel just created this descriptor, and nothing else owns it.

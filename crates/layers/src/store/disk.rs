@@ -219,7 +219,7 @@ impl DiskStore {
         Err(LayerStoreError::LockTimeout(self.layers.path().join(name)))
     }
 
-    /// Reads a whole layer. Returns [`ShelfError::Broken`] if anything differs from what was published.
+    /// Reads a whole layer. Returns [`LayerStoreError::Damaged`] if anything differs from what was published.
     pub(super) fn verify_layer(&self, key: &LayerKey) -> Result<Manifest, LayerStoreError> {
         self.compare_with_manifest(key).map_err(|error| {
             let why = match error {

@@ -1,4 +1,5 @@
-//! Lists layers, measures the store and removes layers beyond its bounds.
+//! Lists layers, measures the store and removes layers beyond its bounds, least recently used first. The time
+//! of the last use is the mtime of a lock file, written at most once a minute.
 
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::{ContentDigest, Hasher};
 
-/// The key of a layer: the SHA-256 of its [`Recipe`].
+/// The key of a layer: the SHA-256 of its [`LayerRecipe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LayerKey(ContentDigest);

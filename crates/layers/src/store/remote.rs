@@ -11,6 +11,9 @@
 //! - The scope is part of a layer's recipe and so of `KEY`: a layer built for one tenant is never requested
 //!   for another one, on any machine.
 //! - As in the store, hashes detect damage and mix-ups, not forgery: anyone who can write there is trusted.
+//!
+//! It is asked before a layer is built, and gets new layers by a task beside the run. Nothing waits for it
+//! longer than `shared_cache_wait`, and after a failure it is not used for a minute.
 
 use std::fmt;
 use std::fs::File;

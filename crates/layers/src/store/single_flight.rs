@@ -1,4 +1,6 @@
 //! Single flight: concurrent requests for the same work share one execution.
+//!
+//! Between processes, a lock has the same effect (`LayerStore::lock_work`).
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,5 +1,8 @@
 //! Walks the entries of a layer by descriptor. Follows no link and enters no other file system: a stage was
 //! filled by a program that unpacked untrusted archives.
+//!
+//! One walk seals and hashes what an installer left. The same walk verifies a layer at its first use after a
+//! start, and on demand.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -1,4 +1,10 @@
 //! A container, hardened like a jail, with the guest as PID 1.
+//!
+//! ```text
+//! create ─▶ attach ─▶ start ─▶ guest greets ─▶ inspect ─▶ receipt: enforced layers; a missing one ends it
+//! ```
+//!
+//! The jail's tables set the masked paths, limits and the filter (`container_settings`, `seccomp::listing`).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Egress of a container that may reach individual hosts. The guest creates listening sockets in the
 //! container's own network namespace before any tenant code runs, and sends them over a Unix socket in a
-//! directory that only this user can enter. They are served here, like a jail's.
+//! directory that only this user can enter, and that takes one caller. They are served here, like a jail's.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;

@@ -1,4 +1,5 @@
-//! Why a container ended while in use.
+//! Why a container ended while in use. A limit is the run's own ending; any other cause is a failure of the
+//! provider.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Docker images: finding and pulling them.
+//! Docker images: finding and pulling them, and the environment variables that they set.
 
 use belljar_engine::images::{ImageVariables, MAX_VARIABLES_BYTES};
 use belljar_engine::provider::{ProviderError, Sink};

@@ -7,7 +7,11 @@
 //! ```
 //!
 //! When this process ends for any reason, its attach connections close, so its containers end and Docker
-//! removes them.
+//! removes them. Containers that a dead process left are found by their label when the daemon is first
+//! needed.
+//!
+//! A permit counts a container from before it is created until it is removed, so shutting down means waiting
+//! for all permits.
 
 mod attach_stream;
 mod builder;

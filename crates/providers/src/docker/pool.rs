@@ -1,5 +1,6 @@
 //! Containers started in advance, if possible with the interpreter that the last run needed. Each serves one
-//! tenant and one run.
+//! tenant and one run. A container that mounts host folders or has egress is created for its run and never
+//! waits here.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

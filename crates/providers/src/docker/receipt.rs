@@ -1,4 +1,6 @@
-//! Which layers confine a container, taken from what Docker reports and never from what was requested.
+//! Which layers confine a container, taken from what Docker reports and never from what was requested, minus
+//! what the kernel does not confirm: capabilities and filter are read from the guest's `/proc/self/status`
+//! before any tenant code runs.
 
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::Kernel;

@@ -1,5 +1,6 @@
-//! Resource usage of a container, read by the guest from the cgroup visible inside (v1 or v2). A kernel other
-//! than the host's may show none; usage is then unknown.
+//! Resource usage of a container, read by the guest from the cgroup visible inside (v1 or v2): the cgroup on
+//! the host's side may be on another machine. A kernel other than the host's may show none; usage is then
+//! unknown.
 
 use std::time::Duration;
 

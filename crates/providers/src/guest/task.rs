@@ -1,5 +1,9 @@
 //! One task in a sandbox: writes its files, starts its commands through the guest, and collects its results.
 //! The guest reports how the task ended; usage and limits are measured from outside.
+//!
+//! Files of a task have a folder of their own, which is removed when the task is over; its artifacts are the
+//! files that are new or changed. The timeout is also enforced out here, a little later, in case the guest
+//! cannot be trusted to do it.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,7 @@
 //! Egress of a sandbox that may reach individual hosts: PID 1 of the jail sends listening sockets, which are
 //! served here.
+//!
+//! They are served until the run or the sandbox is over.
 
 use std::collections::BTreeMap;
 use std::io;

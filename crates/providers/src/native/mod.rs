@@ -1,5 +1,14 @@
 //! The native provider: sandboxes on this machine's kernel, through the jail. Needs no daemon, no Docker and
 //! no root.
+//!
+//! ```text
+//! Plan ─▶ paths.rs: host paths ─▶ runtimes.rs: interpreter ─▶ roots.rs: root tree ─▶ LauncherRequest::Start
+//! Task ─▶ program.rs: commands, files ─▶ run.rs: pipes, payload ──────────────────▶        │
+//! Outcome ◀── run_io.rs: output, result, artifacts ◀── LauncherEvent::Ended ◀──────────────┘
+//! ```
+//!
+//! A launcher that dies is replaced (`launcher_handle.rs`), and a run that it lost runs again if no effect of
+//! the first attempt is visible (`run.rs`).
 
 mod connection;
 pub(crate) mod egress;

@@ -1,4 +1,8 @@
 //! Requests to a service: limited in time and size, and retried only if that is harmless.
+//!
+//! Reading, writing whole files and deleting have the same effect twice. Creating a machine carries a key or
+//! name of ours, so it is retried as well. A command is retried only if the service was not reached, or asked
+//! to retry later.
 
 use std::fmt;
 use std::time::Duration;
@@ -122,7 +126,7 @@ impl HttpClient {
         self.send_with_timeout(request, again, self.response_timeout).await
     }
 
-    /// Sends a request like [`Http::send`], with a specific timeout.
+    /// Sends a request like [`HttpClient::send`], with a specific timeout.
     pub(super) async fn send_with_timeout(
         &self,
         request: RequestBuilder,

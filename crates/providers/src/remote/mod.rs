@@ -2,11 +2,16 @@
 //! machine, and deletes it however the run ends.
 //!
 //! ```text
-//! Remote ── service: E2B or AgentRun ──▶ LeasedMachine ── files, commands ──▶ task.rs
+//! RemoteProvider ── service: e2b.rs or agentrun.rs ──▶ LeasedMachine ── files, commands ──▶ task.rs
 //! ```
 //!
-//! Isolation is the service's responsibility. Belljar enforces time and output limits by deleting the
-//! machine.
+//! - Isolation is the service's responsibility. Belljar enforces time and output limits by deleting the
+//!   machine. The receipt names the service and no layer; `require`, and limits that are the service's, are
+//!   refused before the service is asked for anything.
+//! - Creating a machine goes on if the caller stops waiting, so that the machine is deleted. A permit counts
+//!   each one until it is deleted.
+//! - For the case that this process is killed, a machine also ends by itself: at a time set on creation (E2B),
+//!   or when it is idle (AgentRun).
 
 mod agentrun;
 mod connect;

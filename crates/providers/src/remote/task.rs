@@ -1,5 +1,9 @@
 //! One task on a machine: its files are uploaded as one archive, its commands run, and its results are
 //! downloaded as another.
+//!
+//! ```text
+//! archive ─▶ prepare.sh ─▶ commands ─▶ collect.sh ─▶ archive
+//! ```
 
 use std::io::Read;
 use std::time::{Duration, Instant};

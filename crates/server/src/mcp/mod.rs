@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! POST initialize ─▶ a session: its tenant, and the sandboxes opened in it
-//!   ─▶ its tool calls ─▶ Behalf (the tenant's backend) ─▶ the same run queue, quotas and records as /v1
+//!   ─▶ its tool calls ─▶ TenantBackend ─▶ the same run queue, quotas and records as /v1
 //! DELETE, or idle for too long ─▶ the session ends, and its sandboxes with it
 //! ```
 //!

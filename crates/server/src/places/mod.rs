@@ -1,5 +1,5 @@
 //! `/v1/volumes` and `/v1/snapshots`: storage that outlives sandboxes. The store records owners and sizes,
-//! the engine's `Places` hold the files, and current mounts are tracked here.
+//! the engine's `HostStorage` holds the files, and current mounts are tracked here.
 
 mod mounts;
 pub(crate) mod snapshots;

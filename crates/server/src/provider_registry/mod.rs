@@ -5,6 +5,12 @@
 //!                  a failed step changes nothing                                            │
 //!                             the old provider is shut down after its last request ◀────────┘
 //! ```
+//!
+//! - `ProviderSet::replace` exchanges all providers at once. A provider that stays keeps its health; one that
+//!   is replaced is shut down after the last execution or sandbox that was admitted to it.
+//! - Each secret is stored and shown as a mask, so that shown settings can be sent back. Messages of a
+//!   provider pass [`SecretMask::mask`], because a service may repeat the key that it refuses. Messages about
+//!   settings name them, never their values.
 
 mod candidate;
 mod start;

@@ -1,4 +1,6 @@
 //! Startup: the configuration seeds the store, which is authoritative from then on.
+//!
+//! A configuration that differs from the stored one gives a warning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,13 +5,15 @@
 //!            └────────┴─▶ ended       closed · expired · idle · failed · interrupted; recorded once
 //! ```
 //!
-//! A live sandbox is an [`Open`] in the registry, and a task supervises its lifetime and its end (`life.rs`).
-//! A [`Used`] marks it as in use, so that it is not idle. Pausing, resuming, extending and ending run one at
-//! a time, in the order of the requests; so do executions in one sandbox.
+//! A live sandbox is a [`LiveSandbox`] in the registry, and a task supervises its lifetime and its end
+//! (`lifecycle.rs`). A [`SandboxInUse`] marks it as in use, so that it is not idle. Pausing, resuming,
+//! extending and ending run one at a time, in the order of the requests; so do executions in one sandbox.
 //!
 //! The guest buffers the output of commands. A reader of a command only has a position in that buffer
-//! ([`look::Look`]): its output is collected until the end (`foreground.rs`), streamed as events
-//! (`output.rs`) or shown in a terminal (`terminal.rs`).
+//! (`command_reader.rs`): its output is collected until the end (`command_process.rs`), streamed as events
+//! (`output.rs`) or shown in a terminal (`terminal.rs`). A client that waits for the end holds the command up
+//! instead of losing output, and its command is killed when it disconnects; any other reader is told what it
+//! missed. A WebSocket counts as a connection as long as it is open, and does not delay a shutdown.
 
 pub(crate) mod archives;
 mod command_process;

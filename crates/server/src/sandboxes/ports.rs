@@ -6,8 +6,8 @@
 //!        ◀─ response, without headers reserved to this site ──┘            one connection per request
 //! ```
 //!
-//! The responses come from a tenant's program, but under this server's name: `passing.rs` removes headers it
-//! must not set.
+//! The responses come from a tenant's program, but under this server's name: `proxy_headers.rs` removes
+//! headers it must not set.
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
-//! Streaming of bodies in constant memory, into and out of a sandbox.
+//! Streaming of bodies in constant memory, into and out of a sandbox. A transfer may take as long as it makes
+//! progress. One that cannot be completed, because a file shrank or an archive broke off, ends the
+//! connection.
 
 use std::future::Future;
 use std::io;

@@ -9,6 +9,9 @@
 //! - Spans contain words from closed lists, ids, tenants and times, but never code, input, output, metadata
 //!   or keys.
 //! - A caller's `traceparent` is continued. If its sampled flag is off, nothing is recorded.
+//!
+//! Two kinds of spans do not justify the dependencies of the OpenTelemetry SDK, so they are encoded here
+//! (`json.rs`) and sent over plain HTTP.
 
 mod export;
 mod json;

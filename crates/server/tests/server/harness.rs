@@ -78,7 +78,7 @@ impl ServerHarness {
         self.with_key(key.json()["key"].as_str().unwrap())
     }
 
-    /// Requests shutdown; [`Place::ended`] waits for it.
+    /// Requests shutdown; [`ServerHarness::ended`] waits for it.
     pub(crate) fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
     }

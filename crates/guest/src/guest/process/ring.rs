@@ -1,5 +1,5 @@
-//! The most recent output of a process, in order and with the stream of each byte. The oldest output is
-//! dropped when the ring is full; offsets stay valid.
+//! The most recent output of a process, in order and with the stream of each byte: offsets count the bytes of
+//! both streams. The oldest output is dropped when the ring is full; offsets stay valid.
 
 use std::collections::VecDeque;
 

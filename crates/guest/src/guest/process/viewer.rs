@@ -1,4 +1,5 @@
-//! Viewers of a process's output, each with its own offset and pace.
+//! Viewers of a process's output, each with its own offset and pace. A viewer starts at any byte. One that
+//! falls behind learns how much it missed; one that must not miss anything holds the process up instead.
 
 use std::rc::Rc;
 

@@ -1,5 +1,10 @@
 //! Sandboxes: a jail whose PID 1 is the guest. The guest handles requests over its socket; the launcher
 //! handles pausing, statistics and termination.
+//!
+//! How a program ended is the guest's word. What the sandbox uses, whether it reached a limit, and that it
+//! ended are the launcher's: it reads the cgroup and the disk, which it holds open. A request to a paused
+//! sandbox fails at once, because the guest is frozen, too. The sandbox is closed only when everything in it
+//! is gone.
 
 mod commands;
 mod denials;
