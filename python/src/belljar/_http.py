@@ -3,7 +3,7 @@
 Request arguments, error handling and retries are shared by both::
 
     run, Sandbox.run …   _request.py   builds the request object from arguments
-                         _calls.py     every call as data: its request, how its response is read, whether it is repeatable
+                         _calls.py     every call as data: request, how its response is read, whether it is repeatable
       Client, Sandbox ─▶ _http.py      Transport blocks, AsyncTransport awaits
                          _events.py    bytes to lines to events, without a socket
                          _server.py    the named server, or a private one
