@@ -287,9 +287,9 @@ fn mounts_are_checked() {
     for (mount, reason) in [
         (format!("{source}:relative"), "absolute"),
         (format!("{source}:/a/../b"), "'..'"),
-        (format!("{source}:/proc/x"), "Belljar's own"),
-        (format!("{source}:/dev/shm/x"), "Belljar's own"),
-        (format!("{source}:/workspace"), "Belljar's own"),
+        (format!("{source}:/proc/x"), "reserved by Belljar"),
+        (format!("{source}:/dev/shm/x"), "reserved by Belljar"),
+        (format!("{source}:/workspace"), "reserved by Belljar"),
         (source.clone(), "no destination"),
         (format!("{link}:/data"), "is a symbolic link"),
         ("/nonexistent:/data".to_owned(), "No such file"),

@@ -119,7 +119,7 @@ fn an_unwritable_data_folder_is_reported_at_start() {
     if skipped("an_unwritable_data_folder_is_reported_at_start") {
         return;
     }
-    for (options, why) in [("ro", "ead-only"), ("nr_inodes=1", "o space"), ("size=4k", "no room")] {
+    for (options, why) in [("ro", "ead-only"), ("nr_inodes=1", "o space"), ("size=4k", "no space left")] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = belljar_on(options, folder.path());
         command.args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path());

@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 /// Runs until everything that is kept between runs exists.
 const WARM_UP: usize = 20;
 const RUNS: usize = 60;
+/// Rounds of runs, one of which must add no descriptor.
+const ROUNDS: usize = 6;
 
 pub(crate) fn descriptors() -> Result<(), String> {
     let launched = SpawnedLauncher::start().map_err(|error| error.to_string())?;
@@ -27,22 +29,23 @@ pub(crate) fn descriptors() -> Result<(), String> {
         for number in 0..WARM_UP {
             execute(&engine, number).await?;
         }
-        let before = settled(launcher).await;
-        for number in 0..RUNS {
-            execute(&engine, number).await?;
-        }
-        let mut after = settled(launcher).await;
-        // A busy machine takes longer to clean up.
-        for _ in 0..20 {
-            if after.0 <= before.0 && after.1 <= before.1 {
+        // On a busy machine more runs overlap, and the launcher keeps what the most of them needed at one time.
+        // A leak grows with every round.
+        let (mut most, mut grows) = (settled(launcher).await, true);
+        for _ in 0..ROUNDS {
+            for number in 0..RUNS {
+                execute(&engine, number).await?;
+            }
+            let now = settled(launcher).await;
+            println!("descriptors of this process and of its launcher: at most {most:?}, now {now:?}");
+            grows = now.0 > most.0 || now.1 > most.1;
+            if !grows {
                 break;
             }
-            after = settled(launcher).await;
+            most = (most.0.max(now.0), most.1.max(now.1));
         }
         engine.shut_down().await;
-        println!("descriptors of this process and of its launcher: {before:?}, after {RUNS} runs {after:?}");
-        let grown = after.0 > before.0 || after.1 > before.1;
-        if grown { Err(format!("{before:?} became {after:?}")) } else { Ok(()) }
+        if grows { Err(format!("still growing at {most:?}")) } else { Ok(()) }
     })
 }
 

@@ -52,7 +52,7 @@ fn provider_settings_persist_on_the_server() {
         text(&refused)
     );
     for (words, why) in [
-        (&["set", "docker", "pool=1000"][..], "settings: pool: the most is 128"),
+        (&["set", "docker", "pool=1000"][..], "settings: pool: must be at most 128"),
         (&["set", "docker", "pol=1"], "settings: pol: unknown setting"),
         (&["use", "docker"], "'docker' is not configured"),
         (&["test", "docker"], "'docker' is not configured"),

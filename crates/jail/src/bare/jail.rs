@@ -179,6 +179,6 @@ unsafe extern "C" fn clone3_pid1(arguments: *const u64, size: usize, pid1: *mut 
         "2:",
         "ret",
         clone3 = const number::CLONE3,
-        live = sym pid1::live,
+        live = sym pid1::run_pid1,
     )
 }

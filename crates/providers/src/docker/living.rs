@@ -21,6 +21,7 @@ use belljar_engine::sandbox_handle::{
 use super::container::{Container, OwnedContainer};
 use super::container_spec::ContainerSpec;
 use super::daemon::Daemon;
+use super::exit_cause::ExitCause;
 use super::image::DockerImage;
 use super::runtimes::search_path;
 use super::{DockerShared, NAME, stats};
@@ -198,11 +199,11 @@ impl DockerLiving {
         why: String,
         started: Instant,
     ) -> Result<Outcome, SandboxError> {
-        if !self.single_task {
-            return Err(SandboxError::Gone(why));
-        }
-        let Some(limit) = self.lifecycle.daemon.exit_cause(&self.lifecycle.id).await.limit() else {
-            return Err(SandboxError::Gone(why));
+        let cause = self.lifecycle.daemon.exit_cause(&self.lifecycle.id).await;
+        let Some(limit) = cause.limit().filter(|_| self.single_task) else {
+            // Depending on what was under way, `why` may only say that the connection closed.
+            let lost_daemon = matches!(cause, ExitCause::Unreachable(_));
+            return Err(SandboxError::Gone(if lost_daemon { cause.to_string() } else { why }));
         };
         Ok(Outcome {
             ending: Ending::LimitHit(limit, None),
