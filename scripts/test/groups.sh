@@ -4,7 +4,7 @@
 
 # NAME|description, in the order of `./test --all`.
 GROUPS_OF_TESTS=(
-    "lint|clippy, without and with fault injection"
+    "lint|clippy with fault injection (the first tier runs it without)"
     "docs|rustdoc without warnings"
     "cross|compile checks for another architecture and another operating system"
     "frameworks|agent frameworks that use the Python package"
@@ -15,17 +15,45 @@ GROUPS_OF_TESTS=(
     "timeouts|10,000 timeouts, with 4 concurrent runs per processor"
     "neighbors|an honest tenant beside a hostile one, for each kind of abuse"
     "hangups|10,000 clients that disconnect during a request"
-    "fuzz|wire frames, paths, archives, bodies, and messages of launcher and zygotes, 5 minutes each"
+    "fuzz|wire frames, paths, archives, bodies and policies, 5 minutes each"
+    "fuzz_jail|messages of launcher, builder, zygote and child, 5 minutes each"
     "docker|Docker and gVisor: conformance and the escape suite"
     "vm|cgroup v2 and clock jumps, in a virtual machine"
     "licenses|licenses and sources of dependencies"
 )
 
 list_groups() {
-    local entry
+    local entry name
     for entry in "${GROUPS_OF_TESTS[@]}"; do
-        printf '  %-12s %s\n' "${entry%%|*}" "${entry#*|}"
+        name=${entry%%|*}
+        printf '  %-12s %s\n' "$name" "${entry#*|}"
+        printf '  %-12s   %s\n' "" "$(last_pass "$name")"
     done
+}
+
+# Prints the id of the tree that is tested; nothing if it has changes that are not committed.
+tested_tree() {
+    [[ -n $(git status --porcelain 2>&1) ]] || git rev-parse 'HEAD^{tree}'
+}
+
+# Records that a group passed on this tree.
+record_pass() {
+    local tree
+    tree=$(tested_tree)
+    mkdir -p "$TARGET/test-groups"
+    echo "${tree:-uncommitted} $(date -u +%F)" >"$TARGET/test-groups/$1"
+}
+
+# Says where a group last passed.
+last_pass() {
+    local tree date
+    if ! read -r tree date 2>/dev/null <"$TARGET/test-groups/$1"; then
+        echo "not passed yet"
+    elif [[ $tree == "$(tested_tree)" ]]; then
+        echo "passed on this tree, $date"
+    else
+        echo "passed on another tree ($tree), $date"
+    fi
 }
 
 group_names() {
@@ -53,7 +81,6 @@ full_size() {
 }
 
 group_lint() {
-    step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
     step "clippy, fault injection" cargo clippy --quiet -p belljar --features faults --all-targets -- -D warnings
 }
 
@@ -121,9 +148,13 @@ group_hangups() {
 
 group_fuzz() {
     local crate
-    for crate in belljar-guest belljar-jail belljar-engine belljar-analysis; do
+    for crate in belljar-guest belljar-engine belljar-analysis; do
         tests "fuzz, $crate" full_size cargo test -p "$crate" --lib -- --show-output fuzz_
     done
+}
+
+group_fuzz_jail() {
+    tests "fuzz, belljar-jail" full_size cargo test -p belljar-jail --lib -- --show-output fuzz_
 }
 
 group_docker() {

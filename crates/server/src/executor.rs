@@ -147,7 +147,7 @@ impl Drop for SpawnOnDrop {
 
 impl fmt::Debug for SpawnOnDrop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Carried")
+        f.write_str("SpawnOnDrop")
     }
 }
 

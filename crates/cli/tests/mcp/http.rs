@@ -156,7 +156,7 @@ fn sessions_per_tenant_are_limited() {
     let refused = begin(&server, KEY);
     assert_eq!((refused.status, refused.code().as_str()), (429, "quota_exceeded"));
     assert!(
-        refused.text().contains("128 sessions are open, and no more may be; end one"),
+        refused.text().contains("the maximum of 128 MCP sessions is open; end one"),
         "{}",
         refused.text()
     );

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::freezer::Freezer;
 use super::launcher_dir::LauncherDir;
 use super::obstacle::{HostTraits, Obstacle};
-use super::owner::{LauncherIdentity, MOVED_SUFFIX, abandoned};
+use super::owner::{AbandonedDir, LauncherIdentity, MOVED_SUFFIX, abandoned};
 use super::parse::{self, CgroupMount, CgroupVersion, Membership};
 use super::{Controller, MissingController, files, v1, v2};
 
@@ -27,7 +27,7 @@ pub(super) struct Discovery {
     /// Where groups can be frozen.
     pub(super) freezer: Freezer,
     /// Directories of dead launchers, each with the index of the place beside it.
-    pub(super) abandoned: Vec<(usize, String)>,
+    pub(super) abandoned: Vec<(usize, AbandonedDir)>,
 }
 
 /// Information about the host, used for discovery.
@@ -98,7 +98,7 @@ impl Discovery {
 
     fn add_place(&mut self, place: LauncherDir) {
         let index = self.places.len();
-        self.abandoned.extend(abandoned(place.parent.as_fd()).into_iter().map(|name| (index, name)));
+        self.abandoned.extend(abandoned(place.parent.as_fd()).into_iter().map(|dir| (index, dir)));
         self.places.push(place);
     }
 

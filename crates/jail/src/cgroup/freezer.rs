@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::launcher_dir::LauncherDir;
+use super::owner::AbandonedDir;
 use super::parse::CgroupVersion;
 use super::{Controller, Error, Group, Hierarchy, owner, v2};
 
@@ -20,14 +21,14 @@ pub(super) struct Freezer {
     /// The reason why groups cannot be frozen.
     pub(super) obstacle: Option<String>,
     /// Directories of dead launchers there.
-    pub(super) abandoned: Vec<String>,
+    pub(super) abandoned: Vec<AbandonedDir>,
 }
 
 impl Freezer {
     /// Kills and removes what dead launchers left.
     pub(super) fn sweep(&mut self) {
         if let Some(place) = &self.place {
-            self.abandoned.retain(|name| !owner::remove_abandoned(place.parent.as_fd(), name));
+            self.abandoned.retain(|dir| !owner::remove_abandoned(place.parent.as_fd(), dir));
         }
     }
 }

@@ -156,9 +156,9 @@ pub struct Hierarchy {
     next_number: AtomicU64,
     /// Recycled groups, with the time since when they have been unused.
     reusable: RefCell<VecDeque<(Instant, Group)>>,
-    /// Directories of dead launchers in which processes were still dying, with the index of the place beside
+    /// Directories of dead or dying launchers in which processes were still dying, with the index of the place beside
     /// each.
-    abandoned: Vec<(usize, String)>,
+    abandoned: Vec<(usize, owner::AbandonedDir)>,
     /// Time of the next sweep of `abandoned`, and the delay after that.
     retry: (Instant, Duration),
     freezer: Freezer,
@@ -203,7 +203,7 @@ impl Hierarchy {
             return;
         }
         let places = &self.places;
-        self.abandoned.retain(|(place, name)| !owner::remove_abandoned(places[*place].parent.as_fd(), name));
+        self.abandoned.retain(|(place, dir)| !owner::remove_abandoned(places[*place].parent.as_fd(), dir));
         self.freezer.sweep();
         self.retry = (now + pause, (pause * 2).min(MAX_SWEEP_DELAY));
     }

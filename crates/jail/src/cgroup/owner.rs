@@ -39,8 +39,37 @@ impl LauncherIdentity {
         Some(LauncherIdentity { pid: pid.parse().ok()?, start: start.parse().ok()? })
     }
 
-    fn is_alive(self) -> bool {
-        process_start_time(self.pid) == Some(self.start)
+    /// Returns the state of this process, as `/proc` shows it.
+    fn state(self) -> OwnerState {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        if parse_start_time(&stat) != Some(self.start) {
+            return OwnerState::Dead;
+        }
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        if is_exiting(&stat) || is_killed(&status) { OwnerState::Dying } else { OwnerState::Alive }
+    }
+}
+
+/// Whether a launcher can still use its directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OwnerState {
+    Alive,
+    /// It was killed and does nothing anymore, but holds its lock until the kernel has torn it down.
+    Dying,
+    Dead,
+}
+
+/// A directory whose owner is dead or dying.
+#[derive(Debug)]
+pub(super) struct AbandonedDir {
+    pub(super) name: String,
+    owner_is_dying: bool,
+}
+
+#[cfg(test)]
+impl AbandonedDir {
+    pub(super) fn new(name: &str, owner_is_dying: bool) -> Self {
+        Self { name: name.to_owned(), owner_is_dying }
     }
 }
 
@@ -67,26 +96,45 @@ fn parse_start_time(stat: &str) -> Option<u64> {
     (!matches!(state, "Z" | "X")).then_some(start)
 }
 
+/// Returns whether the kernel is tearing the process down: flag `PF_EXITING` in field 9 of a `stat` file.
+fn is_exiting(stat: &str) -> bool {
+    const PF_EXITING: u32 = 0x4;
+    let flags = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(6)?.parse().ok());
+    flags.is_some_and(|flags: u32| flags & PF_EXITING != 0)
+}
+
+/// Returns whether `SIGKILL` is pending, in a `status` file.
+fn is_killed(status: &str) -> bool {
+    const SIGKILL_BIT: u64 = 1 << 8;
+    let pending =
+        status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
+    pending.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).any(|mask| mask & SIGKILL_BIT != 0)
+}
+
 /// Locks a directory until every copy of the fd is closed, which for a launcher means until it is dead.
 pub(super) fn try_lock(home: BorrowedFd<'_>) -> bool {
     flock(home, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Returns the directories in `base` whose owners are dead.
-pub(super) fn abandoned(base: BorrowedFd<'_>) -> Vec<String> {
-    names(base)
-        .into_iter()
-        .filter(|name| LauncherIdentity::parse(name).is_some_and(|owner| !owner.is_alive()))
-        .collect()
+/// Returns the directories in `base` whose owners are dead or dying.
+pub(super) fn abandoned(base: BorrowedFd<'_>) -> Vec<AbandonedDir> {
+    let abandoned = |name: String| match LauncherIdentity::parse(&name)?.state() {
+        OwnerState::Alive => None,
+        state => Some(AbandonedDir { name, owner_is_dying: state == OwnerState::Dying }),
+    };
+    names(base).into_iter().filter_map(abandoned).collect()
 }
 
-/// Removes an abandoned directory and its groups. Returns `false` while a process in it is still dying.
-pub(super) fn remove_abandoned(base: BorrowedFd<'_>, name: &str) -> bool {
+/// Removes an abandoned directory and its groups. Returns `false` while its owner or a process in it is still
+/// dying.
+pub(super) fn remove_abandoned(base: BorrowedFd<'_>, dir: &AbandonedDir) -> bool {
+    let name = dir.name.as_str();
     let Ok(home) = files::open_dir(base, name) else {
         return true; // another launcher, starting at the same time, removed it first
     };
     if !try_lock(home.as_fd()) {
-        return true; // the owner is alive, in another pid namespace
+        // If the owner is not dying, it is alive in another pid namespace.
+        return !dir.owner_is_dying;
     }
     for group in names(home.as_fd()).iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
         // Processes that outlived their launcher are killed, then thawed so that they die.
@@ -134,9 +182,22 @@ mod tests {
     }
 
     #[test]
+    fn a_killed_process_is_dying() {
+        let rest = "0 0 0 0 0 0 0 20 0 1 0 98218 3133440";
+        let stat = |flags: u32| format!("7 (a) b) (c) D 4008 4008 3300 0 -1 {flags} 102 {rest}");
+        assert!(is_exiting(&stat(4_194_304 | 4)));
+        assert!(!is_exiting(&stat(4_194_304)));
+        let status =
+            |own: u64, shared: u64| format!("Name:\ta\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\n");
+        assert!(is_killed(&status(0x100, 0)) && is_killed(&status(0, 0x100)));
+        assert!(!is_killed(&status(0x4000, 0x80)));
+        assert!(!is_killed(""));
+    }
+
+    #[test]
     fn liveness_compares_pid_and_start_time() {
         let me = LauncherIdentity::current().unwrap();
-        assert!(me.is_alive());
-        assert!(!LauncherIdentity { start: me.start + 1, ..me }.is_alive());
+        assert_eq!(me.state(), OwnerState::Alive);
+        assert_eq!(LauncherIdentity { start: me.start + 1, ..me }.state(), OwnerState::Dead);
     }
 }

@@ -260,7 +260,7 @@ fn processes_left_by_a_dead_launcher_are_killed_and_its_directory_is_removed() {
     let sleeper = sleeper_in(places, |_| format!("{apart}/belljar-4194997-1/0"));
     let is_swept = |place: &LauncherDir| {
         let Ok(base) = files::open_dir(place.parent.as_fd(), &apart) else { return true };
-        owner::remove_abandoned(base.as_fd(), "belljar-4194997-1")
+        owner::remove_abandoned(base.as_fd(), &owner::AbandonedDir::new("belljar-4194997-1", false))
             && owner::abandoned(base.as_fd()).is_empty()
             && owner::remove_folder(place.parent.as_fd(), &apart)
     };
@@ -268,6 +268,30 @@ fn processes_left_by_a_dead_launcher_are_killed_and_its_directory_is_removed() {
     let _swept = is_swept(&places[0]);
     assert!(was_killed(sleeper));
     assert!(places.iter().all(|place| eventually(|| is_swept(place))));
+}
+
+#[test]
+fn directory_of_a_dying_launcher_is_removed_once_its_lock_is_free() {
+    let Some(hierarchy) = hierarchy() else { return };
+    let place = &hierarchy.places[0];
+    // Below a directory in which no other launcher of this machine searches.
+    let apart = format!("belljarette-dying-{}", std::process::id());
+    mkdirat(&place.parent, &apart, Mode::from(0o755)).unwrap();
+    let base = files::open_dir(place.parent.as_fd(), &apart).unwrap();
+    let name = "belljar-4194998-1";
+    mkdirat(&base, name, Mode::from(0o755)).unwrap();
+    let lock = files::open_dir(base.as_fd(), name).unwrap();
+    assert!(owner::try_lock(lock.as_fd()));
+
+    let elsewhere = owner::AbandonedDir::new(name, false);
+    assert!(owner::remove_abandoned(base.as_fd(), &elsewhere), "a live launcher's directory is not retried");
+    let dying = owner::AbandonedDir::new(name, true);
+    assert!(!owner::remove_abandoned(base.as_fd(), &dying));
+    assert!(files::exists(base.as_fd(), name));
+    drop(lock);
+    assert!(owner::remove_abandoned(base.as_fd(), &dying));
+    assert!(!files::exists(base.as_fd(), name));
+    assert!(owner::remove_folder(place.parent.as_fd(), &apart));
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl SecretMask {
 
 impl fmt::Debug for SecretMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Hidden(…)")
+        f.write_str("SecretMask(…)")
     }
 }
 
