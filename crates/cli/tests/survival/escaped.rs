@@ -46,8 +46,11 @@ impl Escaped {
 
 impl Drop for Escaped {
     fn drop(&mut self) {
-        // A process that has already exited is fine.
+        // A process that has already exited is fine. A frozen one dies only when it is thawed.
         let _killed = self.process.kill();
+        for group in &self.groups {
+            let _thawed = std::fs::write(group.join("freezer.state"), "THAWED");
+        }
         let _waited = self.process.wait();
     }
 }
