@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use belljar_layers::store::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names, set_modified};
+use belljar_beneath::folder::{OPEN_FOLDER_FLAGS, names};
+use belljar_layers::store::{NEW_FILE_FLAGS, set_modified};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 

@@ -13,7 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use belljar_layers::store::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names, remove_at, set_modified};
+use belljar_beneath::folder::{OPEN_FOLDER_FLAGS, names};
+use belljar_beneath::{RemovalRules, remove_tree};
+use belljar_layers::store::{NEW_FILE_FLAGS, set_modified};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
@@ -196,7 +198,7 @@ impl LayerUnpacker<'_> {
         let path = above.join(name);
         let brought = self.own_paths.range(path.clone()..).next().is_some_and(|next| next.starts_with(&path));
         if !brought {
-            return remove_at(folder, name);
+            return remove_tree(folder, name, RemovalRules::LEFTOVERS);
         }
         match rustix::fs::openat(folder, name, OPEN_FOLDER_FLAGS, Mode::empty()) {
             Ok(inner) => self.remove_all_except_own(inner.as_fd(), &path, depth + 1),
@@ -285,7 +287,7 @@ fn make_folder(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
 
 /// Removes an existing entry: a file may be shared with other images and must never be written.
 fn remove_existing(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-    remove_at(folder.as_fd(), name)
+    remove_tree(folder, name, RemovalRules::LEFTOVERS)
 }
 
 #[cfg(test)]

@@ -8,12 +8,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path};
 
+use belljar_beneath::folder::OPEN_FOLDER_FLAGS;
 use rustix::fs::{Mode, Timespec, Timestamps, UTIME_OMIT};
 use tar::{Archive, Builder, EntryType, Header};
 
 use super::disk::{DiskStore, LayerLease, open_files};
 use super::error::LayerStoreError;
-use super::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS};
+use super::folder::NEW_FILE_FLAGS;
 use super::manifest::{LayerKey, Manifest};
 use super::staging::{FILES, StagedLayer};
 use super::tree::{

@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use belljar_beneath::folder::{OPEN_FOLDER_FLAGS, names};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::digest::{ContentDigest, Hasher};
 use super::error::LayerStoreError;
-use super::folder::{OPEN_FOLDER_FLAGS, names};
 
 /// Maximum number of files, folders and links of one layer.
 pub(super) const MAX_ENTRIES: u64 = 500_000;
