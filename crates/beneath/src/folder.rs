@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::{Dir, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 /// Opens a folder, but no symlink to one.
@@ -12,6 +12,10 @@ pub const OPEN_FOLDER_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
+
+/// Creates a new file; fails if the name exists.
+pub const NEW_FILE_FLAGS: OFlags =
+    OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Whether folders may be entered on which another file system is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,4 +157,16 @@ pub(crate) fn next_name(entries: &mut Dir) -> Result<Option<CString>, Errno> {
         }
     }
     Ok(None)
+}
+
+/// Sets the modification time of a file, in seconds since 1970.
+///
+/// # Errors
+/// Fails if the file system does not support the time.
+pub fn set_modified(file: impl AsFd, modified: i64) -> Result<(), Errno> {
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ },
+        last_modification: Timespec { tv_sec: modified, tv_nsec: 0 },
+    };
+    rustix::fs::futimens(file, &times)
 }

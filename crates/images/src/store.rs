@@ -19,13 +19,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use belljar_beneath::folder::OPEN_FOLDER_FLAGS;
-use belljar_beneath::{RemovalRules, remove_tree};
+use belljar_beneath::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS};
+use belljar_beneath::{RemovalRules, UnpackBudget, remove_tree};
 use belljar_engine::images::{ImageVariables, ImagesError, StoredImages};
 use belljar_engine::plan::StoredImage;
-use belljar_layers::store::{
-    ContentDigest, FileLock, LockMode, NEW_FILE_FLAGS, StagingDir, StoreFolder, random_name, sweep,
-};
+use belljar_layers::store::{ContentDigest, FileLock, LockMode, StagingDir, StoreFolder, random_name, sweep};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -34,7 +32,7 @@ use crate::clone::{FOLDER_MODE, clone_tree};
 use crate::documents::{ImageConfig, chain_ids, digest_of};
 use crate::error::ImageError;
 use crate::name::ImageName;
-use crate::unpack::{UnpackBudget, unpack};
+use crate::unpack::unpack;
 use crate::{layer, seal};
 
 const MAX_RECORD_BYTES: u64 = 1 << 20;

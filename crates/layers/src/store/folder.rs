@@ -6,16 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use belljar_beneath::folder::{OPEN_FOLDER_FLAGS, names};
+use belljar_beneath::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names};
 use belljar_beneath::{RemovalRules, remove_tree};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::error::LayerStoreError;
-
-/// Creates a new file; fails if the name exists.
-pub const NEW_FILE_FLAGS: OFlags =
-    OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open folder of the layer store.
 #[derive(Debug)]

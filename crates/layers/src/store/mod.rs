@@ -45,12 +45,11 @@ use disk::DiskStore;
 use remote::RemoteCache;
 
 pub use address::{CacheAddress, SharedCache};
-pub use archive::set_modified;
 pub use caches::InstallerCaches;
 pub use digest::ContentDigest;
 pub use disk::LayerLease;
 pub use error::LayerStoreError;
-pub use folder::{NEW_FILE_FLAGS, StoreFolder, random_name};
+pub use folder::{StoreFolder, random_name};
 pub use inventory::{LayerInfo, Prune, PruneResult, StoreUsage};
 pub use lock::{FileLock, LockMode};
 pub use manifest::{ExactPackage, LayerKey, LayerRecipe, LayerScope, Manifest};
