@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use belljar_layers::store::{OPEN_FOLDER_FLAGS, names};
+use belljar_beneath::folder::{OPEN_FOLDER_FLAGS, names};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use belljar_beneath::{OverBudget, UnpackBudget};
 use belljar_engine::Fault;
 use belljar_layers::store::LayerStoreError;
 use rustix::io::Errno;
@@ -88,6 +89,14 @@ impl ImageError {
         match Errno::from_io_error(&error) {
             Some(Errno::NOSPC | Errno::DQUOT) => Self::NoSpace(path),
             _ => Self::Io { doing, path, cause: error.to_string() },
+        }
+    }
+
+    /// Creates an error from the limit that was reached.
+    pub(crate) fn over_budget(over: OverBudget, limits: UnpackBudget) -> Self {
+        match over {
+            OverBudget::Bytes => Self::TooLarge { limit: limits.bytes, what: "bytes" },
+            OverBudget::Entries => Self::TooLarge { limit: limits.entries, what: "entries" },
         }
     }
 

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 
+use belljar_beneath::{HeaderError, HeaderLimits, check_tar_headers};
 use belljar_layers::store::ContentDigest;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 use sha2::{Digest as _, Sha256};
-use tar::{Archive, EntryType};
 
 use crate::documents::finish_digest;
 use crate::error::ImageError;
@@ -65,24 +65,17 @@ fn unreadable(error: &dyn std::fmt::Display) -> ImageError {
     ImageError::refused(format!("cannot read a layer ({error})"))
 }
 
-/// Reads only the headers. Limits the number of entries and the size of those that the tar library reads into
-/// memory.
+/// Checks the headers before the tar library reads names and attributes into memory.
 pub(crate) fn check_headers(archive: &mut File, entries: u64) -> Result<(), ImageError> {
     rewind(archive)?;
-    let mut left = entries.saturating_mul(3);
-    let mut reader = Archive::new(&mut *archive);
-    for entry in reader.entries_with_seek().map_err(|error| unreadable(&error))?.raw(true) {
-        let entry = entry.map_err(|error| unreadable(&error))?;
-        left = left.checked_sub(1).ok_or(ImageError::TooLarge { limit: entries, what: "entries" })?;
-        let kind = entry.header().entry_type();
-        let extends = matches!(
-            kind,
-            EntryType::GNULongName | EntryType::GNULongLink | EntryType::XHeader | EntryType::XGlobalHeader
-        );
-        if extends && entry.size() > MAX_EXTENSION_BYTES {
-            return Err(ImageError::refused("a name or attribute in a layer is too long"));
-        }
-    }
+    let limits = HeaderLimits { entries, extension_bytes: MAX_EXTENSION_BYTES };
+    // Entries that cannot be unpacked are skipped later.
+    check_tar_headers(&mut *archive, limits, |_| true).map_err(|error| match error {
+        HeaderError::Unreadable(error) => unreadable(&error),
+        HeaderError::TooManyEntries => ImageError::TooLarge { limit: entries, what: "entries" },
+        HeaderError::TooLong => ImageError::refused("a name or attribute in a layer is too long"),
+        HeaderError::Kind => ImageError::refused("an entry of a layer is of an unknown kind"),
+    })?;
     rewind(archive)
 }
 

@@ -7,9 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use belljar_beneath::folder::OPEN_FOLDER_FLAGS;
 use belljar_engine::images::ImageVariables;
 use belljar_engine::packages::Progress;
-use belljar_layers::store::{ContentDigest, OPEN_FOLDER_FLAGS};
+use belljar_layers::store::ContentDigest;
 use rustix::fs::{CWD, Mode, OFlags};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};

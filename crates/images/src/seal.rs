@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use belljar_layers::store::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names, set_modified};
+use belljar_beneath::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names, set_modified};
+use belljar_beneath::{OverBudget, UnpackBudget};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
 use crate::clone::{FOLDER_MODE, MAX_DEPTH};
 use crate::error::ImageError;
-use crate::unpack::UnpackBudget;
 
 const CHUNK_BYTES: usize = 256 << 10;
 const OTHERS_READ: RawMode = 0o004;
@@ -51,10 +51,9 @@ pub enum SealEntry {
 pub(crate) fn copy(
     root: &OwnedFd,
     parts: &[SealEntry],
-    room: UnpackBudget,
+    budget: UnpackBudget,
 ) -> Result<UnpackBudget, ImageError> {
-    let mut copying =
-        SealCopy { root, budget: room, limits: room, links: HashMap::new(), at: PathBuf::new() };
+    let mut copying = SealCopy { root, budget, limits: budget, links: HashMap::new(), at: PathBuf::new() };
     for part in parts {
         copying.copy_entry(part)?;
     }
@@ -127,9 +126,7 @@ impl SealCopy<'_> {
             Err(Errno::NOENT) => return Ok(()),
             stat => stat.map_err(failed)?,
         };
-        let taken = self.budget.entries.checked_sub(1);
-        self.budget.entries =
-            taken.ok_or(ImageError::TooLarge { limit: self.limits.entries, what: "entries" })?;
+        self.budget.take_entry().map_err(|over| ImageError::over_budget(over, self.limits))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory if stat.st_mode & OTHERS_ENTER == OTHERS_ENTER => {
                 self.below(from, name, to, new, depth)
@@ -190,9 +187,9 @@ impl SealCopy<'_> {
         };
         let mode = if stat.st_mode & 0o111 == 0 { 0o644 } else { 0o755 };
         let mut copy = new_file(to, new, mode).map_err(failed)?;
-        let left = copy_bytes(&mut source, &mut copy, self.budget.bytes);
-        let left = left.map_err(|error| ImageError::io("copy", &self.at, error))?;
-        self.budget.bytes = left.ok_or(ImageError::TooLarge { limit: self.limits.bytes, what: "bytes" })?;
+        let copied = copy_bytes(&mut source, &mut copy, &mut self.budget);
+        let copied = copied.map_err(|error| ImageError::io("copy", &self.at, error))?;
+        copied.map_err(|over| ImageError::over_budget(over, self.limits))?;
         set_modified(&copy, stat.st_mtime).map_err(failed)?;
         if stat.st_nlink > 1 {
             self.links.insert(inode, self.at.clone());
@@ -201,17 +198,21 @@ impl SealCopy<'_> {
     }
 }
 
-/// Copies by read and write: copy_file_range or reflinks could share blocks. Returns the remaining budget, or
-/// `None` if the file exceeds it.
-fn copy_bytes(from: &mut File, to: &mut File, mut left: u64) -> std::io::Result<Option<u64>> {
+/// Copies by read and write: copy_file_range or reflinks could share blocks.
+fn copy_bytes(
+    from: &mut File,
+    to: &mut File,
+    budget: &mut UnpackBudget,
+) -> std::io::Result<Result<(), OverBudget>> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let read = from.read(&mut chunk)?;
         if read == 0 {
-            return Ok(Some(left));
+            return Ok(Ok(()));
         }
-        let Some(rest) = left.checked_sub(read as u64) else { return Ok(None) };
-        left = rest;
+        if let Err(over) = budget.take_bytes(read as u64) {
+            return Ok(Err(over));
+        }
         to.write_all(&chunk[..read])?;
     }
 }

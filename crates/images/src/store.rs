@@ -24,12 +24,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use belljar_beneath::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS};
+use belljar_beneath::{RemovalRules, UnpackBudget, remove_tree};
 use belljar_engine::images::{ImageVariables, ImagesError, StoredImages};
 use belljar_engine::plan::StoredImage;
-use belljar_layers::store::{
-    ContentDigest, FileLock, LockMode, NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, StagingDir, StoreFolder,
-    random_name, remove, sweep,
-};
+use belljar_layers::store::{ContentDigest, FileLock, LockMode, StagingDir, StoreFolder, random_name, sweep};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -38,7 +37,7 @@ use crate::clone::{FOLDER_MODE, clone_tree};
 use crate::documents::{ImageConfig, chain_ids, digest_of};
 use crate::error::ImageError;
 use crate::name::ImageName;
-use crate::unpack::{UnpackBudget, unpack};
+use crate::unpack::unpack;
 use crate::{layer, seal};
 
 const MAX_RECORD_BYTES: u64 = 1 << 20;
@@ -424,7 +423,7 @@ impl ImageDisk {
             removed.roots += 1;
         }
         for name in self.blobs.names()? {
-            remove(&self.blobs, &name)?;
+            self.blobs.remove_tree(&name)?;
         }
         Ok(removed)
     }
@@ -459,7 +458,7 @@ fn write_resolv_conf(root: &OwnedFd) -> Result<(), Errno> {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
         Err(errno) => return Err(errno),
     };
-    belljar_layers::store::remove_at(etc.as_fd(), "resolv.conf")?;
+    remove_tree(&etc, "resolv.conf", RemovalRules::LEFTOVERS)?;
     let file = rustix::fs::openat(&etc, "resolv.conf", NEW_FILE_FLAGS, Mode::from_raw_mode(0o644))?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
     rustix::io::write(&file, RESOLV_CONF).map(drop)

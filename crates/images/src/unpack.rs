@@ -11,9 +11,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use belljar_layers::store::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names, remove_at, set_modified};
+use belljar_beneath::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names, set_modified};
+use belljar_beneath::{InnerPath, RemovalRules, UnpackBudget, remove_tree};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
@@ -28,20 +29,13 @@ const MAX_LINK_TARGET_BYTES: usize = 4_095;
 const WHITEOUT_PREFIX: &[u8] = b".wh.";
 const OPAQUE_WHITEOUT: &[u8] = b".wh..wh..opq";
 
-/// The remaining budget for unpacking.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UnpackBudget {
-    pub(crate) bytes: u64,
-    pub(crate) entries: u64,
-}
-
 /// Unpacks a checked archive over a root; returns the remaining budget.
 pub(crate) fn unpack(
     root: &OwnedFd,
     archive: &mut File,
-    room: UnpackBudget,
+    budget: UnpackBudget,
 ) -> Result<UnpackBudget, ImageError> {
-    let mut unpacking = LayerUnpacker { root, budget: room, limits: room, own_paths: BTreeSet::new() };
+    let mut unpacking = LayerUnpacker { root, budget, limits: budget, own_paths: BTreeSet::new() };
     let mut archive = Archive::new(archive);
     for entry in archive.entries().map_err(unreadable)? {
         unpacking.entry(entry.map_err(unreadable)?)?;
@@ -64,12 +58,10 @@ struct LayerUnpacker<'a> {
 impl LayerUnpacker<'_> {
     fn entry(&mut self, mut entry: Entry<'_, impl Read>) -> Result<(), ImageError> {
         let raw = entry.path_bytes().into_owned();
-        let path = normalize_path(Path::new(OsStr::from_bytes(&raw)))?;
+        let path = normalize_path(&raw)?;
         // The entry is the root itself.
         let Some(name) = path.file_name().map(OsStr::to_owned) else { return Ok(()) };
-        let taken = self.budget.entries.checked_sub(1);
-        self.budget.entries =
-            taken.ok_or(ImageError::TooLarge { limit: self.limits.entries, what: "entries" })?;
+        self.budget.take_entry().map_err(|over| ImageError::over_budget(over, self.limits))?;
         let above = path.parent().unwrap_or(Path::new(""));
         let failed = |errno: Errno| failed(&path, errno);
         if name.as_bytes() == OPAQUE_WHITEOUT {
@@ -114,8 +106,8 @@ impl LayerUnpacker<'_> {
         path: &Path,
     ) -> Result<(), ImageError> {
         let failed = |errno: Errno| failed(path, errno);
-        let left = self.budget.bytes.checked_sub(entry.size());
-        self.budget.bytes = left.ok_or(ImageError::TooLarge { limit: self.limits.bytes, what: "bytes" })?;
+        let counted = self.budget.take_bytes(entry.size());
+        counted.map_err(|over| ImageError::over_budget(over, self.limits))?;
         remove_existing(folder, name).map_err(failed)?;
         let runs = entry.header().mode().unwrap_or(0) & 0o111 != 0;
         let file = rustix::fs::openat(folder, name, NEW_FILE_FLAGS, FILE_MODE).map_err(failed)?;
@@ -129,7 +121,7 @@ impl LayerUnpacker<'_> {
 
     /// Creates a hard link to an earlier file. The target is resolved like any other path.
     fn link(&self, target: &[u8], folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-        let target = normalize_path(Path::new(OsStr::from_bytes(target))).map_err(|_| Errno::XDEV)?;
+        let target = normalize_path(target).map_err(|_| Errno::XDEV)?;
         let (Some(above), Some(file)) = (target.parent(), target.file_name()) else {
             return Err(Errno::ISDIR);
         };
@@ -196,7 +188,7 @@ impl LayerUnpacker<'_> {
         let path = above.join(name);
         let brought = self.own_paths.range(path.clone()..).next().is_some_and(|next| next.starts_with(&path));
         if !brought {
-            return remove_at(folder, name);
+            return remove_tree(folder, name, RemovalRules::LEFTOVERS);
         }
         match rustix::fs::openat(folder, name, OPEN_FOLDER_FLAGS, Mode::empty()) {
             Ok(inner) => self.remove_all_except_own(inner.as_fd(), &path, depth + 1),
@@ -207,24 +199,17 @@ impl LayerUnpacker<'_> {
 }
 
 /// Normalizes a path relative to the root; refuses `..`.
-fn normalize_path(path: &Path) -> Result<PathBuf, ImageError> {
+fn normalize_path(name: &[u8]) -> Result<PathBuf, ImageError> {
     let bad = |why: &str| {
-        let shown: String = path.display().to_string().chars().take(200).collect();
+        let shown: String = String::from_utf8_lossy(name).chars().take(200).collect();
         ImageError::refused(format!("'{}': {why}", shown.escape_debug()))
     };
-    let mut clean = PathBuf::new();
-    for (depth, component) in path.components().enumerate() {
-        match component {
-            Component::Normal(name) if name.len() > MAX_FILE_NAME_BYTES || name.as_bytes().contains(&0) => {
-                return Err(bad("invalid file name"));
-            }
-            Component::Normal(_) if depth >= MAX_DEPTH => return Err(bad("folders are nested too deeply")),
-            Component::Normal(name) => clean.push(name),
-            Component::RootDir | Component::CurDir => {}
-            _ => return Err(bad("path leads out of the image")),
-        }
+    let relative = name.iter().position(|byte| *byte != b'/').map_or(&[][..], |start| &name[start..]);
+    let Some(path) = InnerPath::parse(relative, MAX_DEPTH).map_err(bad)? else { return Ok(PathBuf::new()) };
+    if path.parts().iter().any(|name| name.len() > MAX_FILE_NAME_BYTES) {
+        return Err(bad("invalid file name"));
     }
-    Ok(clean)
+    Ok(path.parts().iter().map(|name| OsStr::from_bytes(name)).collect())
 }
 
 fn target<R: Read>(entry: &Entry<'_, R>, path: &Path) -> Result<Vec<u8>, ImageError> {
@@ -285,7 +270,7 @@ fn make_folder(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
 
 /// Removes an existing entry: a file may be shared with other images and must never be written.
 fn remove_existing(folder: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-    remove_at(folder.as_fd(), name)
+    remove_tree(folder, name, RemovalRules::LEFTOVERS)
 }
 
 #[cfg(test)]

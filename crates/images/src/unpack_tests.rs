@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use belljar_layers::store::OPEN_FOLDER_FLAGS;
+use belljar_beneath::folder::OPEN_FOLDER_FLAGS;
 use rustix::fs::CWD;
 use tar::{Builder, Header};
 use tempfile::TempDir;

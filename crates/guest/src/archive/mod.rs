@@ -10,19 +10,19 @@
 //! The process has its own memory limit. Every name in an archive is looked up from an open folder, and no
 //! link is followed.
 
+mod entry_writer;
 #[cfg(test)]
 mod fuzz_tests;
 mod pack;
 mod pack_walk;
-mod path;
 mod unpack;
-mod unpack_target;
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
+use belljar_beneath::InnerPath;
 use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
@@ -122,6 +122,18 @@ enum ArchiveError {
     Io { entry: String, error: std::io::Error },
     /// The archive itself cannot be read or written.
     Archive(std::io::Error),
+}
+
+/// Maximum nesting depth of an archive.
+const MAX_DEPTH: usize = 128;
+
+/// Parses a name in an archive; returns `None` for the folder itself.
+fn parse_name(name: &[u8]) -> Result<Option<InnerPath<'_>>, ArchiveError> {
+    InnerPath::parse(name, MAX_DEPTH).map_err(|why| ArchiveError::Hostile { entry: to_text(name), why })
+}
+
+fn to_text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }
 
 impl ArchiveError {

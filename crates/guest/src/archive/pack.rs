@@ -9,8 +9,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use super::pack_walk::{PackEntry, PackNode, walk};
-use super::path::to_text;
-use super::{ArchiveError, PackScope};
+use super::{ArchiveError, PackScope, to_text};
 use crate::flow_control::CHUNK_BYTES;
 use crate::protocol::ArchiveFormat;
 

@@ -9,8 +9,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::path::to_text;
-use super::{ArchiveError, PackScope};
+use super::{ArchiveError, PackScope, to_text};
 
 /// Maximum nesting depth; each level has one open descriptor.
 const MAX_PACK_DEPTH: usize = 128;

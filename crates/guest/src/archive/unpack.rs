@@ -1,4 +1,4 @@
-//! Reads archives. `tar` and `zip` provide the entries; `UnpackTarget` creates the files.
+//! Reads archives. `tar` and `zip` provide the entries; `EntryWriter` creates the files.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -13,9 +13,8 @@ use tar::EntryType;
 use zip::ZipArchive;
 use zip::read::ZipReadOptions;
 
-use super::ArchiveError;
-use super::path::{InnerPath, to_text};
-use super::unpack_target::{EntryAttributes, UnpackTarget};
+use super::entry_writer::{EntryAttributes, EntryWriter};
+use super::{ArchiveError, parse_name, to_text};
 use crate::flow_control::CHUNK_BYTES;
 use crate::protocol::{ArchiveFormat, ArchiveLimits, UnpackSummary};
 
@@ -42,29 +41,25 @@ pub(super) fn unpack(
     limits: ArchiveLimits,
     source: impl Read,
 ) -> Result<UnpackSummary, ArchiveError> {
-    let mut ground = UnpackTarget::open(path, limits)?;
+    let mut writer = EntryWriter::open(path, limits)?;
     let read = Rc::new(Cell::new(0));
     let source =
         CountingReader { inner: BufReader::with_capacity(CHUNK_BYTES, source), read: Rc::clone(&read) };
     match format {
-        ArchiveFormat::Tar => unpack_tar(&mut ground, source, &read)?,
-        ArchiveFormat::TarGz => unpack_tar(&mut ground, flate2::read::MultiGzDecoder::new(source), &read)?,
-        ArchiveFormat::Zip => unpack_zip(&mut ground, spool(path, limits, source)?, &read)?,
+        ArchiveFormat::Tar => unpack_tar(&mut writer, source, &read)?,
+        ArchiveFormat::TarGz => unpack_tar(&mut writer, flate2::read::MultiGzDecoder::new(source), &read)?,
+        ArchiveFormat::Zip => unpack_zip(&mut writer, spool(path, limits, source)?, &read)?,
     }
-    Ok(ground.unpacked())
+    Ok(writer.unpacked())
 }
 
-fn unpack_tar(
-    ground: &mut UnpackTarget,
-    mut source: impl Read,
-    read: &Cell<u64>,
-) -> Result<(), ArchiveError> {
+fn unpack_tar(writer: &mut EntryWriter, mut source: impl Read, read: &Cell<u64>) -> Result<(), ArchiveError> {
     let mut archive = tar::Archive::new(&mut source);
     for entry in archive.entries().map_err(ArchiveError::Archive)? {
         let mut entry = entry.map_err(ArchiveError::Archive)?;
-        ground.count_entry()?;
+        writer.count_entry()?;
         let name = entry.path_bytes().into_owned();
-        let Some(path) = InnerPath::parse(&name)? else { continue };
+        let Some(path) = parse_name(&name)? else { continue };
         let header = entry.header();
         let about = EntryAttributes {
             mode: header.mode().ok(),
@@ -74,14 +69,14 @@ fn unpack_tar(
         let target = || entry.link_name_bytes().ok_or_else(|| bad("a link without a target"));
         match header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                ground.file(&path, about, &mut entry, &|| read.get())?;
+                writer.file(&path, about, &mut entry, &|| read.get())?;
             }
-            EntryType::Directory => ground.folder(&path, about)?,
-            EntryType::Symlink => ground.link(&path, &target()?)?,
+            EntryType::Directory => writer.folder(&path, about)?,
+            EntryType::Symlink => writer.link(&path, &target()?)?,
             EntryType::Link => {
                 let target = target()?;
-                let target = InnerPath::parse(&target)?.ok_or_else(|| bad("a link without a target"))?;
-                ground.hard_link(&path, &target)?;
+                let target = parse_name(&target)?.ok_or_else(|| bad("a link without a target"))?;
+                writer.hard_link(&path, &target)?;
             }
             EntryType::XGlobalHeader => {}
             _ => return Err(bad("only files, folders and links are unpacked")),
@@ -126,7 +121,7 @@ fn unnamed_file(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Unpacks a zip archive. Refuses entries whose local header differs from the central directory. The central
 /// directory is read into memory; the worker's memory limit bounds it.
-fn unpack_zip(ground: &mut UnpackTarget, file: File, read: &Cell<u64>) -> Result<(), ArchiveError> {
+fn unpack_zip(writer: &mut EntryWriter, file: File, read: &Cell<u64>) -> Result<(), ArchiveError> {
     let reader = BufReader::with_capacity(CHUNK_BYTES, file);
     let mut archive = ZipArchive::new(reader).map_err(|error| ArchiveError::Archive(error.into()))?;
     for index in 0..archive.len() {
@@ -134,19 +129,19 @@ fn unpack_zip(ground: &mut UnpackTarget, file: File, read: &Cell<u64>) -> Result
         let mut entry = archive
             .by_index_with_options(index, options)
             .map_err(|error| ArchiveError::Archive(error.into()))?;
-        ground.count_entry()?;
+        writer.count_entry()?;
         let name = entry.name_raw().to_vec();
-        let Some(path) = InnerPath::parse(&name)? else { continue };
+        let Some(path) = parse_name(&name)? else { continue };
         let mode = entry.unix_mode();
         let about = EntryAttributes { mode, modified: None };
         if entry.is_symlink() {
             let mut target = Vec::new();
             entry.take(MAX_TARGET_BYTES).read_to_end(&mut target).map_err(ArchiveError::Archive)?;
-            ground.link(&path, &target)?;
+            writer.link(&path, &target)?;
         } else if entry.is_dir() {
-            ground.folder(&path, about)?;
+            writer.folder(&path, about)?;
         } else if is_regular(mode) {
-            ground.file(&path, about, &mut entry, &|| read.get())?;
+            writer.file(&path, about, &mut entry, &|| read.get())?;
         } else {
             let why = "only files, folders and links are unpacked";
             return Err(ArchiveError::Hostile { entry: to_text(&name), why });

@@ -1,19 +1,22 @@
 //! Layers as tar archives, for machines without a network. An imported archive is staged and published like
 //! any other layer, so the same checks apply. Its files must match its manifest exactly.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::ffi::OsStr;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-use rustix::fs::{Mode, Timespec, Timestamps, UTIME_OMIT};
+use belljar_beneath::folder::set_modified;
+use belljar_beneath::{
+    HeaderError, HeaderLimits, InnerPath, TargetError, UnpackBudget, UnpackMode, UnpackTarget,
+    check_tar_headers,
+};
+use rustix::fs::Mode;
+use rustix::io::Errno;
 use tar::{Archive, Builder, EntryType, Header};
 
 use super::disk::{DiskStore, LayerLease, open_files};
 use super::error::LayerStoreError;
-use super::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS};
 use super::manifest::{LayerKey, Manifest};
 use super::staging::{FILES, StagedLayer};
 use super::tree::{
@@ -59,10 +62,13 @@ impl DiskStore {
             return Ok(held);
         }
         let stage = StagedLayer::new(&self.staging)?;
-        let top = open_files(stage.layer())?;
-        let mut left = self.bounds.layer_bytes;
+        let target = UnpackTarget::new(open_files(stage.layer())?, UnpackMode::Exact);
+        let mut budget = UnpackBudget { bytes: self.bounds.layer_bytes, entries: MAX_ENTRIES };
         for entry in entries {
-            unpack(&top, entry.map_err(unreadable)?, &mut left)?;
+            budget
+                .take_entry()
+                .map_err(|_| LayerStoreError::TooLarge { what: "entries", limit: MAX_ENTRIES })?;
+            unpack(&target, entry.map_err(unreadable)?, &mut budget)?;
         }
         let Manifest { recipe, tree, bytes, entries, .. } = manifest;
         self.publish(&stage, recipe, Some(&TreeSummary { tree, bytes, entries }))
@@ -106,26 +112,19 @@ fn append(archive: &mut Builder<impl Write>, entry: &LayerEntry<'_>) -> io::Resu
     }
 }
 
-/// Reads only the headers. Limits the number of entries and the size of those that the tar library reads into
-/// memory.
-fn check_headers(from: &mut (impl Read + Seek)) -> Result<(), LayerStoreError> {
-    let mut archive = Archive::new(from);
-    let entries = archive.entries_with_seek().map_err(unreadable)?.raw(true);
-    let mut left = 3 * MAX_ENTRIES;
-    for entry in entries {
-        let entry = entry.map_err(unreadable)?;
-        left =
-            left.checked_sub(1).ok_or(LayerStoreError::TooLarge { what: "entries", limit: MAX_ENTRIES })?;
-        let bound = match entry.header().entry_type() {
-            EntryType::Regular | EntryType::Directory | EntryType::Symlink => u64::MAX,
-            EntryType::GNULongName | EntryType::GNULongLink => MAX_EXTENSION_BYTES,
-            _ => return Err(refused("only files, folders and links are allowed")),
-        };
-        if entry.size() > bound {
-            return Err(refused("a name in it is too long"));
-        }
-    }
-    Ok(())
+/// Checks the headers before the tar library reads names into memory.
+fn check_headers(from: impl Read + Seek) -> Result<(), LayerStoreError> {
+    let limits = HeaderLimits { entries: MAX_ENTRIES, extension_bytes: MAX_EXTENSION_BYTES };
+    let accepts = |kind| {
+        use EntryType::{Directory, GNULongLink, GNULongName, Regular, Symlink};
+        matches!(kind, Regular | Directory | Symlink | GNULongName | GNULongLink)
+    };
+    check_tar_headers(from, limits, accepts).map_err(|error| match error {
+        HeaderError::Unreadable(error) => unreadable(error),
+        HeaderError::TooManyEntries => LayerStoreError::TooLarge { what: "entries", limit: MAX_ENTRIES },
+        HeaderError::TooLong => refused("a name in it is too long"),
+        HeaderError::Kind => refused("only files, folders and links are allowed"),
+    })
 }
 
 fn manifest(entry: tar::Entry<'_, impl Read>) -> Result<Manifest, LayerStoreError> {
@@ -137,71 +136,43 @@ fn manifest(entry: tar::Entry<'_, impl Read>) -> Result<Manifest, LayerStoreErro
     serde_json::from_slice(&text).map_err(|error| refused(format!("its manifest cannot be read ({error})")))
 }
 
-/// Creates one entry below a folder, without following any link.
+/// Creates one entry below a folder.
 fn unpack(
-    top: &OwnedFd,
+    target: &UnpackTarget,
     mut entry: tar::Entry<'_, impl Read>,
-    left: &mut u64,
+    budget: &mut UnpackBudget,
 ) -> Result<(), LayerStoreError> {
-    let path = OsString::from_vec(entry.path_bytes().into_owned());
-    let path = Path::new(&path);
-    let bad = |why: &str| refused(format!("'{}': {why}", escape_path(path.as_os_str().as_bytes())));
+    const OUTSIDE: &str = "its name leads out of the layer";
+    let name = entry.path_bytes().into_owned();
+    let bad = |why: &str| refused(format!("'{}': {why}", escape_path(&name)));
     let header = entry.header();
     let mode = header.mode().map_err(unreadable)?;
     if mode & 0o7000 != 0 {
         return Err(bad("setuid, setgid and sticky bits are not allowed"));
     }
-    let (folder, name) = parent(top, path).map_err(bad)?;
-    let failed = |errno: rustix::io::Errno| match errno {
-        rustix::io::Errno::EXIST => bad("duplicate entry"),
-        errno => LayerStoreError::io("unpack", escape_path(path.as_os_str().as_bytes()), errno),
+    let below = name.strip_prefix(FILES.as_bytes()).and_then(|name| name.strip_prefix(b"/"));
+    // The last name may be below the deepest folder.
+    let path = InnerPath::parse(below.ok_or_else(|| bad(OUTSIDE))?, MAX_DEPTH + 1).map_err(bad)?;
+    let path = path.ok_or_else(|| bad(OUTSIDE))?;
+    let failed = |error| match error {
+        TargetError::Io(Errno::EXIST) => bad("duplicate entry"),
+        TargetError::Io(Errno::NOENT) | TargetError::Blocked(_) => bad("no earlier entry creates its folder"),
+        TargetError::Io(errno) => LayerStoreError::io("unpack", escape_path(&name), errno),
     };
     match header.entry_type() {
-        EntryType::Directory => rustix::fs::mkdirat(&folder, name, Mode::RWXU).map_err(failed),
+        EntryType::Directory => target.create_folder(&path).map(drop).map_err(failed),
         EntryType::Symlink => {
-            let target = entry.link_name_bytes().ok_or_else(|| bad("a link without a target"))?;
-            rustix::fs::symlinkat(&*target, &folder, name).map_err(failed)
+            let link = entry.link_name_bytes().ok_or_else(|| bad("a link without a target"))?;
+            target.create_link(&path, &link).map_err(failed)
         }
         _ => {
-            *left = left.checked_sub(entry.size()).ok_or_else(|| bad("the layer is too large"))?;
+            budget.take_bytes(entry.size()).map_err(|_| bad("the layer is too large"))?;
             let modified = header.mtime().ok().and_then(|time| i64::try_from(time).ok()).unwrap_or(0);
             let mode = if mode & 0o100 == 0 { Mode::RUSR | Mode::WUSR } else { Mode::RWXU };
-            let file = rustix::fs::openat(&folder, name, NEW_FILE_FLAGS, mode);
-            let mut file = File::from(file.map_err(failed)?);
+            let mut file = target.create_file(&path, mode).map_err(failed)?;
             io::copy(&mut entry, &mut file)
-                .map_err(|error| LayerStoreError::from_io("unpack", path, &error))?;
-            set_modified(&file, modified).map_err(failed)
+                .map_err(|error| LayerStoreError::from_io("unpack", escape_path(&name), &error))?;
+            set_modified(&file, modified).map_err(|errno| failed(errno.into()))
         }
     }
-}
-
-/// Returns the parent folder of an entry, and the entry's name. Every parent must have been created by an
-/// earlier entry.
-fn parent<'a>(top: &OwnedFd, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), &'static str> {
-    const OUTSIDE: &str = "its name leads out of the layer";
-    let inner = path.strip_prefix(FILES).map_err(|_| OUTSIDE)?;
-    let mut names = Vec::new();
-    for component in inner.components() {
-        let Component::Normal(name) = component else { return Err(OUTSIDE) };
-        names.push(name);
-    }
-    let name = names.pop().ok_or(OUTSIDE)?;
-    if names.len() > MAX_DEPTH {
-        return Err("folders are nested too deeply");
-    }
-    let mut folder = top.try_clone().map_err(|_| "too many open files")?;
-    for name in names {
-        folder = rustix::fs::openat(&folder, name, OPEN_FOLDER_FLAGS, Mode::empty())
-            .map_err(|_| "no earlier entry creates its folder")?;
-    }
-    Ok((folder, name))
-}
-
-/// Sets the modification time of a file.
-pub fn set_modified(file: &File, modified: i64) -> Result<(), rustix::io::Errno> {
-    let times = Timestamps {
-        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ },
-        last_modification: Timespec { tv_sec: modified, tv_nsec: 0 },
-    };
-    rustix::fs::futimens(file, &times)
 }

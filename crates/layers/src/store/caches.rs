@@ -7,19 +7,19 @@
 //! installers/looked            mtime is the time of the last size check
 //! ```
 
-use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FileType, Mode};
-use rustix::io::Errno;
+use belljar_beneath::folder::{Mounts, open_subfolder};
+use belljar_beneath::{MeasureLimits, TreeSize, measure};
 
 use super::digest::ContentDigest;
 use super::disk::unix_seconds;
 use super::error::LayerStoreError;
-use super::folder::{OPEN_FOLDER_FLAGS, StoreFolder, names};
+use super::folder::StoreFolder;
 use super::lock::{FileLock, LockMode};
 use super::manifest::LayerScope;
 use super::staging::StagingDir;
@@ -30,7 +30,6 @@ const CHECKED_FILE: &str = "looked";
 const CHECK_INTERVAL: Duration = Duration::from_secs(3_600);
 /// No real cache is nested deeper.
 const MAX_DEPTH: usize = 64;
-const BLOCK_BYTES: u64 = 512;
 
 /// The installer caches of a layer store.
 #[derive(Debug, Clone)]
@@ -132,7 +131,7 @@ impl InstallerCaches {
             let scope = Arc::new(top.open(&scope)?);
             for name in scope.names()?.into_iter().filter(|name| !name.ends_with(LOCK)) {
                 let used = scope.stat(&format!("{name}{LOCK}"))?.map_or(0, |stat| stat.st_mtime);
-                let bytes = disk_usage(scope.as_fd(), &name);
+                let bytes = CString::new(&*name).ok().and_then(|name| disk_usage(&scope, &name));
                 all.push(CacheEntry { used, bytes, scope: Arc::clone(&scope), name });
             }
         }
@@ -140,34 +139,12 @@ impl InstallerCaches {
     }
 }
 
-/// Returns the disk usage of a folder.
-fn disk_usage(parent: BorrowedFd<'_>, name: &str) -> Option<u64> {
-    let opened = rustix::fs::openat(parent, name, OPEN_FOLDER_FLAGS, Mode::empty());
-    opened.and_then(|folder| folder_usage(folder.as_fd(), MAX_DEPTH)).ok()
-}
-
-fn folder_usage(folder: BorrowedFd<'_>, depth: usize) -> Result<u64, Errno> {
-    let mut bytes = 0_u64;
-    for name in names(folder, usize::MAX)? {
-        bytes = bytes.saturating_add(entry_usage(folder, &name, depth)?);
-    }
-    Ok(bytes)
-}
-
-fn entry_usage(folder: BorrowedFd<'_>, name: &CStr, depth: usize) -> Result<u64, Errno> {
-    let stat = match rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-        // Another process removed it meanwhile.
-        Err(Errno::NOENT) => return Ok(0),
-        stat => stat?,
-    };
-    let own = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
-    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Ok(own);
-    }
-    let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
-    match rustix::fs::openat(folder, name, OPEN_FOLDER_FLAGS, Mode::empty()) {
-        Err(Errno::NOENT) => Ok(own),
-        inner => Ok(own.saturating_add(folder_usage(inner?.as_fd(), depth)?)),
+/// Returns the disk usage of a cache.
+fn disk_usage(scope: &StoreFolder, name: &CStr) -> Option<u64> {
+    let limits = MeasureLimits { bytes: u64::MAX, entries: u64::MAX, depth: MAX_DEPTH };
+    match measure(|| open_subfolder(scope.as_fd(), name, Mounts::Refuse), limits) {
+        Ok(TreeSize::Bytes(bytes)) => Some(bytes),
+        _ => None,
     }
 }
 

@@ -1,26 +1,17 @@
 //! Basic operations on folders of the layer store, by descriptor.
 
-use std::ffi::CString;
 use std::fs::{DirBuilder, File};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat};
+use belljar_beneath::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, names};
+use belljar_beneath::{RemovalRules, remove_tree};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::error::LayerStoreError;
-
-/// Opens a folder, but no symlink to one.
-pub const OPEN_FOLDER_FLAGS: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::NONBLOCK)
-    .union(OFlags::CLOEXEC);
-/// Creates a new file; fails if the name exists.
-pub const NEW_FILE_FLAGS: OFlags =
-    OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An open folder of the layer store.
 #[derive(Debug)]
@@ -82,6 +73,11 @@ impl StoreFolder {
         }
     }
 
+    /// Removes an entry and everything below it; succeeds if it does not exist.
+    pub fn remove_tree(&self, name: &str) -> Result<(), LayerStoreError> {
+        remove_tree(self, name, RemovalRules::LEFTOVERS).map_err(|errno| self.error("remove", name, errno))
+    }
+
     /// Removes a file; succeeds if it does not exist.
     pub fn unlink(&self, name: &str) -> Result<(), LayerStoreError> {
         match rustix::fs::unlinkat(self, name, AtFlags::empty()) {
@@ -123,21 +119,6 @@ impl StoreFolder {
     pub fn error(&self, doing: &'static str, name: &str, errno: Errno) -> LayerStoreError {
         LayerStoreError::io(doing, self.path.join(name), errno)
     }
-}
-
-/// Returns the names in a folder, at most `most + 1` of them.
-pub fn names(folder: BorrowedFd<'_>, most: usize) -> Result<Vec<CString>, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(folder)? {
-        let entry = entry?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_owned());
-        }
-        if names.len() > most {
-            break;
-        }
-    }
-    Ok(names)
 }
 
 /// Returns a random, unpredictable name.

@@ -10,7 +10,6 @@ use super::disk::{DiskStore, unix_seconds};
 use super::error::LayerStoreError;
 use super::folder::StoreFolder;
 use super::manifest::{LayerKey, Manifest};
-use super::remove::remove;
 use super::staging::StagingDir;
 use super::{LayerBounds, StoreWarning};
 
@@ -152,7 +151,7 @@ impl DiskStore {
         let since = unix_seconds(SystemTime::now()).saturating_sub(kept.as_secs());
         for (index, (came, name)) in entries.into_iter().enumerate() {
             if index < too_many || came < since {
-                remove(folder, &name)?;
+                folder.remove_tree(&name)?;
             }
         }
         Ok(())

@@ -21,6 +21,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use belljar_beneath::folder::NEW_FILE_FLAGS;
 use futures_util::StreamExt;
 use object_store::path::Path;
 use object_store::{Error, GetResult, ObjectStore, ObjectStoreExt, WriteMultipart};
@@ -33,7 +34,6 @@ use super::address::SharedCache;
 use super::digest::{ContentDigest, Hasher};
 use super::disk::{DiskStore, LayerLease};
 use super::error::LayerStoreError;
-use super::folder::NEW_FILE_FLAGS;
 use super::manifest::LayerKey;
 use super::staging::StagingDir;
 use super::{StoreWarning, blocking};

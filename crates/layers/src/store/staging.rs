@@ -9,7 +9,6 @@ use rustix::fs::Mode;
 use super::error::LayerStoreError;
 use super::folder::{StoreFolder, random_name};
 use super::lock::{FileLock, LockMode};
-use super::remove::remove;
 
 const LOCK: &str = ".lock";
 
@@ -47,7 +46,7 @@ impl StagingDir {
 impl Drop for StagingDir {
     fn drop(&mut self) {
         // If this fails, the directory is removed when the store is opened next.
-        if remove(&self.staging, &self.name).is_ok() {
+        if self.staging.remove_tree(&self.name).is_ok() {
             let _ = self.lock.unlink_file();
         }
     }
@@ -61,7 +60,7 @@ pub fn sweep(staging: &Arc<StoreFolder>) -> Result<(), LayerStoreError> {
         else {
             continue;
         };
-        remove(staging, name)?;
+        staging.remove_tree(name)?;
         lock.unlink_file()?;
     }
     Ok(())

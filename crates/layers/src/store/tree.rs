@@ -9,12 +9,13 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use belljar_beneath::folder::{OPEN_FOLDER_FLAGS, names};
+use belljar_beneath::link_stays_inside;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::digest::{ContentDigest, Hasher};
 use super::error::LayerStoreError;
-use super::folder::{OPEN_FOLDER_FLAGS, names};
 
 /// Maximum number of files, folders and links of one layer.
 pub(super) const MAX_ENTRIES: u64 = 500_000;
@@ -262,22 +263,9 @@ pub(super) fn escape_path(path: &[u8]) -> String {
     String::from_utf8_lossy(path).escape_debug().to_string()
 }
 
-/// Returns whether a link at this depth can only lead into the layer. The ancestors of its folder are folders
-/// and no links, so leading `..` are safe. A later `..` may follow another link, with an unknown target.
+/// Returns whether a link at this depth can only lead into the layer.
 fn stays_inside(target: &[u8], depth: usize) -> bool {
-    if target.is_empty() || target[0] == b'/' || target.len() > MAX_PATH_BYTES {
-        return false;
-    }
-    let (mut climbed, mut went_down) = (0, false);
-    for part in target.split(|byte| *byte == b'/') {
-        match part {
-            b"" | b"." => {}
-            b".." if went_down => return false,
-            b".." => climbed += 1,
-            _ => went_down = true,
-        }
-    }
-    climbed <= depth
+    target.len() <= MAX_PATH_BYTES && link_stays_inside(target, depth)
 }
 
 /// A summary of the entries of a layer.

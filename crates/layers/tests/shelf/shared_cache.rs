@@ -181,7 +181,7 @@ async fn a_layer_beyond_this_machines_limit_is_refused() {
     let built = shelf.obtain(&flights, &recipe("a").key(), publish(&shelf, "a")).await;
     assert!(matches!(built, Err(LayerStoreError::TooLarge { .. })));
     assert!(
-        matches!(&place.told()[..], [StoreWarning::SharedLayerInvalid { why, .. }] if why.contains("too many bytes"))
+        matches!(&place.told()[..], [StoreWarning::SharedLayerInvalid { why, .. }] if why.contains("the layer is too large"))
     );
     assert!(place.is_tidy());
 }

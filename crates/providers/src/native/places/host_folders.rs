@@ -2,16 +2,16 @@
 //! mounted later must still be the same one.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use belljar_beneath::folder::identity;
 use belljar_engine::host_storage::{HostFolder, HostStorageError};
 use belljar_engine::plan::Mount;
 use belljar_engine::provider::ProviderError;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::walk::identity;
 use crate::native::paths;
 
 /// A host folder in the configuration.
@@ -74,8 +74,7 @@ impl HostFolders {
     /// Returns the folder of that name, if it is still the one that was allowed.
     pub(super) fn find(&self, name: &str) -> Result<HostFolder, HostStorageError> {
         let allowed = self.0.get(name).ok_or(HostStorageError::Missing)?;
-        let same = open(&allowed.folder.path)
-            .and_then(|now| Ok(identity(now.as_fd())? == identity(allowed.fd.as_fd())?));
+        let same = open(&allowed.folder.path).and_then(|now| Ok(identity(&now)? == identity(&allowed.fd)?));
         match same {
             Ok(true) => Ok(allowed.folder.clone()),
             Ok(false) | Err(_) => Err(HostStorageError::Changed(name.to_owned())),

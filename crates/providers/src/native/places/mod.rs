@@ -9,12 +9,9 @@
 //! slash.
 
 mod host_folders;
-mod measure;
-mod remove;
 mod snapshots;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 use std::ffi::CString;
 use std::io;
@@ -23,8 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use belljar_beneath::folder::{Mounts, open_subfolder};
+use belljar_beneath::{MeasureLimits, RemovalRules, TreeSize, measure, remove_tree};
 use belljar_engine::host_storage::{
-    HostFolder, HostStorage, HostStorageError, StorageFuture, VolumeMeasurement,
+    HostFolder, HostStorage, HostStorageError, StorageFuture, VolumeMeasurement, VolumeUsage,
 };
 use belljar_engine::provider::ProviderError;
 use belljar_engine::sandbox_handle::ByteSource;
@@ -36,6 +35,8 @@ pub use host_folders::HostFolderSpec;
 use host_folders::HostFolders;
 
 const PRIVATE_MODE: Mode = Mode::RWXU;
+/// The most entries of a volume that are counted.
+const MAX_ENTRIES: u64 = 1_000_000;
 
 /// Volumes, snapshots and host folders on this machine's disk.
 #[derive(Debug)]
@@ -131,7 +132,7 @@ impl HostStorage for DataFolder {
             let name = file_name(id, "")?;
             self.run_blocking("remove a volume", move |folders| {
                 rustix::fs::renameat(&folders.volumes, &name, &folders.removed, &name)?;
-                remove::remove(folders.removed.as_fd(), &name)
+                remove_tree(&folders.removed, &name, RemovalRules::LEFTOVERS)
             })
             .await
         })
@@ -147,8 +148,15 @@ impl HostStorage for DataFolder {
             let _turn = self.measure_lock.lock().await;
             self.run_blocking("measure a volume", move |folders| {
                 let started = Instant::now();
-                let held = measure::measure(|| walk::open_inside(folders.volumes.as_fd(), &name), most)?;
-                Ok(VolumeMeasurement { usage: held, took: started.elapsed() })
+                let limits = MeasureLimits { bytes: most, entries: MAX_ENTRIES, depth: usize::MAX };
+                let top = || open_subfolder(folders.volumes.as_fd(), &name, Mounts::Refuse);
+                let usage = match measure(top, limits)? {
+                    TreeSize::Bytes(bytes) => VolumeUsage::Bytes(bytes),
+                    TreeSize::TooMany => VolumeUsage::TooMany,
+                    TreeSize::Unreadable => VolumeUsage::Unreadable,
+                    TreeSize::KeepsChanging => VolumeUsage::KeepsChanging,
+                };
+                Ok(VolumeMeasurement { usage, took: started.elapsed() })
             })
             .await
         })
@@ -191,7 +199,7 @@ impl HostStorage for DataFolder {
             }
             let left = unknown_entries(&folders.removed, |_| false)?;
             for name in &left {
-                remove::remove(folders.removed.as_fd(), name)?;
+                remove_tree(&folders.removed, name, RemovalRules::LEFTOVERS)?;
             }
             Ok(files + left.len())
         }))

@@ -1,18 +1,16 @@
-//! Measures a folder's size while others may be writing to it.
+//! Measures the size of a tree while others may be writing to it.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
-use belljar_engine::host_storage::VolumeUsage;
 use rustix::fs::{AtFlags, Dir, FileType};
 use rustix::io::Errno;
 
-use super::walk::FolderWalk;
+use crate::folder::{Mounts, next_name};
+use crate::walk::FolderWalk;
 
 /// The least that an entry counts: each costs some disk space, and some time to count.
 const MIN_ENTRY_BYTES: u64 = 4 << 10;
-/// The most entries that are counted.
-const MAX_ENTRIES: u64 = 1_000_000;
 /// The most bytes of names of folders still to be visited.
 const MAX_PENDING_NAME_BYTES: usize = 16 << 20;
 /// How often counting restarts because a folder was moved.
@@ -20,42 +18,72 @@ const MAX_ATTEMPTS: usize = 8;
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// Counts until the size exceeds `most`. `top` opens the folder for each attempt.
-pub(super) fn measure(top: impl Fn() -> Result<OwnedFd, Errno>, most: u64) -> Result<VolumeUsage, Errno> {
+/// What is counted at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeasureLimits {
+    /// Counting ends beyond this size.
+    pub bytes: u64,
+    /// Number of files, folders and links.
+    pub entries: u64,
+    /// Nesting depth of folders.
+    pub depth: usize,
+}
+
+/// The size of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TreeSize {
+    /// The disk usage. Beyond the limit, a part of it.
+    Bytes(u64),
+    /// It has more entries, or is nested deeper, than are counted.
+    TooMany,
+    /// A folder in it cannot be read.
+    Unreadable,
+    /// Folders are moved faster than they are counted.
+    KeepsChanging,
+}
+
+/// Measures a tree. `top` opens its folder for each attempt. Follows no symlink, and enters no mounted file
+/// system.
+///
+/// # Errors
+/// Fails if the folder cannot be opened, or with an error of the disk.
+pub fn measure(top: impl Fn() -> Result<OwnedFd, Errno>, limits: MeasureLimits) -> Result<TreeSize, Errno> {
     for _ in 0..MAX_ATTEMPTS {
-        match (UsageCounter { max_bytes: most, bytes: 0, entries: 0, pending_name_bytes: 0 })
-            .count_all(FolderWalk::new(top()?))
-        {
+        let counter = UsageCounter { limits, bytes: 0, entries: 0, pending_name_bytes: 0 };
+        match counter.count_all(FolderWalk::new(top()?, Mounts::Refuse)) {
             Err(Errno::STALE) => {}
-            Err(Errno::ACCESS) => return Ok(VolumeUsage::Unreadable),
+            Err(Errno::ACCESS) => return Ok(TreeSize::Unreadable),
             counted => return counted,
         }
     }
-    Ok(VolumeUsage::KeepsChanging)
+    Ok(TreeSize::KeepsChanging)
 }
 
 struct UsageCounter {
-    max_bytes: u64,
+    limits: MeasureLimits,
     bytes: u64,
     entries: u64,
     pending_name_bytes: usize,
 }
 
 impl UsageCounter {
-    fn count_all(mut self, mut walk: FolderWalk) -> Result<VolumeUsage, Errno> {
+    fn count_all(mut self, mut walk: FolderWalk) -> Result<TreeSize, Errno> {
         let mut waiting = vec![self.count_folder(&walk)?];
         while let Some(folders) = waiting.last_mut() {
-            if self.bytes > self.max_bytes {
+            if self.bytes > self.limits.bytes {
                 break;
             }
-            if self.entries > MAX_ENTRIES || self.pending_name_bytes > MAX_PENDING_NAME_BYTES {
-                return Ok(VolumeUsage::TooMany);
+            if self.is_too_much() {
+                return Ok(TreeSize::TooMany);
             }
             let Some(name) = folders.pop() else {
                 waiting.pop();
                 walk.up()?;
                 continue;
             };
+            if walk.depth() == self.limits.depth {
+                return Ok(TreeSize::TooMany);
+            }
             self.pending_name_bytes -= name.as_bytes().len();
             match walk.down(name) {
                 Ok(()) => waiting.push(self.count_folder(&walk)?),
@@ -63,20 +91,15 @@ impl UsageCounter {
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(VolumeUsage::Bytes(self.bytes))
+        Ok(TreeSize::Bytes(self.bytes))
     }
 
     /// Counts the entries of one folder and returns its subfolders.
     fn count_folder(&mut self, walk: &FolderWalk) -> Result<Vec<CString>, Errno> {
         let mut folders = Vec::new();
         let mut entries = Dir::read_from(walk.folder())?;
-        while let Some(entry) = entries.read() {
-            let entry = entry?;
-            let name: &CStr = entry.file_name();
-            if name == c"." || name == c".." {
-                continue;
-            }
-            let stat = match rustix::fs::statat(walk.folder(), name, AtFlags::SYMLINK_NOFOLLOW) {
+        while let Some(name) = next_name(&mut entries)? {
+            let stat = match rustix::fs::statat(walk.folder(), &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
                 Err(errno) if is_gone(errno) => continue,
                 Err(errno) => return Err(errno),
@@ -84,21 +107,22 @@ impl UsageCounter {
             self.entries += 1;
             let mut own = (stat.st_blocks as u64).saturating_mul(BLOCK_BYTES);
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                self.pending_name_bytes += name.to_bytes().len();
-                folders.push(name.to_owned());
+                self.pending_name_bytes += name.as_bytes().len();
+                folders.push(name);
             } else {
                 // Each hard link of the file counts a share of its size.
                 own /= (stat.st_nlink as u64).max(1);
             }
             self.bytes = self.bytes.saturating_add(own.max(MIN_ENTRY_BYTES));
-            if self.bytes > self.max_bytes
-                || self.entries > MAX_ENTRIES
-                || self.pending_name_bytes > MAX_PENDING_NAME_BYTES
-            {
+            if self.bytes > self.limits.bytes || self.is_too_much() {
                 break;
             }
         }
         Ok(folders)
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.entries > self.limits.entries || self.pending_name_bytes > MAX_PENDING_NAME_BYTES
     }
 }
 

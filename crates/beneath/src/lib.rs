@@ -1,0 +1,28 @@
+//! Directory trees that others may have filled, and may be changing: open below, walk, measure, remove, and
+//! unpack with a budget.
+//!
+//! Every name is one component, looked up in an open folder. No symlink is followed, and no function leaves
+//! the folder that it was given.
+//!
+//! - [`folder`]: opens, lists and identifies folders.
+//! - [`FolderWalk`]: goes down and up again with one open folder, however deep the tree is.
+//! - [`remove_tree`], [`measure`]: built on that walk; they end even if a process keeps changing the tree.
+//! - [`UnpackTarget`], [`InnerPath`], [`UnpackBudget`], [`check_tar_headers`]: unpack an archive that may be
+//!   hostile.
+
+#![forbid(unsafe_code)]
+
+pub mod folder;
+mod measure;
+mod path;
+mod remove;
+mod tar_headers;
+mod target;
+mod walk;
+
+pub use measure::{MeasureLimits, TreeSize, measure};
+pub use path::{InnerPath, link_stays_inside};
+pub use remove::{Removal, RemovalRules, Unlinked, remove_tree, unlink};
+pub use tar_headers::{HeaderError, HeaderLimits, check_tar_headers};
+pub use target::{OverBudget, TargetError, UnpackBudget, UnpackMode, UnpackTarget};
+pub use walk::FolderWalk;
