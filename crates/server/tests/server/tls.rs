@@ -165,8 +165,8 @@ fn unusable_certificates_and_keys_are_named() {
         (&one.key, &one.key, "certificate: has no '-----BEGIN CERTIFICATE-----'"),
         (broken, &one.key, "certificate: cannot be used"),
         (torn, &one.key, "certificate: cannot be parsed"),
-        (&one.certificate, b"", "key: has no '-----BEGIN PRIVATE KEY-----'"),
-        (&one.certificate, &one.certificate, "key: has no '-----BEGIN PRIVATE KEY-----'"),
+        (&one.certificate, b"", "key: has no readable '-----BEGIN PRIVATE KEY-----'"),
+        (&one.certificate, &one.certificate, "key: has no readable '-----BEGIN PRIVATE KEY-----'"),
     ] {
         let message = refused(certificate, key);
         assert!(message.starts_with(said), "{message}");
