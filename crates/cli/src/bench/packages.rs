@@ -18,17 +18,17 @@ use belljar_engine::provider::{DiscardSink, Provider};
 use belljar_engine::report::Status;
 use belljar_engine::request::{Dependencies, HostPaths, Request};
 use belljar_engine::warm::{WarmPoolMode, WarmSettings};
-use belljar_layers::Library;
+use belljar_layers::ProviderLibraries;
 use serde::Serialize;
 
 use super::progress::ProgressLine;
 use super::sample::{Sample, percentile};
 use super::workload::{CodeSample, WORKLOADS};
 use crate::config::Config;
-use crate::deps;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::os::{self, FoundLanguage};
+use crate::wire;
 
 /// Version bounds, so that the image's own packages do not count as installed.
 const BIG: [&str; 2] = ["numpy>=1", "pandas>=1"];
@@ -111,11 +111,11 @@ async fn measure(
 }
 
 impl PackageBench<'_> {
-    fn library(&self, name: &str) -> Arc<Library> {
-        let tell = Arc::new(|_: &belljar_layers::store::StoreWarning| ());
-        let provider = Arc::clone(&self.provider);
+    fn library(&self, name: &str) -> Arc<ProviderLibraries> {
+        let warnings = Arc::new(|_: &belljar_layers::store::StoreWarning| ());
+        let (provider, folder) = (Arc::clone(&self.provider), self.folder.join(name));
         // The default settings and not this machine's own, so that figures of two machines are comparable.
-        deps::library(provider, self.folder.join(name), &Config::without_files(), self.environment, tell)
+        Arc::new(wire::libraries(provider, folder, &Config::without_files(), self.environment, warnings))
     }
 
     /// Measures how long it takes until the big packages can be imported.
