@@ -25,8 +25,6 @@ use crate::identity::execution_id;
 use crate::os::{self, FoundLanguage, StartedLauncher};
 use crate::wire::{self, EngineParts};
 
-pub(crate) use host::kernel_release;
-
 /// The results of the checks. Field names are those of `--json`.
 #[derive(Debug, Serialize)]
 struct DoctorReport {

@@ -12,15 +12,15 @@ use belljar_engine::provider::{
     BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
 };
 
-use super::args::BenchArgs;
-use super::measure::{Variant, latency, throughput};
-use super::progress::ProgressLine;
-use super::report::{BenchReport, VariantRow, WorkerThroughput, WorkloadReport};
-use super::sandboxed::{ExpectedLayers, SandboxBench};
-use super::show;
-use super::workload::WORKLOADS;
-use crate::error::CliError;
-use crate::os;
+use crate::args::BenchArgs;
+use crate::error::BenchError;
+use crate::measure::{Variant, latency, throughput};
+use crate::progress::ProgressLine;
+use crate::report::{BenchReport, VariantRow, WorkerThroughput, WorkloadReport};
+use crate::runtime;
+use crate::sandboxed::{ExpectedLayers, SandboxBench};
+use crate::show;
+use crate::workload::WORKLOADS;
 
 /// A provider that answers `print(6 * N)` and claims these warmths in turns.
 #[derive(Debug, Clone)]
@@ -116,9 +116,9 @@ fn way(claims: Claims, wanted: Warmth, layers: &ExpectedLayers) -> Variant {
 }
 
 /// Measures a row beside a first one that counts as bare.
-fn row(way: &Variant) -> Result<VariantRow, CliError> {
+fn row(way: &Variant) -> Result<VariantRow, BenchError> {
     let bare = self::way(claims(&[Warmth::Cold]), Warmth::Cold, &ExpectedLayers::default());
-    os::runtime()?.block_on(async {
+    runtime()?.block_on(async {
         let ways = [bare, way.clone()];
         let samples = latency(&ways, &WORKLOADS[0], &args(), &mut ProgressLine::new(true)).await?;
         let mut row = VariantRow::new(way, &samples[1], &samples[0]);
@@ -166,14 +166,14 @@ fn runs_with_different_layers_are_not_compared() {
     let layers = ExpectedLayers::default();
     row(&way(claims(&[Warmth::Cold]), Warmth::Cold, &layers)).unwrap();
     let fewer = Claims { layers: &Layer::MANDATORY[1..], ..claims(&[Warmth::Fork]) };
-    let message = row(&way(fewer, Warmth::Fork, &layers)).unwrap_err().message;
+    let message = row(&way(fewer, Warmth::Fork, &layers)).unwrap_err().to_string();
     assert!(message.contains("other isolation layers than the first run (pid_ns)"), "{message}");
 }
 
 #[test]
 fn a_wrong_answer_ends_the_benchmark() {
     let wrong = Claims { factor: 7, ..claims(&[Warmth::Cold]) };
-    let message = row(&way(wrong, Warmth::Cold, &ExpectedLayers::default())).unwrap_err().message;
+    let message = row(&way(wrong, Warmth::Cold, &ExpectedLayers::default())).unwrap_err().to_string();
     assert!(message.starts_with("python in a sandbox: its output is not what"), "{message}");
 }
 
@@ -187,7 +187,7 @@ fn the_widest_table_fits_a_hundred_columns() {
         p99_ms: Some(12_345.6),
         ratio: Some(1234.5),
         throughput: [1, 2, 8].map(cell).into(),
-        idle: Some(super::idle_memory::IdleMemory { sandboxes: 1, memory_bytes: 123 << 20 | 1 }),
+        idle: Some(crate::idle_memory::IdleMemory { sandboxes: 1, memory_bytes: 123 << 20 | 1 }),
         served: None,
         share: Some(1.0),
         obstacle: None,

@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use belljar_engine::outcome::Warmth;
 use tokio::task::JoinSet;
 
-use super::args::BenchArgs;
-use super::command::CommandBench;
-use super::progress::ProgressLine;
-use super::sample::Sample;
-use super::sandboxed::SandboxBench;
-use super::server::BenchServer;
-use super::workload::Workload;
-use crate::error::CliError;
+use crate::args::BenchArgs;
+use crate::command::CommandBench;
+use crate::error::BenchError;
+use crate::progress::ProgressLine;
+use crate::sample::Sample;
+use crate::sandboxed::SandboxBench;
+use crate::server::BenchServer;
+use crate::workload::Workload;
 
 /// A variant: one way to run a workload, and a row of the table.
 #[derive(Debug, Clone)]
-pub(super) enum Variant {
+pub(crate) enum Variant {
     Command(Arc<CommandBench>),
     Sandbox(Arc<SandboxBench>),
     Http(Arc<BenchServer>),
 }
 
 impl Variant {
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Command(outside) => outside.name,
             Self::Sandbox(inside) => inside.name,
@@ -33,7 +33,7 @@ impl Variant {
         }
     }
 
-    pub(super) fn served(&self) -> Option<&BenchServer> {
+    pub(crate) fn served(&self) -> Option<&BenchServer> {
         match self {
             Self::Http(served) => Some(served),
             Self::Command(_) | Self::Sandbox(_) => None,
@@ -41,7 +41,7 @@ impl Variant {
     }
 
     /// Returns how a run must have been served, according to its receipt, to count for this variant.
-    pub(super) fn expected_warmth(&self) -> Option<Warmth> {
+    pub(crate) fn expected_warmth(&self) -> Option<Warmth> {
         match self {
             Self::Command(_) => None,
             Self::Sandbox(inside) => Some(inside.expected),
@@ -49,7 +49,7 @@ impl Variant {
         }
     }
 
-    async fn run_once(&self, workload: &Workload) -> Result<Sample, CliError> {
+    async fn run_once(&self, workload: &Workload) -> Result<Sample, BenchError> {
         let piece = workload.code_sample();
         match self {
             Self::Command(outside) => outside.run_once(0, &piece),
@@ -84,12 +84,12 @@ impl Rounds {
 const STREAK: u32 = 10;
 
 /// Measures each variant in turns, so that a disturbance of the machine affects all of them alike.
-pub(super) async fn latency(
+pub(crate) async fn latency(
     ways: &[Variant],
     workload: &Workload,
     args: &BenchArgs,
     progress: &mut ProgressLine,
-) -> Result<Vec<Vec<Sample>>, CliError> {
+) -> Result<Vec<Vec<Sample>>, BenchError> {
     let pause = Duration::from_millis(args.pause);
     let mut samples = vec![Vec::new(); ways.len()];
     let rounds = args.rounds.map_or(USUAL, |rounds| Rounds { least: rounds, most: rounds, time: USUAL.time });
@@ -116,7 +116,7 @@ pub(super) async fn latency(
 }
 
 /// Runs the workload uncounted: warm sandboxes may have been evicted while other variants were measured.
-pub(super) async fn warm_up(way: &Variant, workload: &Workload, args: &BenchArgs) -> Result<(), CliError> {
+pub(crate) async fn warm_up(way: &Variant, workload: &Workload, args: &BenchArgs) -> Result<(), BenchError> {
     for _ in 0..WARM_UP.most {
         way.run_once(workload).await?;
         tokio::time::sleep(Duration::from_millis(args.pause)).await;
@@ -125,17 +125,17 @@ pub(super) async fn warm_up(way: &Variant, workload: &Workload, args: &BenchArgs
 }
 
 /// The runs of workers that each start their next run when the last one has ended.
-pub(super) struct Throughput {
-    pub(super) samples: Vec<Sample>,
-    pub(super) per_second: f64,
+pub(crate) struct Throughput {
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) per_second: f64,
 }
 
-pub(super) async fn throughput(
+pub(crate) async fn throughput(
     way: &Variant,
     workload: &'static Workload,
     workers: usize,
     seconds: f64,
-) -> Result<Throughput, CliError> {
+) -> Result<Throughput, BenchError> {
     let started = Instant::now();
     let end = started + Duration::from_secs_f64(seconds);
     let samples = match way {
@@ -152,7 +152,7 @@ fn threads(
     workload: &Workload,
     workers: usize,
     end: Instant,
-) -> Result<Vec<Sample>, CliError> {
+) -> Result<Vec<Sample>, BenchError> {
     let work = |worker| {
         let mut samples = Vec::new();
         while Instant::now() < end {
@@ -162,7 +162,7 @@ fn threads(
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();
-        let lost = |_| Err(CliError::host("a worker of the benchmark panicked; please report it"));
+        let lost = |_| Err(BenchError::machine("a worker of the benchmark panicked; please report it"));
         let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost));
         ended.collect::<Result<Vec<_>, _>>().map(|samples| samples.concat())
     })
@@ -174,7 +174,7 @@ async fn tasks(
     workload: &'static Workload,
     workers: usize,
     end: Instant,
-) -> Result<Vec<Sample>, CliError> {
+) -> Result<Vec<Sample>, BenchError> {
     let mut tasks = JoinSet::new();
     for _ in 0..workers {
         let way = way.clone();
@@ -183,12 +183,12 @@ async fn tasks(
             while Instant::now() < end {
                 samples.push(way.run_once(workload).await?);
             }
-            Ok::<_, CliError>(samples)
+            Ok::<_, BenchError>(samples)
         });
     }
     let mut all = Vec::new();
     while let Some(ended) = tasks.join_next().await {
-        let lost = |_| CliError::host("a worker of the benchmark panicked; please report it");
+        let lost = |_| BenchError::machine("a worker of the benchmark panicked; please report it");
         all.extend(ended.map_err(lost)??);
     }
     Ok(all)
