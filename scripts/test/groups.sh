@@ -54,6 +54,7 @@ full_size() {
 
 group_lint() {
     step "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+    step "clippy, without the benchmark" cargo clippy --quiet -p belljar --no-default-features -- -D warnings
     step "clippy, fault injection" cargo clippy --quiet -p belljar --features faults --all-targets -- -D warnings
 }
 

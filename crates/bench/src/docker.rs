@@ -39,14 +39,14 @@ impl DockerVariants {
         let program = [workload.interpreter(), &format!("{FOLDER}/{}", workload.file)].map(str::to_owned);
         let mount = format!("{FOLDER}:{FOLDER}:ro");
         let flags = ["run", "--rm", "--network", "none", "--volume", &mount, &settings.image];
-        let outside = |name, own: &[&str]| {
+        let command = |name, own: &[&str]| {
             let own = own.iter().map(|word| (*word).to_owned());
             let words = words.iter().cloned().chain(own).chain(program.clone()).collect();
             // The client finds its daemon through environment variables.
             CommandBench { name, words, env: None, ..control.clone() }
         };
-        let run = outside("docker", &flags);
-        let exec = outside("d. exec", &["exec", &running.id]);
+        let run = command("docker", &flags);
+        let exec = command("d. exec", &["exec", &running.id]);
         run.try_once(&workload.code_sample())?;
         exec.try_once(&workload.code_sample())?;
         let provider = Docker::new(DockerSettings { pool: POOL, ..settings.clone() });
@@ -61,8 +61,8 @@ impl DockerVariants {
     }
 
     pub(crate) fn variants(&self) -> [Variant; 3] {
-        let outside = |outside: &CommandBench| Variant::Command(Arc::new(outside.clone()));
-        [Variant::Sandbox(Arc::clone(&self.pool)), outside(&self.exec), outside(&self.run)]
+        let command = |command: &CommandBench| Variant::Command(Arc::new(command.clone()));
+        [Variant::Sandbox(Arc::clone(&self.pool)), command(&self.exec), command(&self.run)]
     }
 }
 

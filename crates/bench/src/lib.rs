@@ -167,15 +167,15 @@ impl Bench<'_> {
             };
             let (mut interrupt, mut terminate) =
                 (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
-            let (languages, insides) = connect(started, workload, layers).await?;
+            let (languages, sandboxes) = connect(started, workload, layers).await?;
             let measured = tokio::select! {
                 biased;
                 _ = interrupt.recv() => Ok(false),
                 _ = terminate.recv() => Ok(false),
-                measured = self.measure(workload, languages, &insides) => measured.map(|()| true),
+                measured = self.measure(workload, languages, &sandboxes) => measured.map(|()| true),
             };
-            for inside in &insides {
-                inside.engine().shut_down().await;
+            for sandbox in &sandboxes {
+                sandbox.engine().shut_down().await;
             }
             measured
         })
@@ -185,27 +185,27 @@ impl Bench<'_> {
         &mut self,
         workload: &'static Workload,
         languages: Vec<LanguageState>,
-        insides: &[Arc<SandboxBench>],
+        sandboxes: &[Arc<SandboxBench>],
     ) -> Result<(), BenchError> {
         let Some(program) = self.program(workload, languages) else { return Ok(()) };
         // The first variant is cold. For a warm interpreter, /proc would show how its zygote was started.
-        let control = CommandBench::control(&insides[0].probe().await?, workload, self.place)?;
+        let control = CommandBench::control(&sandboxes[0].probe().await?, workload, self.place)?;
         if !self.can_import(workload, &control, &program) {
             return Ok(());
         }
         let in_docker = self.in_docker(&control, workload).await;
-        let (rivals, absent) = other_tools::find(&control, workload, self.docker.is_none());
+        let (tools, absent) = other_tools::find(&control, workload, self.docker.is_none());
         for (what, reason) in absent {
             self.findings.record_omission(what, workload.name, reason);
         }
-        let mut ways = vec![Variant::Command(Arc::new(control))];
-        ways.extend(insides.iter().cloned().map(Variant::Sandbox));
+        let mut variants = vec![Variant::Command(Arc::new(control))];
+        variants.extend(sandboxes.iter().cloned().map(Variant::Sandbox));
         if self.args.http {
-            ways.push(Variant::Http(Arc::new(BenchServer::start(self.place, workload)?)));
+            variants.push(Variant::Http(Arc::new(BenchServer::start(self.place, workload)?)));
         }
-        ways.extend(rivals.into_iter().map(Arc::new).map(Variant::Command));
-        ways.extend(in_docker.iter().flat_map(DockerVariants::variants));
-        let measured = self.rows(workload, program, &ways).await;
+        variants.extend(tools.into_iter().map(Arc::new).map(Variant::Command));
+        variants.extend(in_docker.iter().flat_map(DockerVariants::variants));
+        let measured = self.rows(workload, program, &variants).await;
         if let Some(docker) = in_docker {
             docker.pool.engine().shut_down().await;
         }
@@ -227,15 +227,15 @@ impl Bench<'_> {
         &mut self,
         workload: &'static Workload,
         program: PathBuf,
-        ways: &[Variant],
+        variants: &[Variant],
     ) -> Result<(), BenchError> {
-        let samples = latency(ways, workload, self.args, &mut self.progress).await?;
+        let samples = latency(variants, workload, self.args, &mut self.progress).await?;
         let mut rows = Vec::new();
-        for (way, own) in ways.iter().zip(&samples) {
-            let row = VariantRow::new(way, own, &samples[0]);
-            rows.push(self.complete(row, way, workload).await?);
+        for (variant, own) in variants.iter().zip(&samples) {
+            let row = VariantRow::new(variant, own, &samples[0]);
+            rows.push(self.complete(row, variant, workload).await?);
         }
-        if let (None, Some(served)) = (&self.findings.living, ways.iter().find_map(Variant::served)) {
+        if let (None, Some(served)) = (&self.findings.living, variants.iter().find_map(Variant::served)) {
             self.findings.living = Some(sandbox_costs::measure_sandboxes(served, &mut self.progress).await?);
         }
         let version = version(&program);
@@ -277,15 +277,15 @@ impl Bench<'_> {
     async fn complete(
         &mut self,
         mut row: VariantRow,
-        way: &Variant,
+        variant: &Variant,
         workload: &'static Workload,
     ) -> Result<VariantRow, BenchError> {
-        if let (true, Some(Warmth::Fork | Warmth::Pool)) = (row.has_figures(), way.expected_warmth()) {
-            warm_up(way, workload, self.args).await?;
+        if let (true, Some(Warmth::Fork | Warmth::Pool)) = (row.has_figures(), variant.expected_warmth()) {
+            warm_up(variant, workload, self.args).await?;
         }
-        if let (Variant::Sandbox(inside), Some(Warmth::Pool)) = (way, way.expected_warmth()) {
+        if let (Variant::Sandbox(sandbox), Some(Warmth::Pool)) = (variant, variant.expected_warmth()) {
             tokio::time::sleep(SETTLING).await;
-            let pools = inside.engine().pools().await;
+            let pools = sandbox.engine().pools().await;
             row.idle = idle_memory::measure_idle(&pools);
             row.obstacle = pools.into_iter().find_map(|pool| pool.obstacle);
         }
@@ -294,8 +294,8 @@ impl Bench<'_> {
         }
         for workers in WORKERS {
             self.progress.show(&format!("{}: {} with {workers} workers", workload.name, row.name));
-            let measured = throughput(way, workload, workers, self.args.seconds).await?;
-            row.throughput.push(WorkerThroughput::new(way, workers, &measured));
+            let measured = throughput(variant, workload, workers, self.args.seconds).await?;
+            row.throughput.push(WorkerThroughput::new(variant, workers, &measured));
         }
         Ok(row)
     }
@@ -306,7 +306,7 @@ async fn connect(
     workload: &'static Workload,
     layers: &ExpectedLayers,
 ) -> Result<(Vec<LanguageState>, Vec<Arc<SandboxBench>>), BenchError> {
-    let (mut languages, mut insides) = (Vec::new(), Vec::new());
+    let (mut languages, mut sandboxes) = (Vec::new(), Vec::new());
     for (wanted, started) in started {
         let warming = match wanted {
             Warmth::Pool => WarmPoolMode::Pool,
@@ -317,9 +317,9 @@ async fn connect(
         if languages.is_empty() {
             languages = native.languages();
         }
-        insides.push(Arc::new(SandboxBench::new(Arc::new(native), workload, wanted, Arc::clone(layers))));
+        sandboxes.push(Arc::new(SandboxBench::new(Arc::new(native), workload, wanted, Arc::clone(layers))));
     }
-    Ok((languages, insides))
+    Ok((languages, sandboxes))
 }
 
 /// Returns the first version number that a program prints for `--version`.

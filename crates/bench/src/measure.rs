@@ -27,8 +27,8 @@ pub(crate) enum Variant {
 impl Variant {
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Command(outside) => outside.name,
-            Self::Sandbox(inside) => inside.name,
+            Self::Command(command) => command.name,
+            Self::Sandbox(sandbox) => sandbox.name,
             Self::Http(_) => "http",
         }
     }
@@ -44,7 +44,7 @@ impl Variant {
     pub(crate) fn expected_warmth(&self) -> Option<Warmth> {
         match self {
             Self::Command(_) => None,
-            Self::Sandbox(inside) => Some(inside.expected),
+            Self::Sandbox(sandbox) => Some(sandbox.expected),
             Self::Http(served) => Some(served.expected),
         }
     }
@@ -52,8 +52,8 @@ impl Variant {
     async fn run_once(&self, workload: &Workload) -> Result<Sample, BenchError> {
         let piece = workload.code_sample();
         match self {
-            Self::Command(outside) => outside.run_once(0, &piece),
-            Self::Sandbox(inside) => inside.run_once(&piece).await,
+            Self::Command(command) => command.run_once(0, &piece),
+            Self::Sandbox(sandbox) => sandbox.run_once(&piece).await,
             Self::Http(served) => served.run_once(workload, &piece).await,
         }
     }
@@ -85,13 +85,13 @@ const STREAK: u32 = 10;
 
 /// Measures each variant in turns, so that a disturbance of the machine affects all of them alike.
 pub(crate) async fn latency(
-    ways: &[Variant],
+    variants: &[Variant],
     workload: &Workload,
     args: &BenchArgs,
     progress: &mut ProgressLine,
 ) -> Result<Vec<Vec<Sample>>, BenchError> {
     let pause = Duration::from_millis(args.pause);
-    let mut samples = vec![Vec::new(); ways.len()];
+    let mut samples = vec![Vec::new(); variants.len()];
     let rounds = args.rounds.map_or(USUAL, |rounds| Rounds { least: rounds, most: rounds, time: USUAL.time });
     for (phase, rounds) in [("warming up", WARM_UP), ("round", rounds)] {
         samples.iter_mut().for_each(Vec::clear);
@@ -100,10 +100,10 @@ pub(crate) async fn latency(
             let streak = rounds.streak(done);
             done += streak;
             progress.show(&format!("{}: {phase} {done}", workload.name));
-            for (way, samples) in ways.iter().zip(&mut samples) {
+            for (variant, samples) in variants.iter().zip(&mut samples) {
                 // The first run of a streak is not counted: it finds the caches as another variant left them.
                 for counted in 0..=streak {
-                    let sample = way.run_once(workload).await?;
+                    let sample = variant.run_once(workload).await?;
                     samples.extend((counted > 0).then_some(sample));
                     // In this pause the launcher cleans up and prepares the next spare jail, as between the
                     // requests of an agent.
@@ -116,9 +116,13 @@ pub(crate) async fn latency(
 }
 
 /// Runs the workload uncounted: warm sandboxes may have been evicted while other variants were measured.
-pub(crate) async fn warm_up(way: &Variant, workload: &Workload, args: &BenchArgs) -> Result<(), BenchError> {
+pub(crate) async fn warm_up(
+    variant: &Variant,
+    workload: &Workload,
+    args: &BenchArgs,
+) -> Result<(), BenchError> {
     for _ in 0..WARM_UP.most {
-        way.run_once(workload).await?;
+        variant.run_once(workload).await?;
         tokio::time::sleep(Duration::from_millis(args.pause)).await;
     }
     Ok(())
@@ -131,16 +135,16 @@ pub(crate) struct Throughput {
 }
 
 pub(crate) async fn throughput(
-    way: &Variant,
+    variant: &Variant,
     workload: &'static Workload,
     workers: usize,
     seconds: f64,
 ) -> Result<Throughput, BenchError> {
     let started = Instant::now();
     let end = started + Duration::from_secs_f64(seconds);
-    let samples = match way {
-        Variant::Command(outside) => threads(outside, workload, workers, end)?,
-        Variant::Sandbox(_) | Variant::Http(_) => tasks(way, workload, workers, end).await?,
+    let samples = match variant {
+        Variant::Command(command) => threads(command, workload, workers, end)?,
+        Variant::Sandbox(_) | Variant::Http(_) => tasks(variant, workload, workers, end).await?,
     };
     let per_second = samples.len() as f64 / started.elapsed().as_secs_f64();
     Ok(Throughput { samples, per_second })
@@ -148,7 +152,7 @@ pub(crate) async fn throughput(
 
 /// Runs one thread per worker, because waiting for a command blocks. The event loop is idle meanwhile.
 fn threads(
-    outside: &CommandBench,
+    command: &CommandBench,
     workload: &Workload,
     workers: usize,
     end: Instant,
@@ -156,7 +160,7 @@ fn threads(
     let work = |worker| {
         let mut samples = Vec::new();
         while Instant::now() < end {
-            samples.push(outside.run_once(worker, &workload.code_sample())?);
+            samples.push(command.run_once(worker, &workload.code_sample())?);
         }
         Ok(samples)
     };
@@ -170,18 +174,18 @@ fn threads(
 
 /// Runs one task per worker, on the single-threaded event loop that the command line uses.
 async fn tasks(
-    way: &Variant,
+    variant: &Variant,
     workload: &'static Workload,
     workers: usize,
     end: Instant,
 ) -> Result<Vec<Sample>, BenchError> {
     let mut tasks = JoinSet::new();
     for _ in 0..workers {
-        let way = way.clone();
+        let variant = variant.clone();
         tasks.spawn(async move {
             let mut samples = Vec::new();
             while Instant::now() < end {
-                samples.push(way.run_once(workload).await?);
+                samples.push(variant.run_once(workload).await?);
             }
             Ok::<_, BenchError>(samples)
         });

@@ -18,15 +18,15 @@ pub(crate) fn find(
     docker_too: bool,
 ) -> (Vec<CommandBench>, Vec<MissingTool>) {
     let (mut found, mut absent) = (Vec::new(), Vec::new());
-    let rivals = [
+    let tools = [
         ("bwrap", bwrap as fn(&CommandBench, &Workload) -> Result<CommandBench, String>),
         ("docker", docker),
         ("runsc", runsc),
     ];
-    for (name, rival) in rivals.into_iter().filter(|(name, _)| docker_too || *name != "docker") {
-        let works = |outside: CommandBench| outside.try_once(&workload.code_sample()).map(|()| outside);
-        match rival(control, workload).and_then(works) {
-            Ok(outside) => found.push(CommandBench { name, ..outside }),
+    for (name, tool) in tools.into_iter().filter(|(name, _)| docker_too || *name != "docker") {
+        let works = |command: CommandBench| command.try_once(&workload.code_sample()).map(|()| command);
+        match tool(control, workload).and_then(works) {
+            Ok(command) => found.push(CommandBench { name, ..command }),
             Err(why) => absent.push((name, why)),
         }
     }

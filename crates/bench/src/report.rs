@@ -111,8 +111,8 @@ impl BenchReport {
 
 impl VariantRow {
     /// Creates a row with its times and no throughput yet.
-    pub(crate) fn new(way: &Variant, samples: &[Sample], bare: &[Sample]) -> Self {
-        let served = way.expected_warmth().map(|wanted| (WarmthCounts::count(samples), wanted));
+    pub(crate) fn new(variant: &Variant, samples: &[Sample], bare: &[Sample]) -> Self {
+        let served = variant.expected_warmth().map(|wanted| (WarmthCounts::count(samples), wanted));
         let share = served.map(|(served, wanted)| served.share(wanted));
         // Below one half, the median itself may be a run that was served another way.
         let meant = share.is_none_or(|share| share >= 0.5);
@@ -121,9 +121,9 @@ impl VariantRow {
         };
         let p50_ms = at(samples, 0.5);
         Self {
-            name: way.name(),
-            command: match way {
-                Variant::Command(outside) => Some(outside.words.clone()),
+            name: variant.name(),
+            command: match variant {
+                Variant::Command(command) => Some(command.words.clone()),
                 Variant::Sandbox(_) | Variant::Http(_) => None,
             },
             p50_ms,
@@ -144,8 +144,8 @@ impl VariantRow {
 }
 
 impl WorkerThroughput {
-    pub(crate) fn new(way: &Variant, workers: usize, measured: &Throughput) -> Self {
-        let wanted = way.expected_warmth();
+    pub(crate) fn new(variant: &Variant, workers: usize, measured: &Throughput) -> Self {
+        let wanted = variant.expected_warmth();
         let served = wanted.map(|_| WarmthCounts::count(&measured.samples));
         // A pool emptied faster than it refills falls back to forks: still warm, and the counts show it.
         let meant = match (wanted, served) {

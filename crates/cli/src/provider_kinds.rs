@@ -285,7 +285,7 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert_eq!(build(json!({"pool": 2, "runtime": null})), Ok(()));
-        assert_eq!(build(json!({"pool": 1_000})), Err("settings: pool: the most is 128".to_owned()));
+        assert_eq!(build(json!({"pool": 1_000})), Err("settings: pool: must be at most 128".to_owned()));
         assert_eq!(
             build(json!({"image": ""})),
             Err("settings: image: must be at least 1 characters".to_owned())
