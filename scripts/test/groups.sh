@@ -4,7 +4,7 @@
 
 # NAME|description, in the order of `./test --all`.
 GROUPS_OF_TESTS=(
-    "lint|clippy with fault injection (the first tier runs it without)"
+    "lint|clippy with fault injection, and without the benchmark (the first tier runs the rest)"
     "docs|rustdoc without warnings"
     "cross|compile checks for another architecture and another operating system"
     "frameworks|agent frameworks that use the Python package"
@@ -81,6 +81,7 @@ full_size() {
 }
 
 group_lint() {
+    step "clippy, without the benchmark" cargo clippy --quiet -p belljar --no-default-features -- -D warnings
     step "clippy, fault injection" cargo clippy --quiet -p belljar --features faults --all-targets -- -D warnings
 }
 

@@ -78,7 +78,7 @@ const HOME: &str = "HOME";
 pub(crate) const CONTAINER: &str = "container";
 /// Type of the user's terminal, passed on to programs in a sandbox's terminal.
 pub(crate) const TERM: &str = "TERM";
-/// Search path of programs, which `bench` uses to find other tools.
+/// Search path of programs, where package installers are found.
 pub(crate) const PATH: &str = "PATH";
 
 /// The values of the environment variables.

@@ -31,6 +31,7 @@ mod say;
 mod serve;
 mod setup;
 mod view;
+mod wire;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

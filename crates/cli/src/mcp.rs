@@ -23,7 +23,7 @@ use crate::error::CliError;
 use crate::identity;
 use crate::intent::Intent;
 use crate::os::Interrupts;
-use crate::run;
+use crate::{run, wire};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,13 +86,12 @@ pub(crate) fn run(args: McpArgs, environment: &Environment, config: Config) -> R
         Config { providers: config.providers.with_named(args.provider.as_deref(), environment), ..config };
     let defaults = defaults(args, environment)?;
     let named = defaults.request.provider.clone();
-    let (own, sources) = run::local_images(&config, environment);
-    run::with_provider_engine(named.as_deref(), config, environment, async |engine| {
+    wire::with_engine(named.as_deref(), &config, environment, async |wired| {
         // Other providers pull images themselves.
-        if engine.capabilities().images == ImageChoice::Unpacked {
-            own.ensure_stored(&defaults.request, &sources, false).await?;
+        if wired.engine.capabilities().images == ImageChoice::Unpacked {
+            wired.ensure_image(&defaults.request, false).await?;
         }
-        serve(engine, defaults).await
+        serve(&wired.engine, defaults).await
     })
 }
 

@@ -23,17 +23,17 @@ pub(crate) use native::{
 };
 #[cfg(not(target_os = "linux"))]
 pub(crate) use nowhere::{
-    Host, ImageBuilder, Started, become_launcher_if_asked, check_docker, docker, host_parts, launch,
+    ImageBuilder, NativeHost, StartedLauncher, check_docker, docker, host_image_parts,
+    run_launcher_if_requested, start_launcher,
 };
 
 #[cfg(not(unix))]
 pub(crate) use elsewhere::{
-    Hangups, Interrupts, effective_uid, in_its_own_group, permissions, private_folder, room_for_files,
+    Hangups, Interrupts, create_private_folder, effective_uid, max_open_files, permissions,
 };
 #[cfg(unix)]
 pub(crate) use posix::{
     Hangups, Interrupts, create_private_folder, effective_uid, max_open_files, permissions,
-    set_own_process_group,
 };
 
 /// A language and its interpreter on this machine, if found.
@@ -198,7 +198,7 @@ mod nowhere {
             check_docker(settings).await.and(Err(String::new()))
         }
 
-        pub(crate) async fn bring(&self, _sink: &mut dyn Sink) -> Result<(), String> {
+        pub(crate) async fn ensure_image(&self, _sink: &mut dyn Sink) -> Result<(), String> {
             match self.0 {}
         }
 
@@ -235,7 +235,7 @@ mod nowhere {
     }
 
     #[derive(Debug)]
-    pub(crate) struct Started(Infallible);
+    pub(crate) struct StartedLauncher(Infallible);
 
     impl StartedLauncher {
         pub(crate) async fn connect(
@@ -248,7 +248,7 @@ mod nowhere {
     }
 
     #[derive(Debug)]
-    pub(crate) struct Host(Infallible);
+    pub(crate) struct NativeHost(Infallible);
 
     impl NativeHost {
         pub(crate) fn provider(&self) -> Arc<dyn Provider> {
@@ -258,8 +258,8 @@ mod nowhere {
         pub(crate) fn places(
             &self,
             _data: &Path,
-            _host_folders: BTreeMap<String, HostFolderSpec>,
-        ) -> Result<Arc<dyn Places>, CliError> {
+            _host_folders: BTreeMap<String, HostFolderEntry>,
+        ) -> Result<Arc<dyn HostStorage>, CliError> {
             match self.0 {}
         }
 
@@ -274,9 +274,7 @@ mod posix {
     use std::fs::DirBuilder;
     use std::io;
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-    use std::os::unix::process::CommandExt;
     use std::path::Path;
-    use std::process::Command;
 
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -303,11 +301,6 @@ mod posix {
     /// Creates a folder that only its owner may access, if it is missing.
     pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)
-    }
-
-    /// Moves a command to its own process group, so that a terminal's Ctrl-C does not reach it.
-    pub(crate) fn set_own_process_group(command: &mut Command) {
-        command.process_group(0);
     }
 
     /// SIGHUP, the request to reload files; caught from the creation of this value on.
@@ -356,8 +349,6 @@ mod posix {
 
 #[cfg(not(unix))]
 mod elsewhere {
-    use std::process::Command;
-
     use super::{CliError, Metadata};
 
     pub(crate) fn permissions(_metadata: &Metadata) -> u32 {
@@ -375,8 +366,6 @@ mod elsewhere {
     pub(crate) fn create_private_folder(path: &std::path::Path) -> std::io::Result<()> {
         std::fs::create_dir_all(path)
     }
-
-    pub(crate) fn set_own_process_group(_command: &mut Command) {}
 
     #[derive(Debug)]
     pub(crate) struct Hangups;

@@ -1,14 +1,12 @@
-//! `belljar run`: wires the parts, runs one request and prints the result.
+//! `belljar run`: runs one request and prints the result.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 
 use belljar_engine::admit::AdmittedRequest;
 use belljar_engine::finding::Finding;
 use belljar_engine::layer::Layer;
-use belljar_engine::provider::{Capabilities, Provider, Sink, Stream};
+use belljar_engine::provider::{Capabilities, Sink, Stream};
 use belljar_engine::report::{Report, Status};
-use belljar_engine::request::Request;
 use belljar_engine::{Engine, Error};
 
 use crate::args::RunArgs;
@@ -16,11 +14,10 @@ use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::identity::execution_id;
-use crate::image::{ImageSources, LocalImages};
 use crate::intent::{Intent, OutputForm, OutputOptions};
-use crate::os::{self, Interrupts};
+use crate::os::Interrupts;
 use crate::view::{ProgressView, View};
-use crate::{batch, deps, input, provider_kinds, remote, say};
+use crate::{batch, input, provider_kinds, remote, say, wire};
 
 /// Runs code or a batch and returns the exit status.
 pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
@@ -31,109 +28,21 @@ pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> R
         return batch::run(input::open_requests(path)?, args, environment, config);
     }
     let server = args.server.clone();
-    let intent = Intent::from_args(args, environment)?;
+    let mut intent = Intent::from_args(args, environment)?;
     if let Some(url) = server {
         return remote::run(&url, intent, environment);
     }
-    let named = provider_name(&intent.request, &config)?;
-    if let Some(provider) = provider_kinds::standalone_provider(named.as_deref(), &config.providers)? {
-        return with_standalone_engine(provider, config, environment, async |engine| {
-            perform(engine, intent, None).await
-        });
-    }
-    let (own, sources) = local_images(&config, environment);
-    with_engine(config, environment, async |engine| {
-        own.ensure_stored(&intent.request, &sources, intent.output.quiet).await?;
-        perform(engine, intent, named.as_deref()).await
+    intent.request.provider = wire::provider_name(&intent.request, &config)?;
+    let named = intent.request.provider.clone();
+    wire::with_engine(named.as_deref(), &config, environment, async |wired| {
+        wired.ensure_image(&intent.request, intent.output.quiet).await?;
+        perform(&wired.engine, intent).await
     })
 }
 
-/// Wires an engine for a named provider.
-pub(crate) fn with_provider_engine(
-    named: Option<&str>,
-    config: Config,
-    environment: &Environment,
-    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, CliError>,
-) -> Result<u8, CliError> {
-    match provider_kinds::standalone_provider(named, &config.providers)? {
-        Some(provider) => with_standalone_engine(provider, config, environment, work),
-        None => with_engine(config, environment, work),
-    }
-}
-
-/// Returns the provider of a request: the one it names, else its profile's, else the default.
-fn provider_name(request: &Request, config: &Config) -> Result<Option<String>, CliError> {
-    let profile = config.profiles.get(request.profile.as_deref().unwrap_or("default"))?;
-    Ok(request
-        .provider
-        .clone()
-        .or_else(|| profile.provider.clone())
-        .or_else(|| config.providers.default_provider.clone()))
-}
-
-/// Returns the user's image store, and the registries to pull from.
-pub(crate) fn local_images(config: &Config, environment: &Environment) -> (Arc<LocalImages>, ImageSources) {
-    (LocalImages::of(&config.images, None, environment), ImageSources::of(&config.images, environment))
-}
-
-/// Wires an engine, runs `work` with it and shuts it down.
-pub(crate) fn with_engine(
-    config: Config,
-    environment: &Environment,
-    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, CliError>,
-) -> Result<u8, CliError> {
-    let started = os::start_launcher()?;
-    os::runtime()?.block_on(async {
-        let host = started.connect(config.warm, config.sandbox_memory).await?;
-        let libraries = deps::ProviderLibraries::with_user_store(host.provider(), &config, environment)?;
-        let fleet = provider_kinds::configured_providers(&host.provider(), &config.providers)?;
-        let engine = Engine::with_providers(fleet, config.profiles, config.ceiling)
-            .with_policies(config.policies)
-            .with_private_ranges(config.private_ranges)
-            .with_packages(Arc::clone(&libraries) as _)
-            .with_images(LocalImages::of(&config.images, None, environment));
-        let engine = Arc::new(engine);
-        let status = work(&engine).await;
-        engine.shut_down().await;
-        wait_unless_interrupted(libraries.wait_until_shared()).await?;
-        status
-    })
-}
-
-/// Waits until layers built here are shared with other machines. An interrupt skips that.
-async fn wait_unless_interrupted(settling: impl Future<Output = ()>) -> Result<(), CliError> {
-    let mut interrupts = Interrupts::listen()?;
-    tokio::select! {
-        () = settling => {}
-        () = interrupts.next() => {}
-    }
-    Ok(())
-}
-
-/// Wires an engine that does not need the native provider, runs `work` with it and shuts it down.
-fn with_standalone_engine(
-    provider: Arc<dyn Provider>,
-    config: Config,
-    environment: &Environment,
-    work: impl AsyncFnOnce(&Arc<Engine>) -> Result<u8, CliError>,
-) -> Result<u8, CliError> {
-    os::runtime()?.block_on(async {
-        let library = deps::own_library(Arc::clone(&provider), &config, environment)?;
-        let engine = Engine::new(provider, config.profiles, config.ceiling)
-            .with_policies(config.policies)
-            .with_private_ranges(config.private_ranges)
-            .with_packages(Arc::clone(&library) as _);
-        let engine = Arc::new(engine);
-        let status = work(&engine).await;
-        engine.shut_down().await;
-        wait_unless_interrupted(library.wait_for_uploads()).await?;
-        status
-    })
-}
-
-async fn perform(engine: &Engine, intent: Intent, named: Option<&str>) -> Result<u8, CliError> {
+async fn perform(engine: &Engine, intent: Intent) -> Result<u8, CliError> {
     let Intent { request, paths, output } = intent;
-    provider_kinds::test_candidates(engine, named).await;
+    provider_kinds::test_candidates(engine, request.provider.as_deref()).await;
     let admitted = engine.admit(request, paths)?;
     warn_of_missing_layers(admitted.capabilities(), output.quiet);
     let interrupts = Interrupts::listen()?;

@@ -5,6 +5,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{Sender, channel};
 
+use belljar_engine::packages::Progress;
 use belljar_engine::provider::{Sink, SinkControl, Stream};
 use tokio::sync::{mpsc, oneshot};
 
@@ -94,6 +95,12 @@ impl Sink for ProgressView {
             say::progress(&plain);
             self.shown = true;
         }
+    }
+}
+
+impl Progress for ProgressView {
+    fn report(&mut self, what: &str) {
+        self.progress(what);
     }
 }
 

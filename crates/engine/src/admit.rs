@@ -23,7 +23,7 @@ use crate::network::{HostRules, NetworkCeiling, PrivateRanges};
 use crate::packages::{AdmittedPackages, check_names};
 use crate::plan::{Image, InputFile, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
 use crate::policy::{self, Verdict};
-use crate::profile::{Profile, Profiles};
+use crate::profile::Profile;
 use crate::provider::{Capabilities, Capability, ImageChoice};
 use crate::provider_set::SelectedProvider;
 use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
@@ -91,11 +91,9 @@ impl AdmittedRequest {
     }
 }
 
-/// Inputs to admission: profiles, policies, ceilings and the selected provider.
+/// Inputs to admission: policies, ceilings and the selected provider.
 #[derive(Debug, Clone, Copy)]
 pub struct AdmissionRules<'a> {
-    /// Profiles by name.
-    pub profiles: &'a Profiles,
     /// The ceiling of each limit.
     pub ceiling: &'a Limits,
     /// The provider that will run the request, with its capabilities.
@@ -119,9 +117,9 @@ pub struct AdmissionRules<'a> {
 pub fn admit(
     request: Request,
     paths: HostPaths,
+    profile: &Profile,
     rules: &AdmissionRules<'_>,
 ) -> Result<AdmittedRequest, Error> {
-    let profile = rules.profiles.get(request.profile.as_deref().unwrap_or("default"))?;
     let chosen = (request.policy.as_deref(), profile.policy.as_deref());
     let policies = policy::select_policies(rules.policies, chosen.0, chosen.1, rules.policy_floor)?;
     let code = request.code.clone().filter(|_| paths.source_in_workspace.is_some());

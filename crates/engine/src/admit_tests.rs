@@ -1,5 +1,6 @@
 use super::*;
 use crate::plan::{CodeSource, Program};
+use crate::profile::Profiles;
 use belljar_analysis::policy::Policies;
 
 fn check(json: serde_json::Value) -> Result<AdmittedRequest, Error> {
@@ -37,8 +38,8 @@ fn check_among(
     request: Request,
     paths: HostPaths,
 ) -> Result<AdmittedRequest, Error> {
+    let profile = profiles.of_request(request.profile.as_deref())?;
     let rules = AdmissionRules {
-        profiles,
         ceiling: &Limits::CEILING,
         provider: &SelectedProvider::with_capabilities(capabilities),
         policies: &Policies::default(),
@@ -47,7 +48,7 @@ fn check_among(
         private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
-    admit(request, paths, &rules)
+    admit(request, paths, profile, &rules)
 }
 
 fn refused(json: serde_json::Value) -> String {

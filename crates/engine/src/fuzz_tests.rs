@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::network::TargetHost;
+use crate::profile::Profiles;
 use crate::sandbox::SandboxRequest;
 
 fn test_time() -> Duration {
@@ -105,7 +106,6 @@ fn read(body: &[u8]) {
             ..Capabilities::default()
         });
         let rules = AdmissionRules {
-            profiles: &Profiles::built_in(),
             ceiling: &Limits::CEILING,
             provider: &chosen,
             policies: &Policies::default(),
@@ -114,7 +114,11 @@ fn read(body: &[u8]) {
             private_ranges: &PrivateRanges::default(),
             images: None,
         };
-        let _any = admit(request, HostPaths::default(), &rules).map(drop).map_err(|error| error.to_string());
+        let profiles = Profiles::built_in();
+        let Ok(profile) = profiles.of_request(request.profile.as_deref()) else { return };
+        let _any = admit(request, HostPaths::default(), profile, &rules)
+            .map(drop)
+            .map_err(|error| error.to_string());
     }
 }
 

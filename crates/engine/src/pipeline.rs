@@ -154,32 +154,20 @@ impl Engine {
         tenancy: TenantRules<'_>,
     ) -> Result<AdmittedRequest, Error> {
         let profiles = self.profiles();
-        let named = [request.provider.as_deref(), tenancy.provider];
-        let chosen = self.select_provider(&profiles, request.profile.as_deref(), named)?;
-        admit(request, paths, &self.admission_rules(&profiles, &chosen, tenancy.policy))
-    }
-
-    /// Selects the provider: named by the request, else its profile, else its tenant, else the default.
-    fn select_provider(
-        &self,
-        profiles: &Profiles,
-        profile: Option<&str>,
-        [named, tenants]: [Option<&str>; 2],
-    ) -> Result<SelectedProvider, Error> {
-        let profile = profiles.get(profile.unwrap_or("default"))?;
-        self.providers.choose([named, profile.provider.as_deref(), tenants])
+        let profile = profiles.of_request(request.profile.as_deref())?;
+        let named = profile.provider_of(request.provider.as_deref(), tenancy.provider);
+        let chosen = self.providers.choose(named)?;
+        admit(request, paths, profile, &self.admission_rules(&chosen, tenancy.policy))
     }
 
     fn admission_rules<'a>(
         &'a self,
-        profiles: &'a Profiles,
         chosen: &'a SelectedProvider,
         floor: Option<&'a str>,
     ) -> AdmissionRules<'a> {
         let Self { ceiling, policies, network_ceiling: reach, private_ranges, .. } = self;
         let images = self.images.as_deref();
         AdmissionRules {
-            profiles,
             ceiling,
             provider: chosen,
             policies,
@@ -200,9 +188,10 @@ impl Engine {
         tenancy: impl Into<Option<TenantRules<'a>>>,
     ) -> Result<AdmittedSandbox, Error> {
         let (profiles, tenancy) = (self.profiles(), tenancy.into().unwrap_or_default());
-        let named = [request.provider.as_deref(), tenancy.provider];
-        let chosen = self.select_provider(&profiles, request.profile.as_deref(), named)?;
-        admit_sandbox(request, &self.admission_rules(&profiles, &chosen, tenancy.policy))
+        let profile = profiles.of_request(request.profile.as_deref())?;
+        let named = profile.provider_of(request.provider.as_deref(), tenancy.provider);
+        let chosen = self.providers.choose(named)?;
+        admit_sandbox(request, profile, &self.admission_rules(&chosen, tenancy.policy))
     }
 
     /// Checks the lifetime of a sandbox.
@@ -277,7 +266,7 @@ impl Engine {
         request: Request,
         floor: Option<&str>,
     ) -> Result<AdmittedRequest, Error> {
-        admit_in_sandbox(sandbox, request, &self.admission_rules(&self.profiles(), &sandbox.provider, floor))
+        admit_in_sandbox(sandbox, request, &self.admission_rules(&sandbox.provider, floor))
     }
 
     /// Checks a command for an open sandbox.
@@ -290,7 +279,7 @@ impl Engine {
         request: CommandRequest,
         floor: Option<&str>,
     ) -> Result<AdmittedCommand, Error> {
-        admit_command(sandbox, request, &self.admission_rules(&self.profiles(), &sandbox.provider, floor))
+        admit_command(sandbox, request, &self.admission_rules(&sandbox.provider, floor))
     }
 
     /// Runs a task in an open sandbox.

@@ -16,7 +16,6 @@ fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict
     profiles.insert("wide".to_owned(), Profile { policy: Some("off".to_owned()), ..Profile::default() });
     let (policies, ceiling) = (Policies::default(), Limits::CEILING);
     let rules = AdmissionRules {
-        profiles: &profiles,
         ceiling: &ceiling,
         provider: &SelectedProvider::with_capabilities(capabilities),
         policies: &policies,
@@ -25,7 +24,8 @@ fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict
         private_ranges: &crate::network::PrivateRanges::default(),
         images: None,
     };
-    admit(request, paths, &rules).unwrap().verdict
+    let profile = profiles.of_request(request.profile.as_deref()).unwrap();
+    admit(request, paths, profile, &rules).unwrap().verdict
 }
 
 fn judged(request: Value) -> Verdict {

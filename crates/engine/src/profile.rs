@@ -66,6 +66,12 @@ impl Profile {
         if self.came_with_code { BTreeMap::new() } else { self.env.clone() }
     }
 
+    /// Returns the provider of a request with this profile: the one that the request names, else the profile's,
+    /// else the fallback.
+    pub fn provider_of<'a>(&'a self, named: Option<&'a str>, fallback: Option<&'a str>) -> Option<&'a str> {
+        named.or(self.provider.as_deref()).or(fallback)
+    }
+
     /// Checks that requests can use the profile on a host with this ceiling.
     ///
     /// # Errors
@@ -113,6 +119,14 @@ impl Profiles {
     /// Iterates over all profiles, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Profile)> {
         self.0.iter().map(|(name, profile)| (name.as_str(), profile))
+    }
+
+    /// Finds the profile of a request: the one that it names, else `default`.
+    ///
+    /// # Errors
+    /// Lists the known names.
+    pub fn of_request(&self, named: Option<&str>) -> Result<&Profile, Error> {
+        self.get(named.unwrap_or("default"))
     }
 
     /// Finds a profile by name.

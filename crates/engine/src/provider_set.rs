@@ -188,9 +188,9 @@ impl ProviderSet {
         .collect()
     }
 
-    /// Selects the provider by the first of these names that is given.
-    pub(crate) fn choose(&self, names: [Option<&str>; 3]) -> Result<SelectedProvider, Error> {
-        self.current().choose(names.into_iter().flatten().next(), Instant::now())
+    /// Selects the provider with this name, or the default one.
+    pub(crate) fn choose(&self, name: Option<&str>) -> Result<SelectedProvider, Error> {
+        self.current().choose(name, Instant::now())
     }
 
     /// Checks that a provider has this name, or that `auto` has a candidate.

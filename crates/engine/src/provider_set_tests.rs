@@ -1,5 +1,6 @@
 use super::*;
 use crate::plan::Plan;
+use crate::profile::Profile;
 use crate::provider::{BoxFuture, PoolMetrics, Sandbox};
 
 /// A provider with a given name and capabilities that opens nothing.
@@ -65,7 +66,11 @@ fn name(chosen: &SelectedProvider) -> &'static str {
 fn the_first_name_wins_and_auto_selects_the_strongest() {
     let members = vec![member("native", None, &[]), member("docker", None, &[])];
     let fleet = ProviderSet::new(members, "docker", vec!["docker", "native", "x"]).unwrap();
-    let chosen = |names| fleet.choose(names).map(|chosen| name(&chosen)).map_err(|error| error.to_string());
+    let chosen = |[request, profile, tenant]: [Option<&str>; 3]| {
+        let profile = Profile { provider: profile.map(str::to_owned), ..Profile::default() };
+        let chosen = fleet.choose(profile.provider_of(request, tenant));
+        chosen.map(|chosen| name(&chosen)).map_err(|error| error.to_string())
+    };
     assert_eq!(chosen([Some("native"), Some("docker"), Some("docker")]), Ok("native"));
     assert_eq!(chosen([None, Some("native"), Some("docker")]), Ok("native"));
     assert_eq!(chosen([None, None, Some("native")]), Ok("native"));
@@ -98,9 +103,9 @@ fn unknown_names_are_refused_and_change_nothing() {
     assert!(ProviderTable::new(vec![member("a", None, &[AUTO])], "a", None).is_err());
     let fleet = ProviderSet::single(Arc::new(ClaimingProvider("a", Capabilities::default())));
     assert!(fleet.stage(vec![], "a").is_err());
-    assert_eq!(name(&fleet.choose([None; 3]).unwrap()), "a");
+    assert_eq!(name(&fleet.choose(None).unwrap()), "a");
     let _retired = fleet.replace(fleet.stage(vec![member("b", None, &[])], "b").unwrap());
-    assert_eq!(name(&fleet.choose([None; 3]).unwrap()), "b");
+    assert_eq!(name(&fleet.choose(None).unwrap()), "b");
 }
 
 #[tokio::test]
@@ -112,7 +117,7 @@ async fn a_replaced_provider_shuts_down_after_its_last_request() {
         fleet.stage(vec![ProviderWithFallbacks::without_fallbacks(Arc::clone(&provider))], "a").unwrap();
     assert!(fleet.replace(same).is_empty(), "an unchanged provider is kept");
     assert_eq!(fleet.entries()[0].health_snapshot().failures, 1, "and so is its health");
-    let served = fleet.choose([None; 3]).unwrap();
+    let served = fleet.choose(None).unwrap();
     let mut retired = fleet.replace(fleet.stage(vec![member("a", None, &[])], "a").unwrap());
     let end = tokio::spawn(retired.remove(0).shut_down());
     tokio::task::yield_now().await;
@@ -126,7 +131,7 @@ async fn auto_skips_providers_that_fail_their_self_test() {
     let strength = |missing| Some(IsolationStrength::new(Kernel::Host, missing));
     let members = vec![member("weak", strength(3), &[]), member("strong", strength(0), &[])];
     let fleet = ProviderSet::new(members, AUTO, Vec::new()).unwrap();
-    let chosen = || fleet.choose([None; 3]).map(|chosen| name(&chosen)).map_err(|error| error.to_string());
+    let chosen = || fleet.choose(None).map(|chosen| name(&chosen)).map_err(|error| error.to_string());
     assert_eq!(chosen(), Ok("strong"));
     for post in fleet.candidates() {
         post.run_self_test(std::future::pending()).await.unwrap();

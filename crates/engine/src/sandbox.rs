@@ -156,8 +156,11 @@ impl AdmittedSandbox {
 ///
 /// # Errors
 /// Names the invalid field and how to fix it.
-pub fn admit_sandbox(request: SandboxRequest, rules: &AdmissionRules<'_>) -> Result<AdmittedSandbox, Error> {
-    let profile = rules.profiles.get(request.profile.as_deref().unwrap_or("default"))?;
+pub fn admit_sandbox(
+    request: SandboxRequest,
+    profile: &Profile,
+    rules: &AdmissionRules<'_>,
+) -> Result<AdmittedSandbox, Error> {
     let mut limits = request.limits.or(&profile.limits);
     limits.timeout_ms.get_or_insert(DEFAULT_COMMAND_TIMEOUT.as_millis() as i64);
     let image = admit_image(request.image.as_deref(), None, profile, rules)?;

@@ -17,9 +17,7 @@ fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&AdmissionRules<'_>) -> 
         images: crate::provider::ImageChoice::Unpacked,
         ..Capabilities::default()
     };
-    let profiles = Profiles::built_in();
     act(&AdmissionRules {
-        profiles: &profiles,
         ceiling: &Limits::CEILING,
         provider: &SelectedProvider::with_capabilities(capabilities),
         policies: &Policies::default(),
@@ -30,9 +28,15 @@ fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&AdmissionRules<'_>) -> 
     })
 }
 
+fn admit_with_profile(request: SandboxRequest, rules: &AdmissionRules<'_>) -> Result<AdmittedSandbox, Error> {
+    let profiles = Profiles::built_in();
+    let profile = profiles.of_request(request.profile.as_deref())?;
+    admit_sandbox(request, profile, rules)
+}
+
 fn admitted(request: Value) -> Result<AdmittedSandbox, String> {
     let request = serde_json::from_value(request).map_err(|error| error.to_string())?;
-    with(None, |rules| admit_sandbox(request, rules)).map_err(|error| error.to_string())
+    with(None, |rules| admit_with_profile(request, rules)).map_err(|error| error.to_string())
 }
 
 fn refused(request: Value) -> String {
@@ -62,7 +66,7 @@ fn invalid_values_are_refused_and_never_clamped() {
     assert!(refused(json!({"on_timeout": "sleep"})).contains("unknown variant `sleep`"));
     assert!(refused(json!({"env": {"A=B": ""}})).contains("is not a valid variable"));
     let request = SandboxRequest { on_timeout: OnTimeout::Pause, ..SandboxRequest::default() };
-    let why = with(Some("no freezer"), |rules| admit_sandbox(request, rules)).unwrap_err().to_string();
+    let why = with(Some("no freezer"), |rules| admit_with_profile(request, rules)).unwrap_err().to_string();
     assert_eq!(why, "on_timeout: sandboxes cannot be paused here: no freezer");
 }
 
@@ -127,9 +131,8 @@ fn tasks_in_a_sandbox_have_its_limits() {
 #[test]
 fn sandboxes_need_provider_capabilities() {
     let living = Some(SandboxCapabilities { cannot_pause: None });
-    let (profiles, policies) = (Profiles::built_in(), Policies::default());
+    let policies = Policies::default();
     let rules = AdmissionRules {
-        profiles: &profiles,
         ceiling: &Limits::CEILING,
         provider: &SelectedProvider::with_capabilities(Capabilities {
             sandboxes: living,
@@ -143,7 +146,7 @@ fn sandboxes_need_provider_capabilities() {
     };
     let refused = |request: Value| {
         let request = serde_json::from_value(request).unwrap();
-        admit_sandbox(request, &rules).unwrap_err().to_string()
+        admit_with_profile(request, &rules).unwrap_err().to_string()
     };
     let volume = refused(json!({"volumes": [{"name": "cache", "path": "/data/cache"}]}));
     assert!(
@@ -161,7 +164,7 @@ fn sandboxes_need_provider_capabilities() {
     let hosts = refused(json!({"network": {"mode": "hosts", "hosts": ["pypi.org"]}}));
     assert!(hosts.contains("'single_hosts'"), "{hosts}");
     // Tasks in an open sandbox do not need these capabilities again.
-    let sandbox = admit_sandbox(serde_json::from_value(json!({})).unwrap(), &rules).unwrap();
+    let sandbox = admit_with_profile(serde_json::from_value(json!({})).unwrap(), &rules).unwrap();
     let task = serde_json::from_value(json!({"language": "python", "code": "1"})).unwrap();
     assert!(admit_in_sandbox(&sandbox, task, &rules).is_ok());
 }

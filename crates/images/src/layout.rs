@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,10 +70,10 @@ impl ImageStore {
         let hashed = blocking(move || {
             let unreadable = |error: io::Error| ImageError::refused(format!("its archive: {error}"));
             archive.rewind().map_err(unreadable)?;
-            let mut hasher = Sha256::new();
+            let mut hasher = HashWriter(Sha256::new());
             let size = io::copy(&mut archive, &mut hasher).map_err(unreadable)?;
             archive.rewind().map_err(unreadable)?;
-            Ok((archive, finish_digest(hasher), size))
+            Ok((archive, finish_digest(hasher.0), size))
         });
         let (archive, digest, size) = hashed.await?;
         let settings = ImageConfig { layers: vec![digest], variables: ImageVariables::default() };
@@ -82,6 +82,20 @@ impl ImageStore {
             self.add_layer(&settings, 0, PackedLayer { from: Box::new(archive), size }).await?;
         }
         self.record_image(turn, name, digest, settings).await
+    }
+}
+
+/// Hashes what is written.
+struct HashWriter(Sha256);
+
+impl Write for HashWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@
 //! - [`Library`]: implements the engine's `PackageResolver` port. Every installer runs in a sandbox, through
 //!   the same provider as user code. Installer sandboxes have network access but never run code of packages.
 //!   If a profile allows building packages (`build`), their code runs in a sandbox without network access.
+//! - [`ProviderLibraries`]: one library for each provider, over the same layer store.
 
 mod bootstrap_layer;
 mod build;
@@ -23,6 +24,7 @@ mod metrics;
 mod obtain;
 mod preimport_stats;
 mod profile_lock;
+mod provider_libraries;
 mod python;
 mod python_layers;
 mod registries;
@@ -35,5 +37,6 @@ mod ttl_cache;
 
 pub use library::{FindInstallers, Library, Settings};
 pub use profile_lock::LockChange;
+pub use provider_libraries::ProviderLibraries;
 pub use registries::PackageRegistries;
 pub use tools::{InstallerTool, InstallerTools};

@@ -52,7 +52,7 @@ pub struct Settings {
 }
 
 /// Finds installers and registries; called before the first installation.
-pub type FindInstallers = Box<dyn Fn() -> (PackageRegistries, InstallerTools) + Send + Sync>;
+pub type FindInstallers = Arc<dyn Fn() -> (PackageRegistries, InstallerTools) + Send + Sync>;
 
 /// Makes packages available to runs.
 pub struct Library {
@@ -200,14 +200,14 @@ impl Library {
     pub fn new(
         provider: Arc<dyn Provider>,
         settings: Settings,
-        equip: FindInstallers,
-        tell: WarningSink,
+        find_installers: FindInstallers,
+        warnings: WarningSink,
     ) -> Self {
         Self {
             provider,
-            find_installers: equip,
+            find_installers,
             installer_sandbox: OnceLock::new(),
-            warnings: tell,
+            warnings,
             store: OnceLock::new(),
             interpreters: InterpreterCache::new(settings.folder.join("interpreters")),
             answers: TtlCache::new(ANSWER_TTL),
@@ -217,6 +217,17 @@ impl Library {
             counters: LayerCounters::default(),
             settings,
         }
+    }
+
+    /// Creates a library with the same settings for another provider.
+    pub(crate) fn for_provider(&self, provider: &Arc<dyn Provider>) -> Self {
+        let (find_installers, warnings) = (Arc::clone(&self.find_installers), Arc::clone(&self.warnings));
+        Self::new(Arc::clone(provider), self.settings.clone(), find_installers, warnings)
+    }
+
+    /// Returns whether the library installs with this very provider.
+    pub(crate) fn serves(&self, provider: &Arc<dyn Provider>) -> bool {
+        Arc::ptr_eq(&self.provider, provider)
     }
 
     /// Waits until pending uploads to the shared cache are done, up to its timeout.

@@ -29,7 +29,7 @@ use crate::error::CliError;
 use crate::intent::Intent;
 use crate::os::{self, Interrupts};
 use crate::remote::{self, RemoteRunner};
-use crate::{run, say};
+use crate::{run, say, wire};
 use counts::BatchCounts;
 pub(crate) use counts::LineStatus;
 use lines::RequestLines;
@@ -65,9 +65,9 @@ pub(crate) fn run(
         });
     }
     check_open_file_limit(jobs)?;
-    let (own, sources) = run::local_images(&config, environment);
-    run::with_engine(config, environment, async |engine| {
-        own.ensure_stored(&defaults.request, &sources, output.quiet).await?;
+    wire::with_engine(None, &config, environment, async |wired| {
+        let engine = &wired.engine;
+        wired.ensure_image(&defaults.request, output.quiet).await?;
         defaults.check(engine)?;
         run::warn_of_missing_layers(&engine.capabilities(), output.quiet);
         let lines = RequestLines::read(source, defaults)?;
@@ -113,10 +113,10 @@ struct BatchDriver<P> {
 }
 
 impl<P: BatchRunner> BatchDriver<P> {
-    fn new(place: P, lines: RequestLines, quiet: bool) -> Result<Self, CliError> {
+    fn new(runner: P, lines: RequestLines, quiet: bool) -> Result<Self, CliError> {
         let watched = !quiet && io::stderr().is_terminal();
         Ok(Self {
-            runner: place,
+            runner,
             lines,
             results: ResultWriter::start()?,
             tally: BatchCounts::start(),

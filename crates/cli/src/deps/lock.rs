@@ -13,13 +13,11 @@ use clap::Args;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use super::library::library_in;
-use super::prepare::InstallProgress;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::view::ProgressView;
-use crate::{os, say};
+use crate::{say, wire};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -59,26 +57,14 @@ impl LockArgs {
 pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
     let profiles = selected_profiles(args, config)?;
     let folder = config.layers.folder(args.folder.as_deref(), environment)?;
-    let started = os::start_launcher()?;
-    let changes: Result<BTreeMap<String, LockChange>, CliError> = os::runtime()?.block_on(async {
-        let host = started.connect(config.warm, config.sandbox_memory).await?;
-        let library = library_in(folder, host.provider(), config, environment);
+    let changes = wire::with_library(folder, config, environment, async |library| {
         let mut changes = BTreeMap::new();
-        let mut locked = Ok(());
         for (name, profile) in profiles {
-            match lock(&library, &profile, args).await {
-                Ok(change) => drop(changes.insert(name, change)),
-                Err(error) => {
-                    locked = Err(error);
-                    break;
-                }
-            }
+            changes.insert(name, lock(library, &profile, args).await?);
         }
-        library.wait_for_uploads().await;
-        host.provider().shut_down().await;
-        Ok(locked.map(|()| changes)?)
-    });
-    show(&changes?, args.json);
+        Ok(changes)
+    })?;
+    show(&changes, args.json);
     Ok(0)
 }
 
@@ -120,7 +106,7 @@ async fn lock(library: &Library, profile: &Profile, args: &LockArgs) -> Result<L
         profile_packages: &profile.packages,
         allow_build: profile.build_packages,
     };
-    Ok(library.lock_profile(needs, args.upgrade, &mut InstallProgress(ProgressView::new(args.json))).await?)
+    Ok(library.lock_profile(needs, args.upgrade, &mut ProgressView::new(args.json)).await?)
 }
 
 /// Returns every package of either lock, with its version before and after.

@@ -2,7 +2,6 @@
 //! it runs and installs nothing.
 
 mod layer_store;
-mod library;
 mod lock;
 mod prepare;
 mod show;
@@ -25,7 +24,6 @@ use crate::{input, language};
 
 use layer_store::LayerCommand;
 pub(crate) use layer_store::{format_age, table_text};
-pub(crate) use library::{ProviderLibraries, library, own_library, tools};
 pub(crate) use spec::{DependencySpec, LayerSettings, SHARED_CACHE_WAIT};
 
 const EXAMPLES: &str = "\
@@ -114,7 +112,7 @@ struct Detected {
 pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
     match args.command {
         DepsCommand::Detect(args) => run_detect(&args, &config.dependencies),
-        DepsCommand::Prepare(args) => prepare::run(args, environment, config),
+        DepsCommand::Prepare(args) => prepare::run(args, environment, &config),
         DepsCommand::Lock(args) => lock::run(&args, environment, &config),
         DepsCommand::Layers(command) => layer_store::run(&command, &config.layers, environment),
     }

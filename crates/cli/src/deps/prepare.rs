@@ -3,19 +3,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use belljar_engine::packages::{PackageNeeds, PackageResolver, Progress, ProvidedPackages};
+use belljar_engine::packages::{PackageNeeds, PackageResolver, ProvidedPackages};
 use belljar_engine::plan::{Image, InputFile};
-use belljar_engine::provider::Sink;
 use belljar_engine::{Error, language::Language};
 use clap::Args;
 use serde_json::json;
 
-use super::own_library;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::view::ProgressView;
-use crate::{input, language, os, say};
+use crate::{input, language, say, wire};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -54,15 +52,6 @@ impl PrepareArgs {
     }
 }
 
-/// Shows installation progress.
-pub(super) struct InstallProgress(pub(super) ProgressView);
-
-impl Progress for InstallProgress {
-    fn report(&mut self, what: &str) {
-        self.0.progress(what);
-    }
-}
-
 /// The code, files and packages named on the command line.
 struct PrepareTarget {
     language: Option<&'static Language>,
@@ -71,14 +60,12 @@ struct PrepareTarget {
     packages: Vec<String>,
 }
 
-pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
+pub(super) fn run(args: PrepareArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
     let json = args.json;
-    let profile = config.profiles.get(args.profile.as_deref().unwrap_or("default"))?.clone();
+    let profile = config.profiles.of_request(args.profile.as_deref())?;
     let wanted = parse_target(args)?;
-    let started = os::start_launcher()?;
-    let prepared: Result<ProvidedPackages, CliError> = os::runtime()?.block_on(async {
-        let host = started.connect(config.warm, config.sandbox_memory).await?;
-        let library = own_library(host.provider(), &config, environment)?;
+    let folder = config.layers.folder(None, environment)?;
+    let prepared = wire::with_library(folder, config, environment, async |library| {
         let mut packages = wanted.packages.clone();
         // Packages of an untrusted profile are never part of the profile's own layer.
         let standing: &[String] = match profile.came_with_code {
@@ -100,12 +87,10 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: Config) 
             profile_packages: standing,
             allow_build: profile.build_packages,
         };
-        let prepared = library.prepare(needs, &mut InstallProgress(ProgressView::new(json))).await;
-        library.wait_for_uploads().await;
-        host.provider().shut_down().await;
+        let prepared = library.prepare(needs, &mut ProgressView::new(json)).await;
         Ok(prepared.map_err(Error::from)?)
-    });
-    show(&prepared?, json);
+    })?;
+    show(&prepared, json);
     Ok(0)
 }
 

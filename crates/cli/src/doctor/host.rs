@@ -67,7 +67,7 @@ const MAX: &str = "the number of user namespaces is limited to 0; raise it with:
 const ROOT: &str = "root needs no user namespace; check whether that helps with: sudo belljar doctor";
 
 /// Returns the release of the running kernel.
-pub(crate) fn kernel_release() -> Option<String> {
+pub(super) fn kernel_release() -> Option<String> {
     fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned())
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use belljar_engine::layer::Layer;
 use belljar_engine::provider::{Capabilities, DiscardSink, Provider};
+use belljar_engine::provider_set::ProviderSet;
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
 use belljar_engine::{Engine, Error, ErrorCode};
@@ -22,8 +23,7 @@ use crate::env::Environment;
 use crate::error::CliError;
 use crate::identity::execution_id;
 use crate::os::{self, FoundLanguage, StartedLauncher};
-
-pub(crate) use host::kernel_release;
+use crate::wire::{self, EngineParts};
 
 /// The results of the checks. Field names are those of `--json`.
 #[derive(Debug, Serialize)]
@@ -77,7 +77,7 @@ pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -
     let docker = config.providers.docker();
     let services = config.providers.clone().with_environment(environment).services();
     let mut findings = match os::start_launcher() {
-        Ok(started) => os::runtime()?.block_on(examine(started, config)),
+        Ok(started) => os::runtime()?.block_on(examine(started, &config)),
         Err(failure) if failure.code == ErrorCode::Unsupported => return Err(failure),
         Err(failure) => DoctorReport::new(Err(failure.message), &Capabilities::default(), Vec::new()),
     };
@@ -99,12 +99,13 @@ pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -
     }
 }
 
-async fn examine(started: StartedLauncher, config: Config) -> DoctorReport {
+async fn examine(started: StartedLauncher, config: &Config) -> DoctorReport {
     let host = match started.connect(config.warm, config.sandbox_memory).await {
         Ok(host) => host,
         Err(failure) => return DoctorReport::new(Err(failure.message), &Capabilities::default(), Vec::new()),
     };
-    let engine = Engine::new(host.provider(), config.profiles, config.ceiling);
+    let providers = Arc::new(ProviderSet::single(host.provider()));
+    let engine = wire::build_engine(config, EngineParts::new(providers));
     let proof = run_probe(&engine).await;
     let findings = DoctorReport::new(proof, &engine.capabilities(), host.languages());
     engine.shut_down().await;
@@ -194,7 +195,7 @@ fn service_finding(
 }
 
 fn installers(environment: &Environment) -> Vec<InstallerCheck> {
-    let tools = crate::deps::tools(environment.home.as_deref());
+    let tools = wire::installer_tools(environment.home.as_deref());
     let finding =
         |language, fast: Option<belljar_layers::InstallerTool>, usual: &str, faster| InstallerCheck {
             language,

@@ -4,9 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use belljar_engine::images::{ImagesError, StoredImages};
-use belljar_engine::packages::Progress;
 use belljar_engine::plan::StoredImage;
-use belljar_engine::provider::Sink;
 use belljar_engine::request::{HostPaths, Request};
 use belljar_images::{
     ImageBounds, ImageError, ImageName, ImageStore, Login, RegistryCredentials, RegistrySettings, pull,
@@ -63,7 +61,7 @@ impl LocalImages {
         quiet: bool,
     ) -> Result<(), CliError> {
         let Some(name) = request.image.as_deref().filter(|name| *name != "host") else { return Ok(()) };
-        let (store, mut shown) = (self.store()?, PullProgress(ProgressView::new(quiet)));
+        let (store, mut shown) = (self.store()?, ProgressView::new(quiet));
         if name.starts_with('/') {
             return store.import(Path::new(name), &mut shown).await.map(drop).map_err(to_cli_error);
         }
@@ -149,15 +147,6 @@ impl ImageSources {
             self.credentials = self.credentials.with(registry, login);
         }
         self
-    }
-}
-
-/// Shows the progress of a pull.
-pub(super) struct PullProgress(pub(super) ProgressView);
-
-impl Progress for PullProgress {
-    fn report(&mut self, what: &str) {
-        self.0.progress(what);
     }
 }
 

@@ -20,8 +20,8 @@ use crate::error::CliError;
 use crate::view::ProgressView;
 use crate::{os, say};
 
+use local::to_cli_error;
 pub(crate) use local::{AllowedImages, ImageSources, LocalImages, set_image};
-use local::{PullProgress, to_cli_error};
 pub(crate) use spec::{ImageSettings, ImageSpec};
 
 const PULL_EXAMPLES: &str = "\
@@ -167,7 +167,7 @@ async fn fetch(
     login: Option<Login>,
     json: bool,
 ) -> Result<u8, CliError> {
-    let mut progress = PullProgress(ProgressView::new(false));
+    let mut progress = ProgressView::new(false);
     let record = if ImageStore::is_packed(image) {
         store.import(image, &mut progress).await
     } else {

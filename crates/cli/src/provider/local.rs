@@ -13,18 +13,18 @@ use crate::env::Environment;
 use crate::error::CliError;
 use crate::identity::execution_id;
 use crate::provider_kinds::{KINDS, NATIVE};
-use crate::run::{with_engine, with_provider_engine};
+use crate::wire;
 
 /// Time limit of a provider's health check.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) fn list(config: Config, environment: &Environment, json: bool) -> Result<u8, CliError> {
-    let usual = config.providers.default_provider.clone().unwrap_or_else(|| NATIVE.to_owned());
-    let seeds = config.providers.configs.clone();
-    with_engine(config, environment, async |engine| {
+pub(super) fn list(config: &Config, environment: &Environment, json: bool) -> Result<u8, CliError> {
+    let usual = config.providers.default_provider.as_deref().unwrap_or(NATIVE);
+    let seeds = &config.providers.configs;
+    wire::with_engine(None, config, environment, async |wired| {
         let mut providers = Vec::new();
         for kind in KINDS {
-            let post = engine.providers().entries().into_iter().find(|post| post.name() == kind.name);
+            let post = wired.engine.providers().entries().into_iter().find(|post| post.name() == kind.name);
             let mut shown =
                 json!({"name": kind.name, "usual": usual == kind.name, "configured": post.is_some()});
             if let Some(post) = post {
@@ -50,8 +50,8 @@ pub(crate) fn test(
 ) -> Result<u8, CliError> {
     let config = Config { providers: config.providers.with_named(Some(name), environment), ..config };
     let began = Instant::now();
-    with_provider_engine(Some(name), config, environment, async |engine| {
-        let ran = run(engine, name).await.map_err(|failure| failure.message);
+    wire::with_engine(Some(name), &config, environment, async |wired| {
+        let ran = run(&wired.engine, name).await.map_err(|failure| failure.message);
         Ok(show_test(&test_result(name, began.elapsed().as_secs_f64() * 1_000.0, ran), json))
     })
 }

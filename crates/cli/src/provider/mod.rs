@@ -109,7 +109,7 @@ pub(crate) fn run(args: ProviderArgs, environment: &Environment, config: Config)
         return server::run(&args.server, args.command, environment);
     }
     match args.command {
-        ProviderCommand::List => local::list(config, environment, json),
+        ProviderCommand::List => local::list(&config, environment, json),
         ProviderCommand::Schema { name } => {
             say::answer(&format!("{:#}", ProviderKind::find(&name)?.schema()));
             Ok(0)

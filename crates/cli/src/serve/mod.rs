@@ -30,7 +30,8 @@ use crate::env::Environment;
 use crate::error::{CliError, quote_path};
 use crate::os::{self, Hangups, Interrupts, NativeHost, StartedLauncher};
 use crate::provider_kinds::{KindCatalog, ProviderSpec};
-use crate::{deps, image, provider_kinds, say};
+use crate::wire::{self, EngineParts};
+use crate::{image, provider_kinds, say};
 
 use settings::ServeSettings;
 pub(crate) use spec::{HostFolderEntry, ServerSpec};
@@ -118,21 +119,17 @@ async fn serve(
     let doors = Listeners { api: listen(service.listen).await?, tls, metrics };
     let host = started.connect(config.warm, config.sandbox_memory).await?;
     let folder = config.layers.folder(Some(&service.data_dir.join("layers")), environment)?;
-    let tell = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));
-    let libraries = deps::ProviderLibraries::new(host.provider(), folder, &config, environment, tell);
-    let engine = Engine::with_providers(
-        provider_kinds::configured_providers(&host.provider(), &ProviderSpec::default())?,
-        config.profiles.clone(),
-        config.ceiling,
-    );
-    let engine =
-        engine.with_policies(config.policies).with_packages(libraries).with_network_ceiling(service.reach);
-    let engine = engine.with_private_ranges(config.private_ranges.clone());
+    let warnings = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));
+    let libraries = wire::libraries(host.provider(), folder, &config, environment, warnings);
     let images = image::AllowedImages::of(&config.images, &service.data_dir.join("images"), environment);
-    let engine = Arc::new(match images {
-        Some(images) => engine.with_images(images),
-        None => engine,
-    });
+    let parts = EngineParts {
+        // The database has the configured providers.
+        providers: provider_kinds::configured_providers(&host.provider(), &ProviderSpec::default())?,
+        packages: Some(Arc::new(libraries)),
+        images: images.map(|images| images as _),
+        network_ceiling: service.reach,
+    };
+    let engine = Arc::new(wire::build_engine(&config, parts));
     let ready = match check_isolation(&engine, service.allow_degraded).await {
         Ok(()) => {
             let told = config.providers.with_environment(environment);

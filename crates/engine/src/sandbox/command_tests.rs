@@ -17,7 +17,6 @@ fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String
     let profiles = Profiles::built_in();
     let ceiling = Limits { timeout: std::time::Duration::from_secs(600), ..Limits::CEILING };
     let rules = AdmissionRules {
-        profiles: &profiles,
         ceiling: &ceiling,
         provider: &SelectedProvider::with_capabilities(capabilities),
         policies: &Policies::default(),
@@ -27,7 +26,7 @@ fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String
         images: None,
     };
     let sandbox = serde_json::from_value(sandbox).unwrap();
-    let sandbox = admit_sandbox(sandbox, &rules).unwrap();
+    let sandbox = admit_sandbox(sandbox, profiles.of_request(None).unwrap(), &rules).unwrap();
     let request = serde_json::from_value(request).map_err(|error| error.to_string())?;
     admit_command(&sandbox, request, &rules).map_err(|error| error.to_string())
 }

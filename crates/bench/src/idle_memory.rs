@@ -7,14 +7,14 @@ use serde::Serialize;
 
 /// Idle sandboxes and the mean memory of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(super) struct IdleMemory {
-    pub(super) sandboxes: usize,
+pub(crate) struct IdleMemory {
+    pub(crate) sandboxes: usize,
     /// Mean proportional set size: a page shared by n processes counts 1/n for each.
-    pub(super) memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
 }
 
 /// Measures every idle process; `None` if there are none or the kernel does not report their memory.
-pub(super) fn measure_idle(pools: &[PoolMetrics]) -> Option<IdleMemory> {
+pub(crate) fn measure_idle(pools: &[PoolMetrics]) -> Option<IdleMemory> {
     let sandboxes: usize = pools.iter().map(|pool| pool.size).sum();
     let sizes: Option<Vec<u64>> =
         pools.iter().flat_map(|pool| &pool.processes).map(|pid| pss(*pid)).collect();
@@ -23,7 +23,7 @@ pub(super) fn measure_idle(pools: &[PoolMetrics]) -> Option<IdleMemory> {
 }
 
 /// Returns the proportional set size of a process.
-pub(super) fn pss(pid: u32) -> Option<u64> {
+pub(crate) fn pss(pid: u32) -> Option<u64> {
     parse(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?)
 }
 

@@ -5,27 +5,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::doctor::kernel_release;
-use crate::os;
-
 #[derive(Debug, Serialize)]
-pub(super) struct MachineInfo {
-    pub(super) kernel: Option<String>,
-    pub(super) cpu: Option<String>,
-    pub(super) cpus: usize,
-    pub(super) memory_bytes: Option<u64>,
-    pub(super) euid: Option<u32>,
+pub(crate) struct MachineInfo {
+    pub(crate) kernel: Option<String>,
+    pub(crate) cpu: Option<String>,
+    pub(crate) cpus: usize,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) euid: Option<u32>,
 }
 
 impl MachineInfo {
-    pub(super) fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self {
-            kernel: kernel_release(),
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|text| text.trim().to_owned()),
             cpu: field(&read("/proc/cpuinfo"), "model name").map(str::to_owned),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: memory(&read("/proc/meminfo")),
-            euid: os::effective_uid(),
+            euid: Some(rustix::process::geteuid().as_raw()),
         }
     }
 }
@@ -42,7 +39,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Returns the current time as `2026-11-15T13:05:09Z`.
-pub(super) fn now() -> String {
+pub(crate) fn now() -> String {
     // A clock before 1970 is wrong; the output then shows 1970.
     date(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }

@@ -3,24 +3,24 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::error::{CliError, quote_path};
+use crate::error::{BenchError, quote_path};
 
 #[derive(Debug)]
-pub(super) struct BenchFolder(PathBuf);
+pub(crate) struct BenchFolder(PathBuf);
 
 impl BenchFolder {
-    pub(super) fn create() -> Result<Self, CliError> {
+    pub(crate) fn create() -> Result<Self, BenchError> {
         let path = std::env::temp_dir().join(format!("belljar-bench-{}", std::process::id()));
         match fs::create_dir(&path) {
             Ok(()) => Ok(Self(path)),
-            Err(error) => Err(CliError::host(format!(
+            Err(error) => Err(BenchError::machine(format!(
                 "cannot create {}: {error}; set TMPDIR to a writable folder",
                 quote_path(&path)
             ))),
         }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }

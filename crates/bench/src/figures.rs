@@ -1,10 +1,10 @@
 //! Formats figures for people.
 
 /// Shown in place of a missing figure.
-pub(super) const NONE: &str = "–";
+pub(crate) const NONE: &str = "–";
 
 /// Formats a ratio to bare: `1/54` when faster, `1.06×` when slower or about equal.
-pub(super) fn ratio(ratio: f64) -> String {
+pub(crate) fn ratio(ratio: f64) -> String {
     let times = 1.0 / ratio;
     match ratio {
         _ if times >= 9.95 => format!("1/{times:.0}"),
@@ -15,7 +15,7 @@ pub(super) fn ratio(ratio: f64) -> String {
 }
 
 /// Formats milliseconds with about three digits; more would be noise.
-pub(super) fn millis(millis: f64) -> String {
+pub(crate) fn millis(millis: f64) -> String {
     match millis {
         _ if millis < 0.9995 => format!("{millis:.3} ms"),
         _ if millis < 99.995 => format!("{millis:.2} ms"),
@@ -23,17 +23,17 @@ pub(super) fn millis(millis: f64) -> String {
     }
 }
 
-pub(super) fn rate(per_second: f64) -> String {
+pub(crate) fn rate(per_second: f64) -> String {
     if per_second < 99.95 { format!("{per_second:.1}/s") } else { format!("{per_second:.0}/s") }
 }
 
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     // Round down: 100% must mean all of them.
     format!("{}%", (share * 100.0).floor())
 }
 
 /// Formats a list: `a`, `a and b`, `a, b and c`.
-pub(super) fn listed<T: AsRef<str>>(items: &[T]) -> String {
+pub(crate) fn listed<T: AsRef<str>>(items: &[T]) -> String {
     let items: Vec<&str> = items.iter().map(AsRef::as_ref).collect();
     match items.as_slice() {
         [] => String::new(),
@@ -43,7 +43,7 @@ pub(super) fn listed<T: AsRef<str>>(items: &[T]) -> String {
 }
 
 /// Wraps text into lines of at most `width` characters, indenting all but the first.
-pub(super) fn wrapped(text: &str, width: usize) -> String {
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
     const INDENT: &str = "  ";
     let (mut lines, mut line) = (Vec::new(), String::new());
     for word in text.split_whitespace() {

@@ -2,37 +2,40 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use belljar_engine::plan::WORKSPACE;
 
-use super::sample::Sample;
-use super::workload::{CodeSample, Workload};
-use crate::error::{CliError, quote_path};
-use crate::os;
+use crate::error::{BenchError, quote_path};
+use crate::sample::Sample;
+use crate::workload::{CodeSample, Workload};
 
 /// Placeholder for the folder with the code, in the words of a command.
-pub(super) const FOLDER: &str = "{folder}";
+pub(crate) const FOLDER: &str = "{folder}";
 
 /// A command that runs a workload.
 #[derive(Debug, Clone)]
-pub(super) struct CommandBench {
-    pub(super) name: &'static str,
-    pub(super) words: Vec<String>,
+pub(crate) struct CommandBench {
+    pub(crate) name: &'static str,
+    pub(crate) words: Vec<String>,
     /// The whole environment; `None` inherits belljar's own.
-    pub(super) env: Option<Vec<(String, String)>>,
-    pub(super) file: &'static str,
+    pub(crate) env: Option<Vec<(String, String)>>,
+    pub(crate) file: &'static str,
     /// Folder that holds one code folder per worker.
-    pub(super) place: PathBuf,
+    pub(crate) place: PathBuf,
 }
 
 impl CommandBench {
     /// Creates the control: the environment and command line of a cold sandbox, without the sandbox.
-    pub(super) fn control(probed: &str, workload: &Workload, place: &Path) -> Result<Self, CliError> {
+    pub(crate) fn control(probed: &str, workload: &Workload, place: &Path) -> Result<Self, BenchError> {
         let (environment, command) = probed.split_once("\0\0").ok_or_else(|| {
-            CliError::host(format!("{}: the probe printed something unexpected: {probed:?}", workload.name))
+            BenchError::machine(format!(
+                "{}: the probe printed something unexpected: {probed:?}",
+                workload.name
+            ))
         })?;
         let variables = environment.split('\0').filter_map(|entry| entry.split_once('='));
         let words = command.split_terminator('\0').map(|word| match word.strip_prefix(WORKSPACE) {
@@ -50,7 +53,7 @@ impl CommandBench {
 
     /// Runs a code sample. Writes its file first, then measures from `posix_spawn` to the end of both
     /// outputs.
-    pub(super) fn run_once(&self, worker: usize, piece: &CodeSample) -> Result<Sample, CliError> {
+    pub(crate) fn run_once(&self, worker: usize, piece: &CodeSample) -> Result<Sample, BenchError> {
         let mut command = self.command(worker, piece).map_err(|error| self.failure(&error.to_string()))?;
         let started = Instant::now();
         let output = command.output();
@@ -61,7 +64,7 @@ impl CommandBench {
     }
 
     /// Checks that the command works here at all, within a bounded time.
-    pub(super) fn try_once(&self, piece: &CodeSample) -> Result<(), String> {
+    pub(crate) fn try_once(&self, piece: &CodeSample) -> Result<(), String> {
         let mut command = self.command(0, piece).map_err(|error| error.to_string())?;
         check(&output_with_timeout(&mut command)?, piece)
     }
@@ -78,13 +81,16 @@ impl CommandBench {
             command.env_clear().envs(env.iter().cloned());
         }
         // Ctrl-C must reach only belljar: a run that it killed would look like a failure.
-        os::set_own_process_group(&mut command);
+        command.process_group(0);
         Ok(command)
     }
 
-    fn failure(&self, why: &str) -> CliError {
+    fn failure(&self, why: &str) -> BenchError {
         let program = self.words.first().map(Path::new).map(quote_path).unwrap_or_default();
-        CliError::host(format!("{} run of {program} failed: {why}; start the benchmark again", self.name))
+        BenchError::machine(format!(
+            "{} run of {program} failed: {why}; start the benchmark again",
+            self.name
+        ))
     }
 }
 
@@ -101,7 +107,7 @@ fn check(output: &Output, piece: &CodeSample) -> Result<(), String> {
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs a command with little output, within a bounded time.
-pub(super) fn output_with_timeout(command: &mut Command) -> Result<Output, String> {
+pub(crate) fn output_with_timeout(command: &mut Command) -> Result<Output, String> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -127,8 +133,8 @@ fn has_ended(child: &mut Child) -> Result<bool, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::workload::WORKLOADS;
     use super::*;
+    use crate::workload::WORKLOADS;
 
     #[test]
     fn the_control_uses_the_sandboxs_command_and_environment() {

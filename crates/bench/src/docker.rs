@@ -5,30 +5,30 @@ use std::process::Command;
 use std::sync::Arc;
 
 use belljar_engine::outcome::Warmth;
+use belljar_providers::docker::Docker;
 use belljar_providers::settings::DockerSettings;
 
-use super::command::{CommandBench, FOLDER, output_with_timeout};
-use super::measure::Variant;
-use super::other_tools::installed;
-use super::sandboxed::{ExpectedLayers, SandboxBench};
-use super::workload::Workload;
-use crate::os;
+use crate::command::{CommandBench, FOLDER, output_with_timeout};
+use crate::measure::Variant;
+use crate::other_tools::installed;
+use crate::sandboxed::{ExpectedLayers, SandboxBench};
+use crate::workload::Workload;
 
 /// Warm containers; each run takes one, and a replacement is started.
 const POOL: usize = 4;
 
 /// The three variants, and the container that they need while they are measured.
 #[derive(Debug)]
-pub(super) struct DockerVariants {
-    pub(super) pool: Arc<SandboxBench>,
-    pub(super) run: CommandBench,
-    pub(super) exec: CommandBench,
+pub(crate) struct DockerVariants {
+    pub(crate) pool: Arc<SandboxBench>,
+    pub(crate) run: CommandBench,
+    pub(crate) exec: CommandBench,
     _running: ExecContainer,
 }
 
 impl DockerVariants {
     /// Prepares all variants and runs the workload once in each. Returns the reason if one fails.
-    pub(super) async fn prepare(
+    pub(crate) async fn prepare(
         settings: &DockerSettings,
         control: &CommandBench,
         workload: &'static Workload,
@@ -39,31 +39,30 @@ impl DockerVariants {
         let program = [workload.interpreter(), &format!("{FOLDER}/{}", workload.file)].map(str::to_owned);
         let mount = format!("{FOLDER}:{FOLDER}:ro");
         let flags = ["run", "--rm", "--network", "none", "--volume", &mount, &settings.image];
-        let outside = |name, own: &[&str]| {
+        let command = |name, own: &[&str]| {
             let own = own.iter().map(|word| (*word).to_owned());
             let words = words.iter().cloned().chain(own).chain(program.clone()).collect();
             // The client finds its daemon through environment variables.
             CommandBench { name, words, env: None, ..control.clone() }
         };
-        let run = outside("docker", &flags);
-        let exec = outside("d. exec", &["exec", &running.id]);
+        let run = command("docker", &flags);
+        let exec = command("d. exec", &["exec", &running.id]);
         run.try_once(&workload.code_sample())?;
         exec.try_once(&workload.code_sample())?;
-        let provider = os::docker(DockerSettings { pool: POOL, ..settings.clone() });
-        let provider = provider.ok_or("provider 'docker' needs belljar on Linux")?;
-        let pool = SandboxBench::new(provider, workload, Warmth::Pool, ExpectedLayers::default())
+        let provider = Docker::new(DockerSettings { pool: POOL, ..settings.clone() });
+        let pool = SandboxBench::new(Arc::new(provider), workload, Warmth::Pool, ExpectedLayers::default())
             .waiting_as("d. pool");
         let first = pool.run_once(&workload.code_sample()).await;
         if let Err(failure) = first {
             pool.engine().shut_down().await;
-            return Err(failure.message);
+            return Err(failure.to_string());
         }
         Ok(Self { pool: Arc::new(pool), run, exec, _running: running })
     }
 
-    pub(super) fn variants(&self) -> [Variant; 3] {
-        let outside = |outside: &CommandBench| Variant::Command(Arc::new(outside.clone()));
-        [Variant::Sandbox(Arc::clone(&self.pool)), outside(&self.exec), outside(&self.run)]
+    pub(crate) fn variants(&self) -> [Variant; 3] {
+        let command = |command: &CommandBench| Variant::Command(Arc::new(command.clone()));
+        [Variant::Sandbox(Arc::clone(&self.pool)), command(&self.exec), command(&self.run)]
     }
 }
 

@@ -6,23 +6,23 @@ use belljar_engine::layer::Layer;
 use belljar_engine::quantity::show_bytes;
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::figures::{NONE, listed, millis, percent, rate, ratio, wrapped};
-use super::packages::PackageCosts;
-use super::report::{BenchReport, Omission, VariantRow, WorkloadReport};
-use super::sandbox_costs::SandboxCosts;
+use crate::figures::{NONE, listed, millis, percent, rate, ratio, wrapped};
+use crate::packages::PackageCosts;
+use crate::report::{BenchReport, Omission, VariantRow, WorkloadReport};
+use crate::sandbox_costs::SandboxCosts;
 
 const WIDTH: usize = 100;
 const HEADER: [&str; 10] =
     ["", "", "p50", "p99", "to bare", "1 worker", "2 workers", "8 workers", "idle", "share"];
 
 /// Writes the results as one line of JSON.
-pub(super) fn json(findings: &BenchReport, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn json(findings: &BenchReport, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, findings)?;
     writeln!(out)
 }
 
 /// Writes the table, its notes, and the machine that it was measured on.
-pub(super) fn text(findings: &BenchReport, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn text(findings: &BenchReport, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{}\n", table(findings))?;
     for line in notes(findings) {
         writeln!(out, "{}", wrapped(&line, WIDTH))?;

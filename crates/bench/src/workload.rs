@@ -5,38 +5,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A program that is run repeatedly, each time with another number in it.
 #[derive(Debug)]
-pub(super) struct Workload {
-    pub(super) name: &'static str,
-    pub(super) language: &'static str,
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) language: &'static str,
     /// Name of its file in the sandbox.
-    pub(super) file: &'static str,
+    pub(crate) file: &'static str,
     /// The code, with `{n}` for the number.
     code: &'static str,
     /// Computes the number that the program prints.
     answer: fn(u64) -> u64,
     /// Code that prints its process's environment and command line with an empty string between them, in the
     /// kernel's format: each entry followed by a NUL.
-    pub(super) probe: &'static str,
+    pub(crate) probe: &'static str,
     /// Modules that a warm interpreter has imported.
-    pub(super) modules: &'static [&'static str],
+    pub(crate) modules: &'static [&'static str],
     /// Whether its interpreter can be kept warm.
-    pub(super) can_be_warm: bool,
+    pub(crate) can_be_warm: bool,
     /// Repositories of container images that can run it.
-    pub(super) images: &'static [&'static str],
+    pub(crate) images: &'static [&'static str],
 }
 
 /// The code of one run, and its only right output.
 #[derive(Debug)]
-pub(super) struct CodeSample {
-    pub(super) code: String,
-    pub(super) answer: String,
+pub(crate) struct CodeSample {
+    pub(crate) code: String,
+    pub(crate) answer: String,
 }
 
 const PYTHON_PROBE: &str = "print(*map(lambda name: open(f'/proc/self/{name}').read(), ('environ', 'cmdline')), \
                             sep='\\0', end='')";
 
 /// Every workload, in the order of the table.
-pub(super) const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     Workload {
         name: "python",
         language: "python",
@@ -87,7 +87,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
 
 impl Workload {
     /// Returns the name of the interpreter in a container image.
-    pub(super) fn interpreter(&self) -> &'static str {
+    pub(crate) fn interpreter(&self) -> &'static str {
         match self.language {
             "python" => "python3",
             "javascript" => "node",
@@ -96,7 +96,7 @@ impl Workload {
     }
 
     /// Creates code that has not run before.
-    pub(super) fn code_sample(&self) -> CodeSample {
+    pub(crate) fn code_sample(&self) -> CodeSample {
         // Numbers of equal length, so that no run has more to read than another.
         static NEXT: AtomicU64 = AtomicU64::new(1_000_000_000);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, value_parser};
 
-use super::workload::WORKLOADS;
+use crate::workload::WORKLOADS;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,41 +25,41 @@ measured (the message says why).";
 /// Arguments of `belljar bench`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct BenchArgs {
+pub struct BenchArgs {
     /// Rounds to measure; each round runs every variant once [default: what fits into 5 seconds per workload,
     /// 10 to 200]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000))]
-    pub(super) rounds: Option<u32>,
+    pub(crate) rounds: Option<u32>,
     /// Seconds to measure each executions-per-second figure
     #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = seconds)]
-    pub(super) seconds: f64,
+    pub(crate) seconds: f64,
     /// Milliseconds between two runs of a round
     #[arg(long, value_name = "MS", default_value_t = 5, value_parser = value_parser!(u64).range(0..=10_000))]
-    pub(super) pause: u64,
+    pub(crate) pause: u64,
     /// Comma-separated workloads to measure
     #[arg(long, value_name = "W", value_delimiter = ',', value_parser = workload_names())]
-    pub(super) only: Vec<String>,
+    pub(crate) only: Vec<String>,
     /// Also measure over HTTP, through a temporary server, and the cost of its sandboxes
     #[arg(long)]
-    pub(super) http: bool,
+    pub(crate) http: bool,
     /// Also measure Docker: warm containers, beside 'docker exec' and 'docker run' with the same image
     #[arg(long)]
-    pub(super) docker: bool,
+    pub(crate) docker: bool,
     /// Also measure packages: install time beside pip, and import time (needs a package registry)
     #[arg(long)]
-    pub(super) packages: bool,
+    pub(crate) packages: bool,
     /// Compare with another belljar binary; both are measured in short alternating slices
     #[arg(long, value_name = "BINARY", conflicts_with_all = ["docker", "packages"])]
-    pub(super) against: Option<PathBuf>,
+    pub(crate) against: Option<PathBuf>,
     /// Number of slices per binary and workload
     #[arg(long, value_name = "N", default_value_t = 5, requires = "against", value_parser = value_parser!(u32).range(1..=1_000))]
-    pub(super) slices: u32,
+    pub(crate) slices: u32,
     /// Do not show progress on standard error
     #[arg(long)]
-    pub(super) quiet: bool,
+    pub(crate) quiet: bool,
     /// Print one JSON object instead of the table
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 fn workload_names() -> PossibleValuesParser {

@@ -10,10 +10,10 @@ use hyper::body::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::progress::ProgressLine;
-use super::sample::{Sample, percentile};
-use super::server::BenchServer;
-use crate::error::CliError;
+use crate::error::BenchError;
+use crate::progress::ProgressLine;
+use crate::sample::{Sample, percentile};
+use crate::server::BenchServer;
 
 const OPENINGS: usize = 50;
 const FILE_BYTES: usize = 10 << 20;
@@ -24,22 +24,22 @@ const SETTLING: Duration = Duration::from_millis(500);
 
 /// The measured costs of sandboxes.
 #[derive(Debug, Serialize)]
-pub(super) struct SandboxCosts {
+pub(crate) struct SandboxCosts {
     /// From the request for a sandbox to the end of its first command.
-    pub(super) first_command_p50_ms: f64,
-    pub(super) first_command_p99_ms: f64,
+    pub(crate) first_command_p50_ms: f64,
+    pub(crate) first_command_p99_ms: f64,
     /// Megabytes per second for a 10 MiB file; the median.
-    pub(super) upload: f64,
-    pub(super) download: f64,
+    pub(crate) upload: f64,
+    pub(crate) download: f64,
     /// Memory of one idle sandbox, including what the server and its launcher hold for it.
-    pub(super) idle_bytes: Option<u64>,
+    pub(crate) idle_bytes: Option<u64>,
 }
 
 /// Measures all of them.
-pub(super) async fn measure_sandboxes(
+pub(crate) async fn measure_sandboxes(
     served: &BenchServer,
     progress: &mut ProgressLine,
-) -> Result<SandboxCosts, CliError> {
+) -> Result<SandboxCosts, BenchError> {
     progress.show("sandboxes: opening");
     let mut openings = Vec::new();
     for counted in 0..=OPENINGS {
@@ -60,7 +60,7 @@ pub(super) async fn measure_sandboxes(
     })
 }
 
-async fn time_first_command(served: &BenchServer) -> Result<Duration, CliError> {
+async fn time_first_command(served: &BenchServer) -> Result<Duration, BenchError> {
     let started = Instant::now();
     let place = open(served).await?;
     let command = json!({"command": ["true"]});
@@ -69,12 +69,12 @@ async fn time_first_command(served: &BenchServer) -> Result<Duration, CliError> 
     close(served, &place).await?;
     match ran["exit_code"].as_i64() {
         Some(0) => Ok(took),
-        _ => Err(CliError::host(format!("command 'true' failed in a benchmark sandbox: {ran}"))),
+        _ => Err(BenchError::machine(format!("command 'true' failed in a benchmark sandbox: {ran}"))),
     }
 }
 
 /// Measures upload and download in megabytes per second.
-async fn time_files(served: &BenchServer) -> Result<(f64, f64), CliError> {
+async fn time_files(served: &BenchServer) -> Result<(f64, f64), BenchError> {
     let place = open(served).await?;
     let path = format!("{place}/files?path=ten");
     let bytes = Bytes::from((0..FILE_BYTES).map(|at| ((at * 31) >> 7) as u8).collect::<Vec<_>>());
@@ -87,7 +87,9 @@ async fn time_files(served: &BenchServer) -> Result<(f64, f64), CliError> {
         let answer = served.call(Method::GET, &path, Bytes::new()).await?;
         back.push(Sample { took: started.elapsed(), warmth: None });
         if answer.body != bytes {
-            return Err(CliError::host("a file read back from a benchmark sandbox has different content"));
+            return Err(BenchError::machine(
+                "a file read back from a benchmark sandbox has different content",
+            ));
         }
     }
     close(served, &place).await?;
@@ -98,7 +100,7 @@ async fn time_files(served: &BenchServer) -> Result<(f64, f64), CliError> {
 }
 
 /// Measures the memory of one idle sandbox among many.
-async fn idle_memory(served: &BenchServer) -> Result<Option<u64>, CliError> {
+async fn idle_memory(served: &BenchServer) -> Result<Option<u64>, BenchError> {
     let before = memory_below(served.pid());
     let mut places = Vec::new();
     for _ in 0..IDLE_SANDBOXES {
@@ -112,16 +114,16 @@ async fn idle_memory(served: &BenchServer) -> Result<Option<u64>, CliError> {
     Ok(before.zip(after).map(|(before, after)| after.saturating_sub(before) / IDLE_SANDBOXES as u64))
 }
 
-async fn open(served: &BenchServer) -> Result<String, CliError> {
+async fn open(served: &BenchServer) -> Result<String, BenchError> {
     let sandbox = post(served, "/v1/sandboxes", &json!({})).await?;
     Ok(format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap_or_default()))
 }
 
-async fn post(served: &BenchServer, path: &str, body: &Value) -> Result<Value, CliError> {
+async fn post(served: &BenchServer, path: &str, body: &Value) -> Result<Value, BenchError> {
     served.call(Method::POST, path, body.to_string().into()).await?.json()
 }
 
-async fn close(served: &BenchServer, place: &str) -> Result<(), CliError> {
+async fn close(served: &BenchServer, place: &str) -> Result<(), BenchError> {
     served.call(Method::DELETE, place, Bytes::new()).await?.json().map(drop)
 }
 
@@ -137,7 +139,7 @@ fn memory_below(root: u32) -> Option<u64> {
     };
     // A process that exited meanwhile uses no memory.
     let sizes: Vec<u64> =
-        parents.keys().filter(|pid| below(pid)).filter_map(|pid| super::idle_memory::pss(*pid)).collect();
+        parents.keys().filter(|pid| below(pid)).filter_map(|pid| crate::idle_memory::pss(*pid)).collect();
     (!sizes.is_empty()).then(|| sizes.iter().sum())
 }
 

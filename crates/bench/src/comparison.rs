@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use super::args::BenchArgs;
-use super::machine::{MachineInfo, now};
-use super::progress::ProgressLine;
-use super::workload::WORKLOADS;
-use crate::error::{CliError, quote_path};
+use crate::args::BenchArgs;
+use crate::error::{BenchError, quote_path};
+use crate::machine::{MachineInfo, now};
+use crate::progress::ProgressLine;
+use crate::workload::WORKLOADS;
 
 /// Variants that both binaries measure. Rows of other tools differ from machine to machine, so they are not
 /// compared.
@@ -24,39 +24,39 @@ const ROUNDS: u32 = 20;
 
 /// The figures of both binaries. Field names are those of `--json`.
 #[derive(Debug, Serialize)]
-pub(super) struct Comparison {
-    pub(super) this: PathBuf,
-    pub(super) other: PathBuf,
-    pub(super) date: String,
-    pub(super) machine: MachineInfo,
+pub(crate) struct Comparison {
+    pub(crate) this: PathBuf,
+    pub(crate) other: PathBuf,
+    pub(crate) date: String,
+    pub(crate) machine: MachineInfo,
     /// Number of slices per binary.
-    pub(super) slices: u32,
+    pub(crate) slices: u32,
     /// Number of rounds per slice.
-    pub(super) rounds: u32,
-    pub(super) debug_build: bool,
-    pub(super) rows: Vec<ComparedRow>,
+    pub(crate) rounds: u32,
+    pub(crate) debug_build: bool,
+    pub(crate) rows: Vec<ComparedRow>,
     /// Workloads that one of the binaries did not measure, with the reason.
-    pub(super) left_out: Vec<String>,
+    pub(crate) left_out: Vec<String>,
 }
 
 /// The comparison of one variant of one workload.
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct ComparedRow {
-    pub(super) workload: &'static str,
-    pub(super) way: &'static str,
+pub(crate) struct ComparedRow {
+    pub(crate) workload: &'static str,
+    pub(crate) way: &'static str,
     /// Median of the bare command over all slices.
-    pub(super) bare_p50_ms: Option<f64>,
-    pub(super) other: Figure,
-    pub(super) this: Figure,
+    pub(crate) bare_p50_ms: Option<f64>,
+    pub(crate) other: Figure,
+    pub(crate) this: Figure,
     /// Change of the ratio to bare, from the other binary to this one.
-    pub(super) change_percent: Option<f64>,
+    pub(crate) change_percent: Option<f64>,
 }
 
 /// Medians over a binary's slices; absent when runs were not served the way that the row measures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(super) struct Figure {
-    pub(super) p50_ms: Option<f64>,
-    pub(super) ratio: Option<f64>,
+pub(crate) struct Figure {
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) ratio: Option<f64>,
 }
 
 /// The fields read from a slice's JSON. Other versions may write more.
@@ -87,12 +87,12 @@ struct SliceAbsence {
 }
 
 /// Measures both binaries in turns.
-pub(super) fn compare(args: &BenchArgs, other: &Path) -> Result<Comparison, CliError> {
+pub(crate) fn compare(args: &BenchArgs, other: &Path) -> Result<Comparison, BenchError> {
     let this = std::env::current_exe()
-        .map_err(|error| CliError::host(format!("cannot find the path of this binary: {error}")))?;
+        .map_err(|error| BenchError::machine(format!("cannot find the path of this binary: {error}")))?;
     let other = other
         .canonicalize()
-        .map_err(|error| CliError::invalid(format!("--against {}: {error}", quote_path(other))))?;
+        .map_err(|error| BenchError::Argument(format!("--against {}: {error}", quote_path(other))))?;
     let mut progress = ProgressLine::new(args.quiet);
     let mut comparison = Comparison {
         this,
@@ -110,7 +110,7 @@ pub(super) fn compare(args: &BenchArgs, other: &Path) -> Result<Comparison, CliE
         comparison.workload(workload.name, args, &mut progress)?;
     }
     if comparison.rows.is_empty() {
-        return Err(CliError::host(format!("nothing to compare: {}", comparison.left_out.join("; "))));
+        return Err(BenchError::machine(format!("nothing to compare: {}", comparison.left_out.join("; "))));
     }
     Ok(comparison)
 }
@@ -121,7 +121,7 @@ impl Comparison {
         workload: &'static str,
         args: &BenchArgs,
         progress: &mut ProgressLine,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), BenchError> {
         let (mut of_other, mut of_this) = (Vec::new(), Vec::new());
         for number in 0..self.slices {
             progress.show(&format!("{workload}: slice {} of {}", number + 1, self.slices));
@@ -151,8 +151,8 @@ fn measure_slice(
     workload: &str,
     rounds: u32,
     args: &BenchArgs,
-) -> Result<Result<Vec<SliceRow>, String>, CliError> {
-    let failed = |why: &str| CliError::host(format!("{} bench: {why}", quote_path(binary)));
+) -> Result<Result<Vec<SliceRow>, String>, BenchError> {
+    let failed = |why: &str| BenchError::machine(format!("{} bench: {why}", quote_path(binary)));
     let mut command = Command::new(binary);
     command.args(["bench", "--json", "--quiet", "--seconds", "0.01", "--only", workload]);
     command.args(["--rounds", &rounds.to_string(), "--pause", &args.pause.to_string()]);

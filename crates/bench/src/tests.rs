@@ -12,15 +12,15 @@ use belljar_engine::provider::{
     BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
 };
 
-use super::args::BenchArgs;
-use super::measure::{Variant, latency, throughput};
-use super::progress::ProgressLine;
-use super::report::{BenchReport, VariantRow, WorkerThroughput, WorkloadReport};
-use super::sandboxed::{ExpectedLayers, SandboxBench};
-use super::show;
-use super::workload::WORKLOADS;
-use crate::error::CliError;
-use crate::os;
+use crate::args::BenchArgs;
+use crate::error::BenchError;
+use crate::measure::{Variant, latency, throughput};
+use crate::progress::ProgressLine;
+use crate::report::{BenchReport, VariantRow, WorkerThroughput, WorkloadReport};
+use crate::runtime;
+use crate::sandboxed::{ExpectedLayers, SandboxBench};
+use crate::show;
+use crate::workload::WORKLOADS;
 
 /// A provider that answers `print(6 * N)` and claims these warmths in turns.
 #[derive(Debug, Clone)]
@@ -111,19 +111,19 @@ fn args() -> BenchArgs {
     }
 }
 
-fn way(claims: Claims, wanted: Warmth, layers: &ExpectedLayers) -> Variant {
+fn variant(claims: Claims, wanted: Warmth, layers: &ExpectedLayers) -> Variant {
     Variant::Sandbox(Arc::new(SandboxBench::new(Arc::new(claims), &WORKLOADS[0], wanted, Arc::clone(layers))))
 }
 
 /// Measures a row beside a first one that counts as bare.
-fn row(way: &Variant) -> Result<VariantRow, CliError> {
-    let bare = self::way(claims(&[Warmth::Cold]), Warmth::Cold, &ExpectedLayers::default());
-    os::runtime()?.block_on(async {
-        let ways = [bare, way.clone()];
-        let samples = latency(&ways, &WORKLOADS[0], &args(), &mut ProgressLine::new(true)).await?;
-        let mut row = VariantRow::new(way, &samples[1], &samples[0]);
-        let measured = throughput(way, &WORKLOADS[0], 2, 0.02).await?;
-        row.throughput.push(WorkerThroughput::new(way, 2, &measured));
+fn row(variant: &Variant) -> Result<VariantRow, BenchError> {
+    let bare = self::variant(claims(&[Warmth::Cold]), Warmth::Cold, &ExpectedLayers::default());
+    runtime()?.block_on(async {
+        let variants = [bare, variant.clone()];
+        let samples = latency(&variants, &WORKLOADS[0], &args(), &mut ProgressLine::new(true)).await?;
+        let mut row = VariantRow::new(variant, &samples[1], &samples[0]);
+        let measured = throughput(variant, &WORKLOADS[0], 2, 0.02).await?;
+        row.throughput.push(WorkerThroughput::new(variant, 2, &measured));
         Ok(row)
     })
 }
@@ -140,7 +140,7 @@ fn shown(rows: Vec<VariantRow>) -> String {
 #[test]
 fn a_mostly_warm_row_has_figures_and_counts_other_runs() {
     let mostly = claims(&[Warmth::Pool, Warmth::Pool, Warmth::Pool, Warmth::Fork]);
-    let row = row(&way(mostly, Warmth::Pool, &ExpectedLayers::default())).unwrap();
+    let row = row(&variant(mostly, Warmth::Pool, &ExpectedLayers::default())).unwrap();
     assert!(row.has_figures() && row.ratio.is_some());
     let served = row.served.unwrap();
     assert_eq!((served.pool, served.fork, served.cold, row.share), (6, 2, 0, Some(0.75)));
@@ -153,7 +153,7 @@ fn a_mostly_warm_row_has_figures_and_counts_other_runs() {
 
 #[test]
 fn cold_runs_give_no_figures_in_a_warm_row() {
-    let row = row(&way(claims(&[Warmth::Cold]), Warmth::Pool, &ExpectedLayers::default())).unwrap();
+    let row = row(&variant(claims(&[Warmth::Cold]), Warmth::Pool, &ExpectedLayers::default())).unwrap();
     assert_eq!((row.p50_ms, row.p99_ms, row.ratio, row.share), (None, None, None, Some(0.0)));
     assert_eq!(row.throughput[0].per_second, None);
     let text = shown(vec![VariantRow { obstacle: Some("no zygote starts".to_owned()), ..row }]);
@@ -164,16 +164,16 @@ fn cold_runs_give_no_figures_in_a_warm_row() {
 #[test]
 fn runs_with_different_layers_are_not_compared() {
     let layers = ExpectedLayers::default();
-    row(&way(claims(&[Warmth::Cold]), Warmth::Cold, &layers)).unwrap();
+    row(&variant(claims(&[Warmth::Cold]), Warmth::Cold, &layers)).unwrap();
     let fewer = Claims { layers: &Layer::MANDATORY[1..], ..claims(&[Warmth::Fork]) };
-    let message = row(&way(fewer, Warmth::Fork, &layers)).unwrap_err().message;
+    let message = row(&variant(fewer, Warmth::Fork, &layers)).unwrap_err().to_string();
     assert!(message.contains("other isolation layers than the first run (pid_ns)"), "{message}");
 }
 
 #[test]
 fn a_wrong_answer_ends_the_benchmark() {
     let wrong = Claims { factor: 7, ..claims(&[Warmth::Cold]) };
-    let message = row(&way(wrong, Warmth::Cold, &ExpectedLayers::default())).unwrap_err().message;
+    let message = row(&variant(wrong, Warmth::Cold, &ExpectedLayers::default())).unwrap_err().to_string();
     assert!(message.starts_with("python in a sandbox: its output is not what"), "{message}");
 }
 
@@ -187,7 +187,7 @@ fn the_widest_table_fits_a_hundred_columns() {
         p99_ms: Some(12_345.6),
         ratio: Some(1234.5),
         throughput: [1, 2, 8].map(cell).into(),
-        idle: Some(super::idle_memory::IdleMemory { sandboxes: 1, memory_bytes: 123 << 20 | 1 }),
+        idle: Some(crate::idle_memory::IdleMemory { sandboxes: 1, memory_bytes: 123 << 20 | 1 }),
         served: None,
         share: Some(1.0),
         obstacle: None,

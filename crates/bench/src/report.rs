@@ -6,85 +6,85 @@ use belljar_engine::layer::Layer;
 use belljar_engine::outcome::Warmth;
 use serde::Serialize;
 
-use super::args::BenchArgs;
-use super::idle_memory::IdleMemory;
-use super::machine::{MachineInfo, now};
-use super::measure::{Throughput, Variant};
-use super::packages::PackageCosts;
-use super::sample::{Sample, WarmthCounts, percentile};
-use super::sandbox_costs::SandboxCosts;
+use crate::args::BenchArgs;
+use crate::idle_memory::IdleMemory;
+use crate::machine::{MachineInfo, now};
+use crate::measure::{Throughput, Variant};
+use crate::packages::PackageCosts;
+use crate::sample::{Sample, WarmthCounts, percentile};
+use crate::sandbox_costs::SandboxCosts;
 
 /// The results of one benchmark.
 #[derive(Debug, Serialize)]
-pub(super) struct BenchReport {
-    pub(super) belljar: &'static str,
+pub(crate) struct BenchReport {
+    pub(crate) belljar: &'static str,
     /// Whether this is a debug build, whose own share of each run is far too slow.
-    pub(super) debug_build: bool,
-    pub(super) date: String,
-    pub(super) machine: MachineInfo,
-    pub(super) pause_ms: u64,
-    pub(super) seconds: f64,
-    pub(super) workloads: Vec<WorkloadReport>,
+    pub(crate) debug_build: bool,
+    pub(crate) date: String,
+    pub(crate) machine: MachineInfo,
+    pub(crate) pause_ms: u64,
+    pub(crate) seconds: f64,
+    pub(crate) workloads: Vec<WorkloadReport>,
     /// Costs of sandboxes, if a server was measured.
-    pub(super) living: Option<SandboxCosts>,
+    pub(crate) living: Option<SandboxCosts>,
     /// Costs of packages, if measured.
-    pub(super) packages: Option<PackageCosts>,
+    pub(crate) packages: Option<PackageCosts>,
     /// Isolation layers in force in every sandboxed run; a run with different ones ends the benchmark.
-    pub(super) layers: Vec<Layer>,
-    pub(super) left_out: Vec<Omission>,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) left_out: Vec<Omission>,
 }
 
 /// The results of one workload, one row per variant.
 #[derive(Debug, Serialize)]
-pub(super) struct WorkloadReport {
-    pub(super) name: &'static str,
-    pub(super) program: PathBuf,
-    pub(super) version: Option<String>,
-    pub(super) rounds: usize,
-    pub(super) rows: Vec<VariantRow>,
+pub(crate) struct WorkloadReport {
+    pub(crate) name: &'static str,
+    pub(crate) program: PathBuf,
+    pub(crate) version: Option<String>,
+    pub(crate) rounds: usize,
+    pub(crate) rows: Vec<VariantRow>,
 }
 
 /// The results of one variant. Figures are absent when most runs were not served the way that the row
 /// measures.
 #[derive(Debug, Serialize)]
-pub(super) struct VariantRow {
-    pub(super) name: &'static str,
+pub(crate) struct VariantRow {
+    pub(crate) name: &'static str,
     /// The command executed, for variants that run a command.
-    pub(super) command: Option<Vec<String>>,
-    pub(super) p50_ms: Option<f64>,
-    pub(super) p99_ms: Option<f64>,
+    pub(crate) command: Option<Vec<String>>,
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) p99_ms: Option<f64>,
     /// Its p50 divided by the p50 of the bare command.
-    pub(super) ratio: Option<f64>,
-    pub(super) throughput: Vec<WorkerThroughput>,
-    pub(super) idle: Option<IdleMemory>,
+    pub(crate) ratio: Option<f64>,
+    pub(crate) throughput: Vec<WorkerThroughput>,
+    pub(crate) idle: Option<IdleMemory>,
     /// How the runs behind p50 and p99 were served, according to their receipts.
-    pub(super) served: Option<WarmthCounts>,
+    pub(crate) served: Option<WarmthCounts>,
     /// The share of those runs that were served the way that the row measures.
-    pub(super) share: Option<f64>,
+    pub(crate) share: Option<f64>,
     /// Why nothing was warm, if the provider knows.
-    pub(super) obstacle: Option<String>,
+    pub(crate) obstacle: Option<String>,
 }
 
 /// Executions per second with a given number of workers.
 #[derive(Debug, Serialize)]
-pub(super) struct WorkerThroughput {
-    pub(super) workers: usize,
-    pub(super) per_second: Option<f64>,
-    pub(super) runs: usize,
-    pub(super) served: Option<WarmthCounts>,
+pub(crate) struct WorkerThroughput {
+    pub(crate) workers: usize,
+    pub(crate) per_second: Option<f64>,
+    pub(crate) runs: usize,
+    pub(crate) served: Option<WarmthCounts>,
 }
 
 /// A variant missing from the table.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Omission {
-    pub(super) what: &'static str,
+pub(crate) struct Omission {
+    pub(crate) what: &'static str,
     /// The workloads that it is missing for.
-    pub(super) workloads: Vec<&'static str>,
-    pub(super) reason: String,
+    pub(crate) workloads: Vec<&'static str>,
+    pub(crate) reason: String,
 }
 
 impl BenchReport {
-    pub(super) fn new(args: &BenchArgs) -> Self {
+    pub(crate) fn new(args: &BenchArgs) -> Self {
         Self {
             belljar: env!("CARGO_PKG_VERSION"),
             debug_build: cfg!(debug_assertions),
@@ -101,7 +101,7 @@ impl BenchReport {
     }
 
     /// Records a missing variant; one reason shared by several workloads is listed once.
-    pub(super) fn record_omission(&mut self, what: &'static str, workload: &'static str, reason: String) {
+    pub(crate) fn record_omission(&mut self, what: &'static str, workload: &'static str, reason: String) {
         match self.left_out.iter_mut().find(|known| known.what == what && known.reason == reason) {
             Some(known) => known.workloads.push(workload),
             None => self.left_out.push(Omission { what, workloads: vec![workload], reason }),
@@ -111,8 +111,8 @@ impl BenchReport {
 
 impl VariantRow {
     /// Creates a row with its times and no throughput yet.
-    pub(super) fn new(way: &Variant, samples: &[Sample], bare: &[Sample]) -> Self {
-        let served = way.expected_warmth().map(|wanted| (WarmthCounts::count(samples), wanted));
+    pub(crate) fn new(variant: &Variant, samples: &[Sample], bare: &[Sample]) -> Self {
+        let served = variant.expected_warmth().map(|wanted| (WarmthCounts::count(samples), wanted));
         let share = served.map(|(served, wanted)| served.share(wanted));
         // Below one half, the median itself may be a run that was served another way.
         let meant = share.is_none_or(|share| share >= 0.5);
@@ -121,9 +121,9 @@ impl VariantRow {
         };
         let p50_ms = at(samples, 0.5);
         Self {
-            name: way.name(),
-            command: match way {
-                Variant::Command(outside) => Some(outside.words.clone()),
+            name: variant.name(),
+            command: match variant {
+                Variant::Command(command) => Some(command.words.clone()),
                 Variant::Sandbox(_) | Variant::Http(_) => None,
             },
             p50_ms,
@@ -138,14 +138,14 @@ impl VariantRow {
     }
 
     /// Returns whether its runs were served the way that it measures.
-    pub(super) fn has_figures(&self) -> bool {
+    pub(crate) fn has_figures(&self) -> bool {
         self.p50_ms.is_some()
     }
 }
 
 impl WorkerThroughput {
-    pub(super) fn new(way: &Variant, workers: usize, measured: &Throughput) -> Self {
-        let wanted = way.expected_warmth();
+    pub(crate) fn new(variant: &Variant, workers: usize, measured: &Throughput) -> Self {
+        let wanted = variant.expected_warmth();
         let served = wanted.map(|_| WarmthCounts::count(&measured.samples));
         // A pool emptied faster than it refills falls back to forks: still warm, and the counts show it.
         let meant = match (wanted, served) {

@@ -7,31 +7,31 @@ use serde::Serialize;
 
 /// The time of one run and how it was served.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sample {
-    pub(super) took: Duration,
+pub(crate) struct Sample {
+    pub(crate) took: Duration,
     /// How the receipt says that the run was served; `None` without a receipt.
-    pub(super) warmth: Option<Warmth>,
+    pub(crate) warmth: Option<Warmth>,
 }
 
 /// Number of runs by how they were served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct WarmthCounts {
-    pub(super) pool: usize,
-    pub(super) fork: usize,
-    pub(super) cold: usize,
+pub(crate) struct WarmthCounts {
+    pub(crate) pool: usize,
+    pub(crate) fork: usize,
+    pub(crate) cold: usize,
 }
 
 impl WarmthCounts {
-    pub(super) fn count(samples: &[Sample]) -> Self {
+    pub(crate) fn count(samples: &[Sample]) -> Self {
         let count = |wanted| samples.iter().filter(|sample| sample.warmth == Some(wanted)).count();
         Self { pool: count(Warmth::Pool), fork: count(Warmth::Fork), cold: count(Warmth::Cold) }
     }
 
-    pub(super) fn runs(self) -> usize {
+    pub(crate) fn runs(self) -> usize {
         self.pool + self.fork + self.cold
     }
 
-    pub(super) fn served_as(self, wanted: Warmth) -> usize {
+    pub(crate) fn served_as(self, wanted: Warmth) -> usize {
         match wanted {
             Warmth::Pool => self.pool,
             Warmth::Fork => self.fork,
@@ -39,13 +39,13 @@ impl WarmthCounts {
         }
     }
 
-    pub(super) fn share(self, wanted: Warmth) -> f64 {
+    pub(crate) fn share(self, wanted: Warmth) -> f64 {
         self.served_as(wanted) as f64 / self.runs().max(1) as f64
     }
 }
 
 /// Returns a percentile by nearest rank, so that it is always a time that was really measured.
-pub(super) fn percentile(samples: &[Sample], share: f64) -> Option<Duration> {
+pub(crate) fn percentile(samples: &[Sample], share: f64) -> Option<Duration> {
     let mut times: Vec<Duration> = samples.iter().map(|sample| sample.took).collect();
     times.sort_unstable();
     let rank = (times.len() as f64 * share).ceil() as usize;

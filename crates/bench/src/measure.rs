@@ -7,33 +7,33 @@ use std::time::{Duration, Instant};
 use belljar_engine::outcome::Warmth;
 use tokio::task::JoinSet;
 
-use super::args::BenchArgs;
-use super::command::CommandBench;
-use super::progress::ProgressLine;
-use super::sample::Sample;
-use super::sandboxed::SandboxBench;
-use super::server::BenchServer;
-use super::workload::Workload;
-use crate::error::CliError;
+use crate::args::BenchArgs;
+use crate::command::CommandBench;
+use crate::error::BenchError;
+use crate::progress::ProgressLine;
+use crate::sample::Sample;
+use crate::sandboxed::SandboxBench;
+use crate::server::BenchServer;
+use crate::workload::Workload;
 
 /// A variant: one way to run a workload, and a row of the table.
 #[derive(Debug, Clone)]
-pub(super) enum Variant {
+pub(crate) enum Variant {
     Command(Arc<CommandBench>),
     Sandbox(Arc<SandboxBench>),
     Http(Arc<BenchServer>),
 }
 
 impl Variant {
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Command(outside) => outside.name,
-            Self::Sandbox(inside) => inside.name,
+            Self::Command(command) => command.name,
+            Self::Sandbox(sandbox) => sandbox.name,
             Self::Http(_) => "http",
         }
     }
 
-    pub(super) fn served(&self) -> Option<&BenchServer> {
+    pub(crate) fn served(&self) -> Option<&BenchServer> {
         match self {
             Self::Http(served) => Some(served),
             Self::Command(_) | Self::Sandbox(_) => None,
@@ -41,19 +41,19 @@ impl Variant {
     }
 
     /// Returns how a run must have been served, according to its receipt, to count for this variant.
-    pub(super) fn expected_warmth(&self) -> Option<Warmth> {
+    pub(crate) fn expected_warmth(&self) -> Option<Warmth> {
         match self {
             Self::Command(_) => None,
-            Self::Sandbox(inside) => Some(inside.expected),
+            Self::Sandbox(sandbox) => Some(sandbox.expected),
             Self::Http(served) => Some(served.expected),
         }
     }
 
-    async fn run_once(&self, workload: &Workload) -> Result<Sample, CliError> {
+    async fn run_once(&self, workload: &Workload) -> Result<Sample, BenchError> {
         let piece = workload.code_sample();
         match self {
-            Self::Command(outside) => outside.run_once(0, &piece),
-            Self::Sandbox(inside) => inside.run_once(&piece).await,
+            Self::Command(command) => command.run_once(0, &piece),
+            Self::Sandbox(sandbox) => sandbox.run_once(&piece).await,
             Self::Http(served) => served.run_once(workload, &piece).await,
         }
     }
@@ -84,14 +84,14 @@ impl Rounds {
 const STREAK: u32 = 10;
 
 /// Measures each variant in turns, so that a disturbance of the machine affects all of them alike.
-pub(super) async fn latency(
-    ways: &[Variant],
+pub(crate) async fn latency(
+    variants: &[Variant],
     workload: &Workload,
     args: &BenchArgs,
     progress: &mut ProgressLine,
-) -> Result<Vec<Vec<Sample>>, CliError> {
+) -> Result<Vec<Vec<Sample>>, BenchError> {
     let pause = Duration::from_millis(args.pause);
-    let mut samples = vec![Vec::new(); ways.len()];
+    let mut samples = vec![Vec::new(); variants.len()];
     let rounds = args.rounds.map_or(USUAL, |rounds| Rounds { least: rounds, most: rounds, time: USUAL.time });
     for (phase, rounds) in [("warming up", WARM_UP), ("round", rounds)] {
         samples.iter_mut().for_each(Vec::clear);
@@ -100,10 +100,10 @@ pub(super) async fn latency(
             let streak = rounds.streak(done);
             done += streak;
             progress.show(&format!("{}: {phase} {done}", workload.name));
-            for (way, samples) in ways.iter().zip(&mut samples) {
+            for (variant, samples) in variants.iter().zip(&mut samples) {
                 // The first run of a streak is not counted: it finds the caches as another variant left them.
                 for counted in 0..=streak {
-                    let sample = way.run_once(workload).await?;
+                    let sample = variant.run_once(workload).await?;
                     samples.extend((counted > 0).then_some(sample));
                     // In this pause the launcher cleans up and prepares the next spare jail, as between the
                     // requests of an agent.
@@ -116,31 +116,35 @@ pub(super) async fn latency(
 }
 
 /// Runs the workload uncounted: warm sandboxes may have been evicted while other variants were measured.
-pub(super) async fn warm_up(way: &Variant, workload: &Workload, args: &BenchArgs) -> Result<(), CliError> {
+pub(crate) async fn warm_up(
+    variant: &Variant,
+    workload: &Workload,
+    args: &BenchArgs,
+) -> Result<(), BenchError> {
     for _ in 0..WARM_UP.most {
-        way.run_once(workload).await?;
+        variant.run_once(workload).await?;
         tokio::time::sleep(Duration::from_millis(args.pause)).await;
     }
     Ok(())
 }
 
 /// The runs of workers that each start their next run when the last one has ended.
-pub(super) struct Throughput {
-    pub(super) samples: Vec<Sample>,
-    pub(super) per_second: f64,
+pub(crate) struct Throughput {
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) per_second: f64,
 }
 
-pub(super) async fn throughput(
-    way: &Variant,
+pub(crate) async fn throughput(
+    variant: &Variant,
     workload: &'static Workload,
     workers: usize,
     seconds: f64,
-) -> Result<Throughput, CliError> {
+) -> Result<Throughput, BenchError> {
     let started = Instant::now();
     let end = started + Duration::from_secs_f64(seconds);
-    let samples = match way {
-        Variant::Command(outside) => threads(outside, workload, workers, end)?,
-        Variant::Sandbox(_) | Variant::Http(_) => tasks(way, workload, workers, end).await?,
+    let samples = match variant {
+        Variant::Command(command) => threads(command, workload, workers, end)?,
+        Variant::Sandbox(_) | Variant::Http(_) => tasks(variant, workload, workers, end).await?,
     };
     let per_second = samples.len() as f64 / started.elapsed().as_secs_f64();
     Ok(Throughput { samples, per_second })
@@ -148,21 +152,21 @@ pub(super) async fn throughput(
 
 /// Runs one thread per worker, because waiting for a command blocks. The event loop is idle meanwhile.
 fn threads(
-    outside: &CommandBench,
+    command: &CommandBench,
     workload: &Workload,
     workers: usize,
     end: Instant,
-) -> Result<Vec<Sample>, CliError> {
+) -> Result<Vec<Sample>, BenchError> {
     let work = |worker| {
         let mut samples = Vec::new();
         while Instant::now() < end {
-            samples.push(outside.run_once(worker, &workload.code_sample())?);
+            samples.push(command.run_once(worker, &workload.code_sample())?);
         }
         Ok(samples)
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();
-        let lost = |_| Err(CliError::host("a worker of the benchmark panicked; please report it"));
+        let lost = |_| Err(BenchError::machine("a worker of the benchmark panicked; please report it"));
         let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost));
         ended.collect::<Result<Vec<_>, _>>().map(|samples| samples.concat())
     })
@@ -170,25 +174,25 @@ fn threads(
 
 /// Runs one task per worker, on the single-threaded event loop that the command line uses.
 async fn tasks(
-    way: &Variant,
+    variant: &Variant,
     workload: &'static Workload,
     workers: usize,
     end: Instant,
-) -> Result<Vec<Sample>, CliError> {
+) -> Result<Vec<Sample>, BenchError> {
     let mut tasks = JoinSet::new();
     for _ in 0..workers {
-        let way = way.clone();
+        let variant = variant.clone();
         tasks.spawn(async move {
             let mut samples = Vec::new();
             while Instant::now() < end {
-                samples.push(way.run_once(workload).await?);
+                samples.push(variant.run_once(workload).await?);
             }
-            Ok::<_, CliError>(samples)
+            Ok::<_, BenchError>(samples)
         });
     }
     let mut all = Vec::new();
     while let Some(ended) = tasks.join_next().await {
-        let lost = |_| CliError::host("a worker of the benchmark panicked; please report it");
+        let lost = |_| BenchError::machine("a worker of the benchmark panicked; please report it");
         all.extend(ended.map_err(lost)??);
     }
     Ok(all)

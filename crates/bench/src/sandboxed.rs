@@ -12,13 +12,13 @@ use belljar_engine::provider::Provider;
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
 
-use super::sample::Sample;
-use super::workload::{CodeSample, Workload};
-use crate::error::CliError;
+use crate::error::BenchError;
+use crate::sample::Sample;
+use crate::workload::{CodeSample, Workload};
 use belljar_engine::provider::DiscardSink;
 
 /// The isolation layers of the first run, which every other run must have as well.
-pub(super) type ExpectedLayers = Arc<OnceLock<Vec<Layer>>>;
+pub(crate) type ExpectedLayers = Arc<OnceLock<Vec<Layer>>>;
 
 const PROFILE: &str = "bench";
 /// How long to wait for a warm sandbox.
@@ -26,11 +26,11 @@ const WARM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs one workload in sandboxes of one provider.
 #[derive(Debug)]
-pub(super) struct SandboxBench {
+pub(crate) struct SandboxBench {
     engine: Engine,
     workload: &'static Workload,
-    pub(super) expected: Warmth,
-    pub(super) name: &'static str,
+    pub(crate) expected: Warmth,
+    pub(crate) name: &'static str,
     /// Whether to wait for a warm sandbox before each run, because starting one takes longer than any pause.
     waits: bool,
     layers: ExpectedLayers,
@@ -38,7 +38,7 @@ pub(super) struct SandboxBench {
 
 impl SandboxBench {
     /// Uses the shipped profiles and not this machine's own, so that figures of two machines are comparable.
-    pub(super) fn new(
+    pub(crate) fn new(
         provider: Arc<dyn Provider>,
         workload: &'static Workload,
         wanted: Warmth,
@@ -57,7 +57,7 @@ impl SandboxBench {
     }
 
     /// Sets the row name, and makes every run wait for a warm sandbox first.
-    pub(super) fn waiting_as(self, name: &'static str) -> Self {
+    pub(crate) fn waiting_as(self, name: &'static str) -> Self {
         Self { name, waits: true, ..self }
     }
 
@@ -69,12 +69,12 @@ impl SandboxBench {
         }
     }
 
-    pub(super) fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
 
     /// Runs a code sample. Measures from the request to the complete report.
-    pub(super) async fn run_once(&self, piece: &CodeSample) -> Result<Sample, CliError> {
+    pub(crate) async fn run_once(&self, piece: &CodeSample) -> Result<Sample, BenchError> {
         let code = piece.code.clone();
         if self.waits && self.layers.get().is_some() {
             self.wait_for_warm().await;
@@ -90,7 +90,7 @@ impl SandboxBench {
     }
 
     /// Runs the workload's probe in a sandbox and returns its output.
-    pub(super) async fn probe(&self) -> Result<String, CliError> {
+    pub(crate) async fn probe(&self) -> Result<String, BenchError> {
         let report = self.execute(self.workload.probe.to_owned()).await?;
         match report.status {
             Status::Succeeded => Ok(report.stdout),
@@ -98,7 +98,7 @@ impl SandboxBench {
         }
     }
 
-    async fn execute(&self, code: String) -> Result<Report, CliError> {
+    async fn execute(&self, code: String) -> Result<Report, BenchError> {
         let request = Request {
             language: Some(self.workload.language.to_owned()),
             code: Some(code),
@@ -110,23 +110,23 @@ impl SandboxBench {
         Ok(self.engine.execute(String::new(), admitted, &mut DiscardSink, never).await?)
     }
 
-    fn unexpected_result(&self, report: &Report) -> CliError {
+    fn unexpected_result(&self, report: &Report) -> BenchError {
         let why = report.error.as_deref().unwrap_or("its output is not what the workload prints");
-        CliError::host(format!(
+        BenchError::machine(format!(
             "{} in a sandbox: {why}; check this machine with: belljar doctor",
             self.workload.name
         ))
     }
 
     /// Refuses to compare runs with different isolation layers.
-    fn check_layers(&self, layers: &[Layer]) -> Result<(), CliError> {
+    fn check_layers(&self, layers: &[Layer]) -> Result<(), BenchError> {
         let first = self.layers.get_or_init(|| layers.to_vec());
         if first == layers {
             return Ok(());
         }
         let differ = |layer: &&Layer| first.contains(layer) != layers.contains(layer);
         let names: Vec<_> = Layer::ALL.iter().filter(differ).map(|layer| layer.name()).collect();
-        Err(CliError::host(format!(
+        Err(BenchError::machine(format!(
             "{} with warmth {:?}: a run had other isolation layers than the first run ({}); \
              check with: belljar doctor",
             self.workload.name,

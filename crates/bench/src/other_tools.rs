@@ -5,29 +5,28 @@ use std::env::split_paths;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::command::{CommandBench, FOLDER, output_with_timeout};
-use super::workload::Workload;
-use crate::env;
+use crate::command::{CommandBench, FOLDER, output_with_timeout};
+use crate::workload::Workload;
 
 /// A tool that is not in the table, with the reason.
-pub(super) type MissingTool = (&'static str, String);
+pub(crate) type MissingTool = (&'static str, String);
 
 /// Returns the tools that ran the workload once, and the reasons why the others did not.
-pub(super) fn find(
+pub(crate) fn find(
     control: &CommandBench,
     workload: &Workload,
     docker_too: bool,
 ) -> (Vec<CommandBench>, Vec<MissingTool>) {
     let (mut found, mut absent) = (Vec::new(), Vec::new());
-    let rivals = [
+    let tools = [
         ("bwrap", bwrap as fn(&CommandBench, &Workload) -> Result<CommandBench, String>),
         ("docker", docker),
         ("runsc", runsc),
     ];
-    for (name, rival) in rivals.into_iter().filter(|(name, _)| docker_too || *name != "docker") {
-        let works = |outside: CommandBench| outside.try_once(&workload.code_sample()).map(|()| outside);
-        match rival(control, workload).and_then(works) {
-            Ok(outside) => found.push(CommandBench { name, ..outside }),
+    for (name, tool) in tools.into_iter().filter(|(name, _)| docker_too || *name != "docker") {
+        let works = |command: CommandBench| command.try_once(&workload.code_sample()).map(|()| command);
+        match tool(control, workload).and_then(works) {
+            Ok(command) => found.push(CommandBench { name, ..command }),
             Err(why) => absent.push((name, why)),
         }
     }
@@ -81,8 +80,8 @@ fn image(docker: &str, workload: &Workload) -> Result<String, String> {
         .ok_or_else(|| format!("no image; get one with: docker pull {}", workload.images[0]))
 }
 
-pub(super) fn installed(program: &str) -> Result<String, String> {
-    let path = std::env::var_os(env::PATH).unwrap_or_default();
+pub(crate) fn installed(program: &str) -> Result<String, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
     let found = split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
     found
         .map(PathBuf::into_os_string)

@@ -4,21 +4,21 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::comparison::{ComparedRow, Comparison};
-use super::figures::{NONE, millis, ratio, wrapped};
+use crate::comparison::{ComparedRow, Comparison};
 use crate::error::quote_path;
+use crate::figures::{NONE, millis, ratio, wrapped};
 
 const WIDTH: usize = 100;
 const HEADER: [&str; 8] = ["", "", "bare", "other", "to bare", "this", "to bare", "change"];
 
 /// Writes one line of JSON.
-pub(super) fn json(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn json(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, comparison)?;
     writeln!(out)
 }
 
 /// Writes the table and its notes.
-pub(super) fn text(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn text(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(HEADER);
     let mut last = "";
@@ -72,8 +72,8 @@ fn notes(comparison: &Comparison) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::comparison::Figure;
     use super::*;
+    use crate::comparison::Figure;
 
     #[test]
     fn a_row_shows_both_binaries_and_dashes_for_missing_figures() {

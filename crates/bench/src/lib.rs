@@ -1,4 +1,4 @@
-//! `belljar bench`: measures how fast runs are on this machine, beside the same commands without a sandbox
+//! The command `belljar bench`: measures how fast runs are on this machine, beside the same commands without a sandbox
 //! and beside other tools, in one table.
 //!
 //! ```text
@@ -7,10 +7,13 @@
 //!
 //! Runs are measured at the engine: in this process, from the request to the report. No time is asserted.
 
+#![cfg(target_os = "linux")]
+
 mod args;
 mod command;
 mod comparison;
 mod docker;
+mod error;
 mod figures;
 mod folder;
 mod idle_memory;
@@ -37,33 +40,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_engine::outcome::Warmth;
-
-pub(crate) use args::BenchArgs;
-
-use crate::config::Config;
-use crate::env::Environment;
-use crate::error::CliError;
-use crate::os::{self, FoundLanguage, Interrupts, StartedLauncher};
-use crate::say;
+use belljar_engine::packages::PackageResolver;
+use belljar_engine::provider::Provider;
 use belljar_engine::warm::{WarmPoolMode, WarmSettings};
+use belljar_providers::native::{LanguageState, Native, SpawnedLauncher};
 use belljar_providers::settings::DockerSettings;
-use command::CommandBench;
-use docker::DockerVariants;
-use folder::BenchFolder;
-use measure::{Variant, latency, throughput, warm_up};
-use progress::ProgressLine;
-use report::{BenchReport, VariantRow, WorkerThroughput, WorkloadReport};
-use sandboxed::{ExpectedLayers, SandboxBench};
-use server::BenchServer;
-use workload::{WORKLOADS, Workload};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::command::CommandBench;
+use crate::docker::DockerVariants;
+use crate::folder::BenchFolder;
+use crate::measure::{Variant, latency, throughput, warm_up};
+use crate::progress::ProgressLine;
+use crate::report::{BenchReport, VariantRow, WorkerThroughput, WorkloadReport};
+use crate::sandboxed::{ExpectedLayers, SandboxBench};
+use crate::server::BenchServer;
+use crate::workload::{WORKLOADS, Workload};
+
+pub use args::BenchArgs;
+pub use error::BenchError;
 
 const WORKERS: [usize; 3] = [1, 2, 8];
 /// Time for a pool to refill, so that its idle memory can be measured.
 const SETTLING: Duration = Duration::from_millis(300);
-const EXIT_BENCH_CANCELED: u8 = 130;
 
-/// Measures and shows the table.
-pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
+/// Creates a package resolver over a provider, with layers in a folder. It has the default settings and not
+/// this machine's own, so that figures of two machines are comparable.
+pub type PackagesFactory<'a> = &'a dyn Fn(Arc<dyn Provider>, PathBuf) -> Arc<dyn PackageResolver>;
+
+/// Measures and shows the table. Returns `false` if it was interrupted.
+///
+/// # Errors
+/// Says why nothing could be measured.
+pub fn run(
+    args: &BenchArgs,
+    docker: Option<DockerSettings>,
+    packages: PackagesFactory<'_>,
+) -> Result<bool, BenchError> {
     if let Some(other) = &args.against {
         let comparison = comparison::compare(args, other)?;
         return print(|out| match args.json {
@@ -75,7 +89,7 @@ pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) 
     let layers = ExpectedLayers::default();
     let mut bench = Bench {
         args,
-        docker: args.docker.then(|| config.providers.docker().unwrap_or_default()),
+        docker: args.docker.then(|| docker.unwrap_or_default()),
         place: place.path(),
         progress: ProgressLine::new(args.quiet),
         findings: BenchReport::new(args),
@@ -84,19 +98,13 @@ pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) 
         |workload: &&Workload| args.only.is_empty() || args.only.iter().any(|name| name == workload.name);
     for workload in WORKLOADS.iter().filter(chosen) {
         if !bench.workload(workload, &layers)? {
-            drop(bench);
-            say::note("the benchmark was canceled");
-            return Ok(EXIT_BENCH_CANCELED);
+            return Ok(false);
         }
     }
     if args.packages {
         let pause = Duration::from_millis(args.pause);
-        let found = packages::measure_packages(
-            &place.path().join("packages"),
-            environment,
-            pause,
-            &mut bench.progress,
-        )?;
+        let found =
+            packages::measure_packages(&place.path().join("packages"), packages, pause, &mut bench.progress)?;
         bench.findings.packages = Some(found);
     }
     let Bench { mut findings, progress, .. } = bench;
@@ -105,7 +113,7 @@ pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) 
     if findings.workloads.is_empty() {
         let reasons: Vec<_> =
             findings.left_out.iter().map(|out| format!("{}: {}", out.what, out.reason)).collect();
-        return Err(CliError::host(format!("nothing to measure: {}", reasons.join("; "))));
+        return Err(BenchError::machine(format!("nothing to measure: {}", reasons.join("; "))));
     }
     findings.layers = layers.get().cloned().unwrap_or_default();
     print(|out| match args.json {
@@ -117,13 +125,19 @@ pub(crate) fn run(args: &BenchArgs, environment: &Environment, config: &Config) 
 /// Writes to standard output; a closed pipe is not a failure.
 fn print(
     write: impl FnOnce(&mut anstream::AutoStream<io::StdoutLock<'static>>) -> io::Result<()>,
-) -> Result<u8, CliError> {
+) -> Result<bool, BenchError> {
     match write(&mut anstream::stdout().lock()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(CliError::host(format!("write to standard output: {error}")))
+            Err(BenchError::machine(format!("write to standard output: {error}")))
         }
-        _ => Ok(0),
+        _ => Ok(true),
     }
+}
+
+/// Creates the event loop: single-threaded, as that of `run`.
+fn runtime() -> Result<Runtime, BenchError> {
+    let built = Builder::new_current_thread().enable_all().build();
+    built.map_err(|error| BenchError::machine(format!("start the event loop: {error}")))
 }
 
 /// A benchmark in progress.
@@ -138,25 +152,30 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Measures one workload; `false` if it was interrupted.
-    fn workload(&mut self, workload: &'static Workload, layers: &ExpectedLayers) -> Result<bool, CliError> {
+    fn workload(&mut self, workload: &'static Workload, layers: &ExpectedLayers) -> Result<bool, BenchError> {
         let wanted: &[Warmth] =
             if workload.can_be_warm { &[Warmth::Cold, Warmth::Fork, Warmth::Pool] } else { &[Warmth::Cold] };
         // One launcher per variant, so that none keeps anything warm for another; started before any thread
         // exists.
-        let started = wanted.iter().map(|wanted| Ok((*wanted, os::start_launcher()?)));
-        let started = started.collect::<Result<Vec<_>, CliError>>()?;
+        let started = wanted.iter().map(|wanted| Ok((*wanted, SpawnedLauncher::start()?)));
+        let started = started.collect::<Result<Vec<_>, BenchError>>()?;
         // The single-threaded event loop of `run`, also for 8 workers: a multi-threaded one reached no higher
         // rate, because the launcher and the programs are what uses the processors.
-        os::runtime()?.block_on(async {
-            let mut interrupts = Interrupts::listen()?;
-            let (languages, insides) = connect(started, workload, layers).await?;
+        runtime()?.block_on(async {
+            let listen = |kind| {
+                signal(kind).map_err(|error| BenchError::machine(format!("listen for interrupts: {error}")))
+            };
+            let (mut interrupt, mut terminate) =
+                (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+            let (languages, sandboxes) = connect(started, workload, layers).await?;
             let measured = tokio::select! {
                 biased;
-                () = interrupts.next() => Ok(false),
-                measured = self.measure(workload, languages, &insides) => measured.map(|()| true),
+                _ = interrupt.recv() => Ok(false),
+                _ = terminate.recv() => Ok(false),
+                measured = self.measure(workload, languages, &sandboxes) => measured.map(|()| true),
             };
-            for inside in &insides {
-                inside.engine().shut_down().await;
+            for sandbox in &sandboxes {
+                sandbox.engine().shut_down().await;
             }
             measured
         })
@@ -165,28 +184,28 @@ impl Bench<'_> {
     async fn measure(
         &mut self,
         workload: &'static Workload,
-        languages: Vec<FoundLanguage>,
-        insides: &[Arc<SandboxBench>],
-    ) -> Result<(), CliError> {
+        languages: Vec<LanguageState>,
+        sandboxes: &[Arc<SandboxBench>],
+    ) -> Result<(), BenchError> {
         let Some(program) = self.program(workload, languages) else { return Ok(()) };
         // The first variant is cold. For a warm interpreter, /proc would show how its zygote was started.
-        let control = CommandBench::control(&insides[0].probe().await?, workload, self.place)?;
+        let control = CommandBench::control(&sandboxes[0].probe().await?, workload, self.place)?;
         if !self.can_import(workload, &control, &program) {
             return Ok(());
         }
         let in_docker = self.in_docker(&control, workload).await;
-        let (rivals, absent) = other_tools::find(&control, workload, self.docker.is_none());
+        let (tools, absent) = other_tools::find(&control, workload, self.docker.is_none());
         for (what, reason) in absent {
             self.findings.record_omission(what, workload.name, reason);
         }
-        let mut ways = vec![Variant::Command(Arc::new(control))];
-        ways.extend(insides.iter().cloned().map(Variant::Sandbox));
+        let mut variants = vec![Variant::Command(Arc::new(control))];
+        variants.extend(sandboxes.iter().cloned().map(Variant::Sandbox));
         if self.args.http {
-            ways.push(Variant::Http(Arc::new(BenchServer::start(self.place, workload)?)));
+            variants.push(Variant::Http(Arc::new(BenchServer::start(self.place, workload)?)));
         }
-        ways.extend(rivals.into_iter().map(Arc::new).map(Variant::Command));
-        ways.extend(in_docker.iter().flat_map(DockerVariants::variants));
-        let measured = self.rows(workload, program, &ways).await;
+        variants.extend(tools.into_iter().map(Arc::new).map(Variant::Command));
+        variants.extend(in_docker.iter().flat_map(DockerVariants::variants));
+        let measured = self.rows(workload, program, &variants).await;
         if let Some(docker) = in_docker {
             docker.pool.engine().shut_down().await;
         }
@@ -208,15 +227,15 @@ impl Bench<'_> {
         &mut self,
         workload: &'static Workload,
         program: PathBuf,
-        ways: &[Variant],
-    ) -> Result<(), CliError> {
-        let samples = latency(ways, workload, self.args, &mut self.progress).await?;
+        variants: &[Variant],
+    ) -> Result<(), BenchError> {
+        let samples = latency(variants, workload, self.args, &mut self.progress).await?;
         let mut rows = Vec::new();
-        for (way, own) in ways.iter().zip(&samples) {
-            let row = VariantRow::new(way, own, &samples[0]);
-            rows.push(self.complete(row, way, workload).await?);
+        for (variant, own) in variants.iter().zip(&samples) {
+            let row = VariantRow::new(variant, own, &samples[0]);
+            rows.push(self.complete(row, variant, workload).await?);
         }
-        if let (None, Some(served)) = (&self.findings.living, ways.iter().find_map(Variant::served)) {
+        if let (None, Some(served)) = (&self.findings.living, variants.iter().find_map(Variant::served)) {
             self.findings.living = Some(sandbox_costs::measure_sandboxes(served, &mut self.progress).await?);
         }
         let version = version(&program);
@@ -226,7 +245,7 @@ impl Bench<'_> {
     }
 
     /// Returns the host's interpreter for the workload's language, or records why there is none.
-    fn program(&mut self, workload: &Workload, languages: Vec<FoundLanguage>) -> Option<PathBuf> {
+    fn program(&mut self, workload: &Workload, languages: Vec<LanguageState>) -> Option<PathBuf> {
         let found = languages.into_iter().find(|found| found.language.name == workload.language)?;
         if found.program.is_none() {
             let install = found.language.install;
@@ -258,15 +277,15 @@ impl Bench<'_> {
     async fn complete(
         &mut self,
         mut row: VariantRow,
-        way: &Variant,
+        variant: &Variant,
         workload: &'static Workload,
-    ) -> Result<VariantRow, CliError> {
-        if let (true, Some(Warmth::Fork | Warmth::Pool)) = (row.has_figures(), way.expected_warmth()) {
-            warm_up(way, workload, self.args).await?;
+    ) -> Result<VariantRow, BenchError> {
+        if let (true, Some(Warmth::Fork | Warmth::Pool)) = (row.has_figures(), variant.expected_warmth()) {
+            warm_up(variant, workload, self.args).await?;
         }
-        if let (Variant::Sandbox(inside), Some(Warmth::Pool)) = (way, way.expected_warmth()) {
+        if let (Variant::Sandbox(sandbox), Some(Warmth::Pool)) = (variant, variant.expected_warmth()) {
             tokio::time::sleep(SETTLING).await;
-            let pools = inside.engine().pools().await;
+            let pools = sandbox.engine().pools().await;
             row.idle = idle_memory::measure_idle(&pools);
             row.obstacle = pools.into_iter().find_map(|pool| pool.obstacle);
         }
@@ -275,32 +294,32 @@ impl Bench<'_> {
         }
         for workers in WORKERS {
             self.progress.show(&format!("{}: {} with {workers} workers", workload.name, row.name));
-            let measured = throughput(way, workload, workers, self.args.seconds).await?;
-            row.throughput.push(WorkerThroughput::new(way, workers, &measured));
+            let measured = throughput(variant, workload, workers, self.args.seconds).await?;
+            row.throughput.push(WorkerThroughput::new(variant, workers, &measured));
         }
         Ok(row)
     }
 }
 
 async fn connect(
-    started: Vec<(Warmth, StartedLauncher)>,
+    started: Vec<(Warmth, SpawnedLauncher)>,
     workload: &'static Workload,
     layers: &ExpectedLayers,
-) -> Result<(Vec<FoundLanguage>, Vec<Arc<SandboxBench>>), CliError> {
-    let (mut languages, mut insides) = (Vec::new(), Vec::new());
+) -> Result<(Vec<LanguageState>, Vec<Arc<SandboxBench>>), BenchError> {
+    let (mut languages, mut sandboxes) = (Vec::new(), Vec::new());
     for (wanted, started) in started {
         let warming = match wanted {
             Warmth::Pool => WarmPoolMode::Pool,
             Warmth::Fork => WarmPoolMode::Fork,
             Warmth::Cold => WarmPoolMode::Off,
         };
-        let host = started.connect(WarmSettings::default().with_mode(warming), None).await?;
+        let native = Native::connect(started, WarmSettings::default().with_mode(warming)).await?;
         if languages.is_empty() {
-            languages = host.languages();
+            languages = native.languages();
         }
-        insides.push(Arc::new(SandboxBench::new(host.provider(), workload, wanted, Arc::clone(layers))));
+        sandboxes.push(Arc::new(SandboxBench::new(Arc::new(native), workload, wanted, Arc::clone(layers))));
     }
-    Ok((languages, insides))
+    Ok((languages, sandboxes))
 }
 
 /// Returns the first version number that a program prints for `--version`.

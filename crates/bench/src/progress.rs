@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
-pub(super) struct ProgressLine {
+pub(crate) struct ProgressLine {
     wanted: bool,
     drawn: Option<Instant>,
 }
 
 impl ProgressLine {
-    pub(super) fn new(quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool) -> Self {
         Self { wanted: !quiet && std::io::stderr().is_terminal(), drawn: None }
     }
 
-    pub(super) fn show(&mut self, text: &str) {
+    pub(crate) fn show(&mut self, text: &str) {
         if self.wanted && self.drawn.is_none_or(|drawn| drawn.elapsed() >= UPDATE_INTERVAL) {
             // A closed standard error does not stop the benchmark.
             let _ = write!(anstream::stderr().lock(), "\r\x1b[K{text}");

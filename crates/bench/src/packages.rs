@@ -2,6 +2,7 @@
 //! one.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,17 +19,14 @@ use belljar_engine::provider::{DiscardSink, Provider};
 use belljar_engine::report::Status;
 use belljar_engine::request::{Dependencies, HostPaths, Request};
 use belljar_engine::warm::{WarmPoolMode, WarmSettings};
-use belljar_layers::Library;
+use belljar_providers::native::{LanguageState, Native, SpawnedLauncher};
 use serde::Serialize;
 
-use super::progress::ProgressLine;
-use super::sample::{Sample, percentile};
-use super::workload::{CodeSample, WORKLOADS};
-use crate::config::Config;
-use crate::deps;
-use crate::env::Environment;
-use crate::error::CliError;
-use crate::os::{self, FoundLanguage};
+use crate::error::BenchError;
+use crate::progress::ProgressLine;
+use crate::sample::{Sample, percentile};
+use crate::workload::{CodeSample, WORKLOADS};
+use crate::{PackagesFactory, runtime};
 
 /// Version bounds, so that the image's own packages do not count as installed.
 const BIG: [&str; 2] = ["numpy>=1", "pandas>=1"];
@@ -40,64 +38,66 @@ const STREAK: usize = 10;
 
 /// The measured costs of packages.
 #[derive(Debug, Serialize)]
-pub(super) struct PackageCosts {
+pub(crate) struct PackageCosts {
     /// Milliseconds to install numpy and pandas as a layer, with all caches empty.
-    pub(super) first_ms: f64,
+    pub(crate) first_ms: f64,
     /// Milliseconds to install them as a layer, with the installer's cache filled.
-    pub(super) ready_ms: f64,
+    pub(crate) ready_ms: f64,
     /// Milliseconds for `pip install --target` of both, with pip's cache filled; absent without pip.
-    pub(super) pip_ms: Option<f64>,
+    pub(crate) pip_ms: Option<f64>,
     /// p50 of a warm run of a program that imports nothing.
-    pub(super) plain_p50_ms: f64,
+    pub(crate) plain_p50_ms: f64,
     /// p50 of a warm run of a new program that imports requests from a layer.
-    pub(super) import_p50_ms: f64,
+    pub(crate) import_p50_ms: f64,
     /// The share of the import runs that were served from a pool.
-    pub(super) import_share: f64,
+    pub(crate) import_share: f64,
 }
 
-/// The provider, environment and folder to build layers with.
+/// The provider and the folder to build layers with.
 struct PackageBench<'a> {
     provider: Arc<dyn Provider>,
-    environment: &'a Environment,
+    packages: PackagesFactory<'a>,
     folder: &'a Path,
 }
 
 /// Measures all of them.
-pub(super) fn measure_packages(
+pub(crate) fn measure_packages(
     folder: &Path,
-    environment: &Environment,
+    packages: PackagesFactory<'_>,
     pause: Duration,
     progress: &mut ProgressLine,
-) -> Result<PackageCosts, CliError> {
-    let started = os::start_launcher()?;
-    os::runtime()?.block_on(async {
-        let host = started.connect(WarmSettings::default().with_mode(WarmPoolMode::Pool), None).await?;
-        let maker = PackageBench { provider: host.provider(), environment, folder };
-        let found = measure(&maker, python(&host.languages()), pause, progress).await;
-        host.provider().shut_down().await;
-        found
+) -> Result<PackageCosts, BenchError> {
+    let launcher = SpawnedLauncher::start()?;
+    runtime()?.block_on(async {
+        let warm = WarmSettings::default().with_mode(WarmPoolMode::Pool);
+        let native = Arc::new(Native::connect(launcher, warm).await?);
+        let python = python(&native.languages());
+        let bench = PackageBench { provider: native, packages, folder };
+        let costs = measure(&bench, python, pause, progress).await;
+        bench.provider.shut_down().await;
+        costs
     })
 }
 
 async fn measure(
-    maker: &PackageBench<'_>,
+    bench: &PackageBench<'_>,
     python: Option<PathBuf>,
     pause: Duration,
     progress: &mut ProgressLine,
-) -> Result<PackageCosts, CliError> {
+) -> Result<PackageCosts, BenchError> {
     progress.show("packages: first install");
-    let first = maker.time_install("first").await?;
+    let first = bench.time_install("first").await?;
     progress.show("packages: install again");
     // Drops the layers and the resolutions, but keeps the installer's cache.
-    let kept = |name: &str| maker.folder.join(name).join("installers");
-    let moved = fs::create_dir_all(maker.folder.join("again"));
+    let kept = |name: &str| bench.folder.join(name).join("installers");
+    let moved = fs::create_dir_all(bench.folder.join("again"));
     moved
         .and_then(|()| fs::rename(kept("first"), kept("again")))
         .map_err(|error| failed(&error.to_string()))?;
-    let ready = maker.time_install("again").await?;
+    let ready = bench.time_install("again").await?;
     progress.show("packages: pip");
-    let pip = python.and_then(|python| time_pip(&python, maker.folder));
-    let (plain, import) = maker.time_imports(pause, progress).await?;
+    let pip = python.and_then(|python| time_pip(&python, bench.folder));
+    let (plain, import) = bench.time_imports(pause, progress).await?;
     let median = |samples: &[Sample]| percentile(samples, 0.5).map_or(0.0, millis);
     let waited = import.iter().filter(|sample| sample.warmth == Some(Warmth::Pool)).count();
     Ok(PackageCosts {
@@ -111,15 +111,12 @@ async fn measure(
 }
 
 impl PackageBench<'_> {
-    fn library(&self, name: &str) -> Arc<Library> {
-        let tell = Arc::new(|_: &belljar_layers::store::StoreWarning| ());
-        let provider = Arc::clone(&self.provider);
-        // The default settings and not this machine's own, so that figures of two machines are comparable.
-        deps::library(provider, self.folder.join(name), &Config::without_files(), self.environment, tell)
+    fn library(&self, name: &str) -> Arc<dyn PackageResolver> {
+        (self.packages)(Arc::clone(&self.provider), self.folder.join(name))
     }
 
     /// Measures how long it takes until the big packages can be imported.
-    async fn time_install(&self, name: &str) -> Result<Duration, CliError> {
+    async fn time_install(&self, name: &str) -> Result<Duration, BenchError> {
         let library = self.library(name);
         let packages = BIG.map(str::to_owned);
         let needs = PackageNeeds {
@@ -144,7 +141,7 @@ impl PackageBench<'_> {
         &self,
         pause: Duration,
         progress: &mut ProgressLine,
-    ) -> Result<(Vec<Sample>, Vec<Sample>), CliError> {
+    ) -> Result<(Vec<Sample>, Vec<Sample>), BenchError> {
         let engine = Engine::new(Arc::clone(&self.provider), Profiles::built_in(), Limits::CEILING)
             .with_packages(self.library("again"));
         let (mut plain, mut import) = (Vec::new(), Vec::new());
@@ -167,7 +164,7 @@ impl PackageBench<'_> {
     }
 }
 
-async fn run_once(engine: &Engine, package: Option<&str>) -> Result<Sample, CliError> {
+async fn run_once(engine: &Engine, package: Option<&str>) -> Result<Sample, BenchError> {
     let CodeSample { code, answer } = WORKLOADS[0].code_sample();
     let code = if package.is_some() { format!("import requests\n{code}") } else { code };
     let dependencies = Dependencies {
@@ -194,7 +191,7 @@ impl Steps for SilentProgress {
     fn report(&mut self, _: &str) {}
 }
 
-fn python(languages: &[FoundLanguage]) -> Option<PathBuf> {
+fn python(languages: &[LanguageState]) -> Option<PathBuf> {
     languages.iter().find(|found| found.language.name == "python")?.program.clone()
 }
 
@@ -206,7 +203,7 @@ fn time_pip(python: &Path, folder: &Path) -> Option<Duration> {
         command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
         command.arg(folder.join(name)).args(BIG).env("PIP_CACHE_DIR", folder.join("pip-cache"));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        os::set_own_process_group(&mut command);
+        command.process_group(0);
         let started = Instant::now();
         if !command.status().is_ok_and(|status| status.success()) {
             return None;
@@ -220,6 +217,6 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn failed(why: &str) -> CliError {
-    CliError::host(format!("benchmark of packages: {why}"))
+fn failed(why: &str) -> BenchError {
+    BenchError::machine(format!("benchmark of packages: {why}"))
 }

@@ -16,9 +16,9 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use super::sample::Sample;
-use super::workload::{CodeSample, Workload};
-use crate::error::CliError;
+use crate::error::BenchError;
+use crate::sample::Sample;
+use crate::workload::{CodeSample, Workload};
 
 /// Admin key of the temporary server. It is valid only for this server and only while the benchmark runs.
 const KEY: &str = "belljar-bench-only-on-this-machine-and-only-now";
@@ -28,10 +28,10 @@ const MAX_CONNECTION_AGE: Duration = Duration::from_secs(5);
 
 /// A temporary server and its idle connections.
 #[derive(Debug)]
-pub(super) struct BenchServer {
+pub(crate) struct BenchServer {
     server: Child,
     address: SocketAddr,
-    pub(super) expected: Warmth,
+    pub(crate) expected: Warmth,
     idle: Mutex<Vec<IdleConnection>>,
 }
 
@@ -40,14 +40,14 @@ type IdleConnection = (Instant, SendRequest<Full<Bytes>>);
 
 /// The server's response.
 #[derive(Debug)]
-pub(super) struct BenchResponse {
-    pub(super) status: u16,
-    pub(super) body: Bytes,
+pub(crate) struct BenchResponse {
+    pub(crate) status: u16,
+    pub(crate) body: Bytes,
 }
 
 impl BenchResponse {
     /// Parses the JSON body of a successful response.
-    pub(super) fn json(&self) -> Result<Value, CliError> {
+    pub(crate) fn json(&self) -> Result<Value, BenchError> {
         let object: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         if self.status < 300 {
             return Ok(object);
@@ -58,7 +58,7 @@ impl BenchResponse {
 
 impl BenchServer {
     /// Starts a server with default settings, except for a higher sandbox limit.
-    pub(super) fn start(folder: &Path, workload: &Workload) -> Result<Self, CliError> {
+    pub(crate) fn start(folder: &Path, workload: &Workload) -> Result<Self, BenchError> {
         let cannot = |what: &str, error: &dyn std::fmt::Display| failed(&format!("cannot {what}: {error}"));
         let data = folder.join(format!("data-{}", workload.name));
         let config = folder.join("belljar.toml");
@@ -87,12 +87,16 @@ impl BenchServer {
         Ok(served)
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.server.id()
     }
 
     /// Runs a code sample. Measures from the request's first byte to the response's last.
-    pub(super) async fn run_once(&self, workload: &Workload, piece: &CodeSample) -> Result<Sample, CliError> {
+    pub(crate) async fn run_once(
+        &self,
+        workload: &Workload,
+        piece: &CodeSample,
+    ) -> Result<Sample, BenchError> {
         let request =
             json!({"language": workload.language, "code": piece.code, "profile": "bench"}).to_string();
         let started = Instant::now();
@@ -111,12 +115,12 @@ impl BenchServer {
     }
 
     /// Sends a request over an idle connection, or over a new one.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<BenchResponse, CliError> {
+    ) -> Result<BenchResponse, BenchError> {
         let lost = |error: hyper::Error| failed(&error.to_string());
         let mut connection = self.connection().await?;
         let request = Request::builder()
@@ -135,7 +139,7 @@ impl BenchServer {
     }
 
     /// Returns an idle connection, unless the server may have closed it meanwhile; else a new one.
-    async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, CliError> {
+    async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, BenchError> {
         loop {
             let kept = self.connections().pop();
             let Some((used, mut connection)) = kept else { return self.connect().await };
@@ -145,7 +149,7 @@ impl BenchServer {
         }
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, CliError> {
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, BenchError> {
         let stream = TcpStream::connect(self.address).await.map_err(|error| failed(&error.to_string()))?;
         stream.set_nodelay(true).map_err(|error| failed(&error.to_string()))?;
         let (sender, connection) =
@@ -167,6 +171,6 @@ impl Drop for BenchServer {
     }
 }
 
-fn failed(why: &str) -> CliError {
-    CliError::host(format!("benchmark server: {why}"))
+fn failed(why: &str) -> BenchError {
+    BenchError::machine(format!("benchmark server: {why}"))
 }
