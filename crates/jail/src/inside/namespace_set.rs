@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::builder::BuilderSetup;
 use super::{SetupReport, await_byte, await_ready, init, mounts, privileges, send_report};
 use crate::bare::{self, errno};
-use crate::launcher::id_map;
+use crate::launcher::ids::map::write_maps;
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, CloneResult};
 use crate::wire;
@@ -66,7 +66,7 @@ fn create_as_owner(builder: &BuilderSetup<'_>, new: &NamespaceSetPlan) -> Result
     step(Step::IdMap, "", || {
         sys::set_effective_uid(own)?;
         let pid = sys::pid_in_procfs(builder.proc, &maker?)?;
-        id_map::write_maps(builder.proc, pid, &new.uids, &new.gids)?;
+        write_maps(builder.proc, pid, &new.uids, &new.gids)?;
         rustix::io::write(&let_go, b"1")?;
         Ok(pid)
     })

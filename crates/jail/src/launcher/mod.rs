@@ -4,37 +4,27 @@
 //! launcher then kills every jail, removes their cgroups and exits. When the launcher itself is killed, the
 //! kernel kills every jail.
 
-mod builder;
-mod child;
-mod child_connection;
-mod cold_start;
+mod cold;
 mod event_outbox;
 mod guest_binary;
-mod id_lease;
-pub(crate) mod id_map;
+pub(crate) mod ids;
+mod limits;
+mod memory_pressure;
 mod memory_share;
-mod namespaces;
-mod notify_budget;
 mod oom_score;
 mod pause_queue;
-mod prefault;
-mod process_owner;
+mod pending_run;
+mod process;
+mod recyclable;
 mod run;
 mod runs;
 mod sandbox_run;
 mod sandboxes;
-mod seccomp_notify;
 mod setup;
-mod spare_jails;
 mod token_bucket;
 mod turns;
-mod warm_events;
-mod warm_jail;
-mod warm_pool;
-mod warm_pools;
-mod warm_share;
-mod zygote;
-mod zygote_resources;
+mod warm;
+mod watch;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;

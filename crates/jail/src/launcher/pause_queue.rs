@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::cold_start::cgroup_failure;
+use super::limits::cgroup_failure;
 use super::token_bucket::TokenBucket;
 use crate::cgroup::{self, Group};
 use crate::spec::JailResponse;

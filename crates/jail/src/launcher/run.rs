@@ -12,16 +12,16 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::child::RunningChild;
-use super::cold_start::{IdSource, Recyclable, StartedJail};
 use super::memory_share::MemoryClaim;
-use super::namespaces::NamespaceSet;
-use super::notify_budget::NotifyBudget;
 use super::oom_score::{OomScores, Standing};
-use super::process_owner::ProcessOwners;
+use super::recyclable::{IdSource, Recyclable};
 use super::sandbox_run::SandboxRun;
-use super::seccomp_notify::NotifyListener;
 use super::setup::LauncherContext;
+use super::warm::namespaces::NamespaceSet;
+use super::warm::running_child::RunningChild;
+use super::watch::notify_budget::NotifyBudget;
+use super::watch::process_owner::ProcessOwners;
+use super::watch::seccomp_notify::NotifyListener;
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, ArtifactCollector};
 use crate::seccomp::SeccompFilter;
@@ -29,6 +29,15 @@ use crate::spec::{Jail, JailDenials, JailEnding, JailLayer, JailUsage, JailWarmt
 use crate::step::StepFailed;
 use crate::sys::{self, CloneResult};
 use crate::wire::LauncherEvent;
+
+/// The handles of a jail while something runs in it: PID 1, its report pipe, and what can be recycled
+/// afterwards.
+pub(super) struct StartedJail {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) report: Option<OwnedFd>,
+    pub(super) recyclable: Recyclable,
+}
 
 /// A run, from its start until its PID 1 has been reaped.
 pub(super) struct Run {

@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::child::PendingRun;
-use super::cold_start::{self, ColdFilters, DyingSpare, IdSource, Recyclable, SetupRequest, SpareJail};
+use super::cold::spares::SpareJails;
+use super::cold::start::{ColdFilters, DyingSpare, SetupRequest, SpareJail, all_binds, set_up_jail};
 use super::guest_binary::GuestSealer;
 use super::memory_share::MemoryShares;
-use super::notify_budget::NotifyBudget;
+use super::pending_run::PendingRun;
+use super::recyclable::{IdSource, Recyclable};
 use super::run::{Collecting, Run};
 use super::setup::LauncherContext;
-use super::spare_jails::SpareJails;
-use super::warm_pools::{PoolEvent, PoolEventSource, WarmPools, WarmStart};
+use super::warm::pools::{PoolEvent, PoolEventSource, WarmPools, WarmStart};
+use super::watch::notify_budget::NotifyBudget;
 use crate::cgroup::Group;
 use crate::inside::SetupReport;
 use crate::root_trees::RootTrees;
@@ -140,7 +141,7 @@ impl Runs {
     pub(super) fn start_cold(&mut self, pending: &PendingRun) -> Result<(), StepFailed> {
         let jail = &*pending.jail;
         let root = self.templates.get_or_build(jail.root)?;
-        let binds = cold_start::all_binds(jail);
+        let binds = all_binds(jail);
         let (gate, fds) = match (jail.network, pending.fds.split_last()) {
             (JailNetwork::Proxied, Some((gate, fds))) => (Some(gate), fds),
             _ => (None, pending.fds.as_slice()),
@@ -158,7 +159,7 @@ impl Runs {
                 let commands = jail.commands.len();
                 let (network, living) = (jail.network, jail.is_sandbox);
                 let wanted = SetupRequest { root: &root, network, binds, commands, living, gate };
-                cold_start::set_up_jail(&mut self.home, &self.filters, &wanted)?
+                set_up_jail(&mut self.home, &self.filters, &wanted)?
             }
         };
         match waiting.start(&self.home, jail, fds, pending.started) {

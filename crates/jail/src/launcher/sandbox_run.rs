@@ -7,10 +7,9 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 
 use super::pause_queue::PauseQueue;
-use super::run::Run;
 use super::setup::LauncherContext;
 use crate::cgroup::{Group, MemoryEvents};
-use crate::spec::{JailEnding, JailRequest, JailResponse, JailStats};
+use crate::spec::{JailEnding, JailStats};
 
 /// The additional state of a run that is a sandbox.
 pub(super) struct SandboxRun {
@@ -59,7 +58,8 @@ impl SandboxRun {
         }
     }
 
-    fn stats(&mut self, group: Option<&Group>) -> JailStats {
+    /// Returns its usage so far.
+    pub(super) fn stats(&mut self, group: Option<&Group>) -> JailStats {
         let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
         let usage = group.map(Group::usage).unwrap_or_default();
         let memory = group.map(Group::memory_events).unwrap_or_default();
@@ -82,21 +82,6 @@ impl SandboxRun {
             forks_refused: group.map_or(0, Group::forks_refused),
             disk_full: disk.is_some_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0),
         }
-    }
-}
-
-/// Answers a query about a sandbox. `None` if the answer comes later.
-pub(super) fn answer(run: Option<&mut Run>, question: u64, what: JailRequest) -> Option<JailResponse> {
-    let Some(run) = run.filter(|run| run.is_sandbox()) else { return Some(JailResponse::Gone) };
-    let asked = |run: &mut Run, ask: fn(&mut SandboxRun, u64, Option<&Group>) -> Option<JailResponse>| {
-        run.sandbox_mut().map_or(Some(JailResponse::Gone), |(life, group)| ask(life, question, group))
-    };
-    match what {
-        JailRequest::Layers => Some(JailResponse::Layers(run.layers().to_vec())),
-        JailRequest::Calls => Some(JailResponse::Calls(run.listener.denied().to_vec())),
-        JailRequest::Stats => asked(run, |life, _, group| Some(JailResponse::Stats(life.stats(group)))),
-        JailRequest::Pause => asked(run, |life, question, _| life.pause_queue.enqueue(question, true)),
-        JailRequest::Resume => asked(run, |life, question, _| life.pause_queue.enqueue(question, false)),
     }
 }
 

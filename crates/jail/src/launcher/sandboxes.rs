@@ -3,11 +3,13 @@
 
 use std::time::Instant;
 
-use super::child::PendingRun;
 use super::guest_binary::GuestSealer;
-use super::notify_budget::MAX_PER_TURN;
+use super::pending_run::PendingRun;
+use super::run::Run;
 use super::runs::{EventSource, Runs};
-use super::sandbox_run;
+use super::sandbox_run::SandboxRun;
+use super::watch::notify_budget::MAX_PER_TURN;
+use crate::cgroup::Group;
 use crate::spec::{JailRequest, JailResponse};
 use crate::step::{Step, StepFailed, step};
 use crate::wire::LauncherEvent;
@@ -47,7 +49,7 @@ impl Runs {
 
     /// Answers a query about a sandbox. `None` if the answer comes later.
     pub(super) fn answer(&mut self, question: u64, of: u64, what: JailRequest) -> Option<JailResponse> {
-        sandbox_run::answer(self.find(of), question, what)
+        answer(self.find(of), question, what)
     }
 
     /// Begins a turn of the event loop. If many sandboxes have seccomp notifications, keeps only as many as a
@@ -96,5 +98,20 @@ impl Runs {
             .into_iter()
             .map(|run| LauncherEvent::JailAnswered { run, response: JailResponse::Gone });
         self.reap(number).into_iter().chain(gone).collect()
+    }
+}
+
+/// Answers a query about a sandbox. `None` if the answer comes later.
+fn answer(run: Option<&mut Run>, question: u64, what: JailRequest) -> Option<JailResponse> {
+    let Some(run) = run.filter(|run| run.is_sandbox()) else { return Some(JailResponse::Gone) };
+    let asked = |run: &mut Run, ask: fn(&mut SandboxRun, u64, Option<&Group>) -> Option<JailResponse>| {
+        run.sandbox_mut().map_or(Some(JailResponse::Gone), |(life, group)| ask(life, question, group))
+    };
+    match what {
+        JailRequest::Layers => Some(JailResponse::Layers(run.layers().to_vec())),
+        JailRequest::Calls => Some(JailResponse::Calls(run.listener.denied().to_vec())),
+        JailRequest::Stats => asked(run, |life, _, group| Some(JailResponse::Stats(life.stats(group)))),
+        JailRequest::Pause => asked(run, |life, question, _| life.pause_queue.enqueue(question, true)),
+        JailRequest::Resume => asked(run, |life, question, _| life.pause_queue.enqueue(question, false)),
     }
 }

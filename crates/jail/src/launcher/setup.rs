@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::CapabilitySet;
 
-use super::id_lease::IdAllocator;
-use super::id_map::{self, IdRange, NamespaceIds};
+use super::ids::lease::IdAllocator;
+use super::ids::map::{self as id_map, IdRange, NamespaceIds};
 use crate::cgroup::{self, Controller, Group, Hierarchy};
 use crate::fault;
 use crate::inside;

@@ -12,15 +12,15 @@ use crate::sys::{self, CloneResult};
 
 /// A range of consecutive ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct IdRange {
-    pub(super) first: u32,
-    pub(super) count: u32,
+pub(crate) struct IdRange {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
 }
 
 const HELPERS: [&str; 2] = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
 
 /// Returns the subordinate uids and gids of a user, or why there are none.
-pub(super) fn subordinate_ranges(uid: u32) -> Result<(IdRange, IdRange), String> {
+pub(crate) fn subordinate_ranges(uid: u32) -> Result<(IdRange, IdRange), String> {
     if let Some(helper) = HELPERS.iter().find(|path| !std::path::Path::new(path).exists()) {
         return Err(format!("{helper} is not installed"));
     }
@@ -53,7 +53,7 @@ fn parse_range(text: &str, uid: u32, user: Option<&str>) -> Option<IdRange> {
 
 /// The ids that are mapped in the user namespace of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NamespaceIds {
+pub(crate) enum NamespaceIds {
     /// All ids: this is the host's initial user namespace.
     All,
     /// Root and this range.
@@ -66,7 +66,7 @@ pub(super) enum NamespaceIds {
 
 /// Parses `/proc/self/uid_map` or `gid_map`. Of a partial range, only the upper half is used, because images
 /// use the lower one.
-pub(super) fn parse_id_map(map: &str) -> NamespaceIds {
+pub(crate) fn parse_id_map(map: &str) -> NamespaceIds {
     let extents = map.lines().filter_map(|line| {
         let mut fields = line.split_whitespace().map(|field| field.parse::<u32>());
         match (fields.next(), fields.next(), fields.next()) {
@@ -87,7 +87,7 @@ pub(super) fn parse_id_map(map: &str) -> NamespaceIds {
 }
 
 /// Enters a new user namespace that maps only the caller's own ids.
-pub(super) fn unshare_with_own_ids(uid: u32, gid: u32) -> Result<(), Errno> {
+pub(crate) fn unshare_with_own_ids(uid: u32, gid: u32) -> Result<(), Errno> {
     sys::unshare(libc::CLONE_NEWUSER)?;
     map_own_ids(uid, gid)
 }
@@ -102,7 +102,7 @@ fn map_own_ids(uid: u32, gid: u32) -> Result<(), Errno> {
 ///
 /// The setuid helpers that may write such a map must run outside the namespace, so a child process runs them.
 /// If they fail, only the caller's own ids are mapped. Returns whether the subordinate ids are mapped.
-pub(super) fn unshare_with_ranges(uids: (u32, IdRange), gids: (u32, IdRange)) -> Result<bool, Errno> {
+pub(crate) fn unshare_with_ranges(uids: (u32, IdRange), gids: (u32, IdRange)) -> Result<bool, Errno> {
     let pid = rustix::process::getpid().as_raw_nonzero().to_string();
     let (ready, tell_ready) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let child = match sys::clone(0, None)? {
@@ -137,7 +137,7 @@ fn run_helper(helper: &str, pid: &str, (own, range): (u32, IdRange)) -> bool {
 }
 
 /// Returns the folder of the lock file through which a user's launchers coordinate id leases.
-pub(super) fn lease_lock_folder(uid: u32) -> String {
+pub(crate) fn lease_lock_folder(uid: u32) -> String {
     let folder = format!("/run/user/{uid}");
     if std::path::Path::new(&folder).is_dir() {
         format!("{folder}/belljar")
@@ -148,7 +148,7 @@ pub(super) fn lease_lock_folder(uid: u32) -> String {
 
 /// Creates a user namespace that is never entered, as the id map of a mount: ids `from` on disk appear as
 /// `to`.
-pub(super) fn create_mount_map(proc: &OwnedFd, from: (u32, u32), to: (u32, u32)) -> Result<OwnedFd, Errno> {
+pub(crate) fn create_mount_map(proc: &OwnedFd, from: (u32, u32), to: (u32, u32)) -> Result<OwnedFd, Errno> {
     let (hold, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let pid = match sys::clone(libc::CLONE_NEWUSER, None)? {
         CloneResult::Child => {

@@ -1,7 +1,7 @@
 //! Fuzz targets for the messages between the launcher, its builders, zygotes and their children.
 //!
 //! `cargo test` runs each target for a second, and the group `fuzz` of `./test --all` for five minutes.
-//! `cargo bolero test -p belljar-jail launcher::zygote::fuzz_tests::fuzz_zygote_messages` runs one without a
+//! `cargo bolero test -p belljar-jail launcher::warm::zygote::fuzz_tests::fuzz_zygote_messages` runs one without a
 //! time limit, guided by coverage.
 
 use std::process::{Child, Command, Stdio};
@@ -17,7 +17,7 @@ use crate::bare::message::{
 use crate::bare::payload::Payload;
 use crate::bare::socket;
 use crate::inside::{BuilderEvent, BuilderRequest, ExpectedChild, JailPlan};
-use crate::launcher::child_connection::failure_of;
+use crate::launcher::warm::child_connection::failure_of;
 
 fn test_time() -> Duration {
     let full = std::env::var("BELLJAR_TEST_SIZE").is_ok_and(|size| size == "full");

@@ -10,14 +10,14 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::child::PendingRun;
+use super::jail::{DyingJail, WarmJail};
 use super::namespaces::NamespaceSet;
-use super::run::Run;
-use super::setup::LauncherContext;
-use super::warm_jail::{DyingJail, WarmJail};
-use super::warm_pool::{Bucket, WarmPool};
+use super::pool::{Bucket, WarmPool};
 use super::zygote::{WarmFilters, Zygote};
 use super::zygote_resources::ZygoteResources;
+use crate::launcher::pending_run::PendingRun;
+use crate::launcher::run::Run;
+use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
 use crate::seccomp::SeccompFilter;
 use crate::spec::{Jail, JailLimits, JailNetwork, LauncherSettings, PoolState, WarmChildMismatch, WarmMode};
@@ -29,7 +29,7 @@ pub(super) const MAX_POOLS: usize = 32;
 const WINDOWS_PER_IDLE_TIME: u32 = 6;
 
 /// The result of trying to serve a request from a warm pool.
-pub(super) enum WarmStart {
+pub(crate) enum WarmStart {
     /// The request runs in an idle child.
     Started(Box<Run>),
     /// The request is queued until a child is ready.
@@ -39,7 +39,7 @@ pub(super) enum WarmStart {
 }
 
 /// A result of the pools that the event loop must act on.
-pub(super) enum PoolEvent {
+pub(crate) enum PoolEvent {
     /// A queued request now runs.
     Started(u64, Box<Run>),
     /// A queued request must be started cold.
@@ -53,7 +53,7 @@ pub(super) enum PoolEvent {
 
 /// The owner of a polled descriptor of the pools.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum PoolEventSource {
+pub(crate) enum PoolEventSource {
     /// The zygote of the pool with this number.
     Zygote(u64),
     /// The successor of that zygote.
@@ -65,7 +65,7 @@ pub(super) enum PoolEventSource {
 }
 
 /// All warm pools, and the processes that came of them and must still be reaped.
-pub(super) struct WarmPools {
+pub(crate) struct WarmPools {
     pub(super) settings: LauncherSettings,
     filters: WarmFilters,
     pub(super) pools: Vec<WarmPool>,
@@ -73,15 +73,15 @@ pub(super) struct WarmPools {
     /// When the current demand window began.
     window_start: Instant,
     /// Jails of children that were killed.
-    pub(super) dying: Vec<DyingJail>,
+    pub(crate) dying: Vec<DyingJail>,
     /// Resources of zygotes, held until everything that came of the zygote has exited.
     pub(super) zygote_resources: Vec<ZygoteResources>,
     /// Results that the event loop must act on; it drains them.
-    pub(super) events: Vec<PoolEvent>,
+    pub(crate) events: Vec<PoolEvent>,
 }
 
 impl WarmPools {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             settings: LauncherSettings::default(),
             filters: WarmFilters::new(),
@@ -94,12 +94,12 @@ impl WarmPools {
         }
     }
 
-    pub(super) fn apply_settings(&mut self, settings: LauncherSettings) {
+    pub(crate) fn apply_settings(&mut self, settings: LauncherSettings) {
         self.settings = settings;
     }
 
     /// Serves a request from a warm pool, if one can serve it.
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &mut self,
         home: &mut LauncherContext,
         root: &Rc<BuiltRoot>,
@@ -179,7 +179,7 @@ impl WarmPools {
     }
 
     /// Returns a namespace set to its zygote for the next jail, or releases it if it cannot be reused.
-    pub(super) fn return_namespace_set(&mut self, home: &LauncherContext, plot: NamespaceSet) {
+    pub(crate) fn return_namespace_set(&mut self, home: &LauncherContext, plot: NamespaceSet) {
         let mut zygotes = self.pools.iter_mut().filter_map(|keeper| keeper.zygote.as_mut());
         let left = match zygotes.find(|zygote| zygote.owns(&plot)) {
             Some(zygote) => zygote.keep_namespace_set(plot).err(),
@@ -189,7 +189,7 @@ impl WarmPools {
     }
 
     /// Samples the memory of a child that is about to be killed, for its zygote's prefault statistics.
-    pub(super) fn sample_memory(&mut self, home: &LauncherContext, plot: &NamespaceSet, child: i32) {
+    pub(crate) fn sample_memory(&mut self, home: &LauncherContext, plot: &NamespaceSet, child: i32) {
         let mut zygotes = self.pools.iter_mut().filter_map(|keeper| keeper.zygote.as_mut());
         if let Some(zygote) = zygotes.find(|zygote| zygote.owns(plot)) {
             zygote.sample_memory(home, child);
@@ -197,7 +197,7 @@ impl WarmPools {
     }
 
     /// Returns the seccomp filter of the process that collects a child's artifacts.
-    pub(super) fn collector_filter(&self) -> &SeccompFilter {
+    pub(crate) fn collector_filter(&self) -> &SeccompFilter {
         self.filters.collector()
     }
 
@@ -249,7 +249,7 @@ impl WarmPools {
     }
 
     /// Returns all descriptors to poll.
-    pub(super) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PoolEventSource)> {
+    pub(crate) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PoolEventSource)> {
         let builders = self.zygote_resources.iter().filter(|lineage| !lineage.builder_disconnected);
         let builders =
             builders.map(|lineage| (lineage.builder().watched(), PoolEventSource::Builder(lineage.number)));
@@ -298,13 +298,13 @@ impl WarmPools {
     }
 
     /// Releases resources of ended zygotes, as far as possible now.
-    pub(super) fn release_zygotes(&mut self, home: &LauncherContext) {
+    pub(crate) fn release_zygotes(&mut self, home: &LauncherContext) {
         let lineages = std::mem::take(&mut self.zygote_resources).into_iter();
         self.zygote_resources = lineages.filter_map(|lineage| lineage.try_release(home)).collect();
     }
 
     /// Returns whether killed processes remain to be reaped.
-    pub(super) fn has_unreaped(&self) -> bool {
+    pub(crate) fn has_unreaped(&self) -> bool {
         !self.dying.is_empty() || self.zygote_resources.iter().any(ZygoteResources::needs_sweep)
     }
 
@@ -322,12 +322,12 @@ impl WarmPools {
     }
 
     /// Removes and returns a waiting request.
-    pub(super) fn cancel(&mut self, run: u64) -> Option<PendingRun> {
+    pub(crate) fn cancel(&mut self, run: u64) -> Option<PendingRun> {
         self.take_pending(|pending| pending.run == run)
     }
 
     /// Removes and returns a waiting request whose deadline has passed.
-    pub(super) fn take_expired(&mut self, now: Instant) -> Option<PendingRun> {
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Option<PendingRun> {
         self.take_pending(|pending| pending.deadline().is_some_and(|at| at <= now))
     }
 
@@ -345,7 +345,7 @@ impl WarmPools {
     }
 
     /// Returns when [`Nursery::tend`] has something to do next.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let zygotes = self.pools.iter().filter_map(|keeper| keeper.zygote.as_ref()?.deadline());
         let pending = self.pools.iter().flat_map(|keeper| {
             let due = keeper.preparing.iter().filter_map(|(_, pending)| pending.as_ref());
@@ -362,7 +362,7 @@ impl WarmPools {
     }
 
     /// Handles missed deadlines, and at the end of a demand window drops what was not needed.
-    pub(super) fn handle_deadlines(&mut self, home: &mut LauncherContext, now: Instant) {
+    pub(crate) fn handle_deadlines(&mut self, home: &mut LauncherContext, now: Instant) {
         for at in 0..self.pools.len() {
             let deadline = self.pools[at].zygote.as_ref().and_then(Zygote::deadline);
             if deadline.is_some_and(|deadline| deadline <= now) {
@@ -404,14 +404,14 @@ impl WarmPools {
     }
 
     /// Returns how many requests wait for a child.
-    pub(super) fn waiting_requests(&self) -> usize {
+    pub(crate) fn waiting_requests(&self) -> usize {
         let due =
             |keeper: &WarmPool| keeper.preparing.iter().filter(|(_, pending)| pending.is_some()).count();
         self.pools.iter().map(|keeper| keeper.queue.len() + due(keeper)).sum()
     }
 
     /// Returns whether a zygote, child or jail should be prepared while the launcher is idle.
-    pub(super) fn has_idle_work(&self) -> bool {
+    pub(crate) fn has_idle_work(&self) -> bool {
         let now = Instant::now();
         let zygote =
             |keeper: &WarmPool| keeper.wants_zygote(self.settings.idle_timeout) && keeper.next_start <= now;
@@ -419,7 +419,7 @@ impl WarmPools {
     }
 
     /// Prepares one zygote or one jail.
-    pub(super) fn do_idle_work(&mut self, home: &mut LauncherContext) {
+    pub(crate) fn do_idle_work(&mut self, home: &mut LauncherContext) {
         let now = Instant::now();
         if let Some(at) = self
             .pools
@@ -468,23 +468,23 @@ impl WarmPools {
     }
 
     /// Returns whether a process belongs to the pools and will be reaped by them.
-    pub(super) fn owns_pid(&self, pid: u32) -> bool {
+    pub(crate) fn owns_pid(&self, pid: u32) -> bool {
         self.zygote_resources.iter().any(|lineage| lineage.owns_pid(pid as i32))
             || self.pools.iter().any(|keeper| pool_owns_pid(keeper, pid))
     }
 
     /// Returns whether any bucket is empty.
-    pub(super) fn has_empty_bucket(&self) -> bool {
+    pub(crate) fn has_empty_bucket(&self) -> bool {
         self.pools.iter().flat_map(|keeper| &keeper.buckets).any(Bucket::is_empty)
     }
 
     /// Returns the state of every pool.
-    pub(super) fn states(&self) -> Vec<PoolState> {
+    pub(crate) fn states(&self) -> Vec<PoolState> {
         self.pools.iter().map(WarmPool::state).collect()
     }
 
     /// Kills all zygotes, children and jails.
-    pub(super) fn kill_all(&mut self, home: &LauncherContext) {
+    pub(crate) fn kill_all(&mut self, home: &LauncherContext) {
         for at in 0..self.pools.len() {
             self.shut_down_zygote(home, at);
             let successor = self.pools[at].successor.take();

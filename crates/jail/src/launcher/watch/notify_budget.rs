@@ -4,10 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::token_bucket::TokenBucket;
+use crate::launcher::token_bucket::TokenBucket;
 
 /// Maximum notifications handled in one turn of the event loop.
-pub(super) const MAX_PER_TURN: u32 = 16;
+pub(crate) const MAX_PER_TURN: u32 = 16;
 /// Notifications are handled in batches, so that a flood wakes the launcher a hundred times a second and not
 /// a thousand.
 const BATCH: u32 = 8;
@@ -18,19 +18,19 @@ const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The budget of notifications that all sandboxes share.
 #[derive(Debug)]
-pub(super) struct NotifyBudget {
+pub(crate) struct NotifyBudget {
     batches: TokenBucket,
     left_in_batch: u32,
     sandboxes: u32,
 }
 
 impl NotifyBudget {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { batches: TokenBucket::new(BURST_BATCHES, now), left_in_batch: BATCH, sandboxes: 1 }
     }
 
     /// Begins a turn of the event loop with this number of sandboxes.
-    pub(super) fn begin_turn(&mut self, jails: usize, now: Instant) {
+    pub(crate) fn begin_turn(&mut self, jails: usize, now: Instant) {
         self.sandboxes = u32::try_from(jails).unwrap_or(u32::MAX).clamp(1, 1 << 16);
         self.batches.refill(BATCH_INTERVAL, BURST_BATCHES, now);
         if self.left_in_batch == 0 && self.batches.take() {
@@ -55,7 +55,7 @@ impl NotifyBudget {
     }
 
     /// Returns how many sandboxes share the budget.
-    pub(super) fn sandboxes(&self) -> u32 {
+    pub(crate) fn sandboxes(&self) -> u32 {
         self.sandboxes
     }
 

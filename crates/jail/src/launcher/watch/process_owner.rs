@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::token_bucket::TokenBucket;
+use crate::launcher::token_bucket::TokenBucket;
 
 /// Maximum ancestors followed. A process with more is attributed to no command.
 const MAX_ANCESTORS: usize = 16;
@@ -27,7 +27,7 @@ const SHARED_READ_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Attributes the processes of one sandbox, with a cache.
 #[derive(Debug)]
-pub(super) struct ProcessOwners {
+pub(crate) struct ProcessOwners {
     cache: VecDeque<KnownProcess>,
     reads: TokenBucket,
 }
@@ -42,14 +42,14 @@ struct KnownProcess {
 }
 
 impl ProcessOwners {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { cache: VecDeque::new(), reads: TokenBucket::new(MAX_READS, now) }
     }
 
     /// Returns the session id, inside the sandbox, of the guest's child that a process descends from. 0 if
     /// that is unknown, or if the rate limit shared by `jails` sandboxes is exhausted. Processes that outlive
     /// their command become children of the guest, but stay in that command's session.
-    pub(super) fn session_of(
+    pub(crate) fn session_of(
         &mut self,
         proc: &OwnedFd,
         guest: i32,

@@ -8,16 +8,16 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use super::builder::JailBuilder;
-use super::id_lease::IdLease;
+use crate::launcher::ids::lease::IdLease;
 
 /// A reusable set of namespaces.
-pub(super) struct NamespaceSet {
+pub(crate) struct NamespaceSet {
     /// The number of the zygote that it was created for.
-    pub(super) zygote: u64,
+    pub(crate) zygote: u64,
     pub(super) ids: IdLease,
-    pub(super) user: OwnedFd,
+    pub(crate) user: OwnedFd,
     pub(super) network: OwnedFd,
-    pub(super) mounts: OwnedFd,
+    pub(crate) mounts: OwnedFd,
     /// `/proc/net/sockstat` of the network namespace.
     sockstat: OwnedFd,
     /// Keeps the builder alive, and with it the pid namespace of the jails.

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::notify_budget::NotifyBudget;
-use super::token_bucket::TokenBucket;
+use crate::launcher::token_bucket::TokenBucket;
 use crate::seccomp;
 use crate::spec::DeniedSyscall;
 use crate::sys::{self, SyscallNotification};
@@ -29,7 +29,7 @@ const MAX_DENIED_CALLS: usize = 256;
 
 /// The launcher's end of the seccomp listeners of one run.
 #[derive(Default)]
-pub(super) struct NotifyListener {
+pub(crate) struct NotifyListener {
     /// Sockets over which processes send their listeners once they are confined.
     sockets: Vec<OwnedFd>,
     listeners: Vec<OwnedFd>,
@@ -45,18 +45,18 @@ pub(super) struct NotifyListener {
 
 impl NotifyListener {
     /// Creates the listener for a program that has already sent its descriptor.
-    pub(super) fn with_listener(listener: Option<OwnedFd>) -> Self {
+    pub(crate) fn with_listener(listener: Option<OwnedFd>) -> Self {
         Self { listeners: listener.into_iter().collect(), ..Self::default() }
     }
 
     /// Creates the listener for commands that will send their descriptors.
-    pub(super) fn from_sockets(lines: Vec<OwnedFd>) -> Self {
+    pub(crate) fn from_sockets(lines: Vec<OwnedFd>) -> Self {
         Self { sockets: lines, ..Self::default() }
     }
 
     /// Creates the rate-limited listener for a guest that will send its descriptor. It covers everything the
     /// guest starts.
-    pub(super) fn rate_limited(line: OwnedFd) -> Self {
+    pub(crate) fn rate_limited(line: OwnedFd) -> Self {
         Self {
             budget: Some(TokenBucket::new(MAX_NOTIFICATIONS, Instant::now())),
             ..Self::from_sockets(vec![line])
@@ -64,7 +64,7 @@ impl NotifyListener {
     }
 
     /// Returns the descriptors to poll; without the listeners while the rate limit is exhausted.
-    pub(super) fn watched(
+    pub(crate) fn watched(
         &self,
         hearing: &NotifyBudget,
         now: Instant,
@@ -75,33 +75,33 @@ impl NotifyListener {
     }
 
     /// Returns when the next notification of a sandbox may be handled, if it must wait.
-    pub(super) fn next_allowed(&self, hearing: &NotifyBudget, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_allowed(&self, hearing: &NotifyBudget, now: Instant) -> Option<Instant> {
         let budget = self.budget.as_ref().filter(|_| !self.listeners.is_empty())?;
         let own = Some(budget.next_token_at(hearing.interval(), now)).filter(|at| *at > now);
         own.max(hearing.exhausted_until(now))
     }
 
     /// Returns when a notification was last handled.
-    pub(super) fn last_handled(&self) -> Option<Instant> {
+    pub(crate) fn last_handled(&self) -> Option<Instant> {
         self.last_handled
     }
 
     /// Returns the calls denied so far, each with the session id of its command.
-    pub(super) fn denied(&self) -> &[(u32, DeniedSyscall)] {
+    pub(crate) fn denied(&self) -> &[(u32, DeniedSyscall)] {
         &self.denied
     }
 
     /// Removes and returns the denied calls, each name once, and whether there may have been more. The
     /// listeners stay open: a warm child that announced its exit is blocked there until its memory has been
     /// sampled.
-    pub(super) fn take_denied(&mut self) -> (Vec<DeniedSyscall>, bool) {
+    pub(crate) fn take_denied(&mut self) -> (Vec<DeniedSyscall>, bool) {
         let refused = std::mem::take(&mut self.denied).into_iter().map(|(_, call)| call);
         (refused.collect(), self.handled >= MAX_NOTIFICATIONS)
     }
 
     /// Receives new listeners and handles the next notification of each. Returns the wait status with which
     /// the `main` process announces its exit. `owner` maps a pid to the session id of its command.
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         main: Option<i32>,
         hearing: &mut NotifyBudget,

@@ -10,15 +10,18 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::builder::JailBuilder;
-use super::child::{ProcessHandle, faults};
-use super::cold_start::{self, IdSource, Recyclable};
-use super::id_lease::IdLease;
 use super::namespaces::NamespaceSet;
-use super::setup::LauncherContext;
 use super::zygote::Zygote;
+use crate::bare::message::{SetupStep, without};
 use crate::cgroup::Group;
+use crate::fault;
 use crate::inside::{self, BuilderRequest, JailPlan, NamespaceSetPlan};
-use crate::spec::JailLimits;
+use crate::launcher::ids::lease::IdLease;
+use crate::launcher::limits::{cgroup_failure, group_limits, set_group_limits};
+use crate::launcher::process::ProcessHandle;
+use crate::launcher::recyclable::{IdSource, Recyclable};
+use crate::launcher::setup::LauncherContext;
+use crate::spec::{JailLayer, JailLimits};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 
@@ -87,7 +90,7 @@ impl WarmJail {
     ) -> Result<Self, StepFailed> {
         let group = home.create_cgroup(0)?;
         if let Some(group) = &group {
-            cold_start::set_group_limits(group, &cold_start::group_limits(limits, 0))?;
+            set_group_limits(group, &group_limits(limits, 0))?;
         }
         let (end, leash) =
             step(Step::Namespaces, "", || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))?;
@@ -96,7 +99,7 @@ impl WarmJail {
             plot.iter().flat_map(|plot| [plot.user.as_fd(), plot.network.as_fd(), plot.mounts.as_fd()]),
         );
         if let Some(group) = &group {
-            fds.extend(group.join_fds().map_err(cold_start::cgroup_failure)?);
+            fds.extend(group.join_fds().map_err(cgroup_failure)?);
         }
         let (without, fail) = faults();
         let (uids, gids) = taken.maps();
@@ -144,7 +147,7 @@ impl WarmJail {
             self.namespace_set = NamespaceSet::new(zygote, self.ids, Rc::clone(&self.builder), fds);
         }
         let group_files = match &self.group {
-            Some(group) => group.v1_join_fds_as(self.ids.uid).map_err(cold_start::cgroup_failure)?,
+            Some(group) => group.v1_join_fds_as(self.ids.uid).map_err(cgroup_failure)?,
             None => Vec::new(),
         };
         let init = ProcessHandle { pid, pidfd };
@@ -203,7 +206,7 @@ impl WarmJail {
 }
 
 /// A killed jail. PID 1 exits once the launcher has reaped every other process in the jail.
-pub(super) struct DyingJail {
+pub(crate) struct DyingJail {
     pub(super) number: u64,
     main: Option<ProcessHandle>,
     init: Option<ProcessHandle>,
@@ -222,7 +225,7 @@ impl DyingJail {
     }
 
     /// Reaps the processes that have exited. Returns what can be recycled, once none is left.
-    pub(super) fn reap(&mut self) -> Option<Recyclable> {
+    pub(crate) fn reap(&mut self) -> Option<Recyclable> {
         for process in [&mut self.main, &mut self.init] {
             if process.as_ref().is_some_and(ProcessHandle::has_exited)
                 && let Some(process) = process.take()
@@ -234,7 +237,25 @@ impl DyingJail {
         if self.main.is_none() && self.init.is_none() && !may_come { self.recyclable.take() } else { None }
     }
 
-    pub(super) fn owns_pid(&self, pid: i32) -> bool {
+    pub(crate) fn owns_pid(&self, pid: i32) -> bool {
         [&self.main, &self.init].into_iter().flatten().any(|process| process.pid == pid)
     }
+}
+
+/// Returns, for tests, the layers that a child leaves out and the step that fails.
+pub(super) fn faults() -> (u32, u32) {
+    let layers = [
+        (JailLayer::Rlimits, without::RLIMITS),
+        (JailLayer::NoCapabilities, without::CAPABILITIES),
+        (JailLayer::NoNewPrivs, without::NO_NEW_PRIVS),
+        (JailLayer::Landlock, without::LANDLOCK),
+        (JailLayer::Seccomp, without::SECCOMP),
+        (JailLayer::CgroupNs, without::CGROUP_NAMESPACE),
+    ];
+    let without =
+        layers.iter().filter(|(layer, _)| fault::is_left_out(*layer)).fold(0, |all, (_, bit)| all | bit);
+    let failing = (1..)
+        .map_while(SetupStep::from_number)
+        .find(|step| fault::inject(inside::common_step(*step)).is_err());
+    (without, failing.map_or(0, |step| step as u32))
 }

@@ -3,45 +3,45 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
 
-use super::id_lease::IdLease;
-use super::id_map;
-use super::namespaces::NamespaceSet;
-use super::oom_score::{self, OomScores, Standing};
-use super::run::Run;
-use super::seccomp_notify::NotifyListener;
-use super::setup::{LauncherContext, controller_layer};
 use crate::cgroup::{self, Controller, Group};
 use crate::fault;
 use crate::inside::{self, JailSetup, MountPlan};
+use crate::launcher::ids::lease::IdLease;
+use crate::launcher::ids::map::{create_mount_map, write_maps};
+use crate::launcher::limits;
+use crate::launcher::oom_score::{OomScores, Standing, open_oom_score, set_oom_score};
+use crate::launcher::pending_run::chown_streams;
+use crate::launcher::recyclable::{IdSource, Recyclable};
+use crate::launcher::run::{Run, StartedJail};
+use crate::launcher::setup::LauncherContext;
+use crate::launcher::watch::seccomp_notify::NotifyListener;
 use crate::root_trees::{self, BuiltRoot};
 use crate::seccomp::{FilterFor, SeccompFilter};
-use crate::spec::{HostBind, INNER_UID, Jail, JailLayer, JailLimits, JailNetwork, WORKSPACE};
+use crate::spec::{HostBind, INNER_UID, Jail, JailLayer, JailNetwork, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, CloneResult};
 use crate::wire;
 
 /// The parts of a jail that must be known when it is set up, before it is known what will run in it.
-pub(super) struct SetupRequest<'a> {
-    pub(super) root: &'a BuiltRoot,
-    pub(super) network: JailNetwork,
+pub(crate) struct SetupRequest<'a> {
+    pub(crate) root: &'a BuiltRoot,
+    pub(crate) network: JailNetwork,
     /// Host folders, including the playground.
-    pub(super) binds: Vec<HostBind>,
+    pub(crate) binds: Vec<HostBind>,
     /// How many commands will run in the jail.
-    pub(super) commands: usize,
+    pub(crate) commands: usize,
     /// Whether the jail is a sandbox, so that PID 1 becomes the guest.
-    pub(super) living: bool,
+    pub(crate) living: bool,
     /// Where PID 1 sends the sockets of the jail's network gate.
-    pub(super) gate: Option<&'a OwnedFd>,
+    pub(crate) gate: Option<&'a OwnedFd>,
 }
 
 /// The seccomp filters of a cold jail.
-pub(super) struct ColdFilters {
+pub(crate) struct ColdFilters {
     /// For PID 1.
     init: SeccompFilter,
     /// For commands; the launcher listens to its notifications.
@@ -49,7 +49,7 @@ pub(super) struct ColdFilters {
 }
 
 impl ColdFilters {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             init: SeccompFilter::for_this_machine(FilterFor::Init),
             program: SeccompFilter::for_this_machine(FilterFor::Program),
@@ -58,7 +58,7 @@ impl ColdFilters {
 }
 
 /// A jail that is set up, or about to be, and whose PID 1 waits to learn what to run. Used once.
-pub(super) struct SpareJail {
+pub(crate) struct SpareJail {
     /// The number of its root tree.
     pub(super) root_number: u64,
     pid: i32,
@@ -74,31 +74,8 @@ pub(super) struct SpareJail {
     ids: IdLease,
 }
 
-/// The handles of a jail while something runs in it: PID 1, its report pipe, and what can be recycled
-/// afterwards.
-pub(super) struct StartedJail {
-    pub(super) pid: i32,
-    pub(super) pidfd: OwnedFd,
-    pub(super) report: Option<OwnedFd>,
-    pub(super) recyclable: Recyclable,
-}
-
-/// Resources of a jail that a later jail can reuse.
-pub(super) struct Recyclable {
-    pub(super) group: Option<Group>,
-    pub(super) ids: IdSource,
-}
-
-/// Where the user ids of a jail came from.
-pub(super) enum IdSource {
-    /// A lease of the jail's own. All its namespaces were its own, too.
-    Lease(IdLease),
-    /// The reusable namespace set that the jail was built on.
-    NamespaceSet(Box<NamespaceSet>),
-}
-
 /// A spare jail that was killed but has not exited yet.
-pub(super) struct DyingSpare {
+pub(crate) struct DyingSpare {
     pid: i32,
     pidfd: OwnedFd,
     recyclable: Recyclable,
@@ -106,25 +83,25 @@ pub(super) struct DyingSpare {
 
 impl DyingSpare {
     /// Returns whether it has exited, so that `wait` does not block.
-    pub(super) fn has_exited(&self) -> bool {
-        is_readable(self.pidfd.as_fd())
+    pub(crate) fn has_exited(&self) -> bool {
+        sys::is_readable(self.pidfd.as_fd())
     }
 
     /// Waits until it has exited, and returns what can be recycled. In the event loop, call this only if it
     /// has exited or has not done anything yet.
-    pub(super) fn wait(self) -> Recyclable {
+    pub(crate) fn wait(self) -> Recyclable {
         let _reaped = sys::wait_pidfd(self.pidfd.as_fd());
         self.recyclable
     }
 
     /// Returns whether a process is its PID 1.
-    pub(super) fn owns_pid(&self, pid: i32) -> bool {
+    pub(crate) fn owns_pid(&self, pid: i32) -> bool {
         self.pid == pid
     }
 }
 
 /// Sets up a jail that then waits to learn what to run.
-pub(super) fn set_up_jail(
+pub(crate) fn set_up_jail(
     home: &mut LauncherContext,
     filters: &ColdFilters,
     wanted: &SetupRequest<'_>,
@@ -197,15 +174,12 @@ fn set_up_jail_with_ids(
         limits: None,
         ids: taken,
     };
-    oom_score::set_oom_score(
-        home,
-        waiting.pid,
-        OomScores::for_standing(Standing::WithinShare, wanted.living).main,
-    );
+    let scores = OomScores::for_standing(Standing::WithinShare, wanted.living);
+    set_oom_score(home, pid, scores.main);
     if wanted.living {
         // The launcher may open the score only now. If it cannot, all processes in the jail have the same
         // score.
-        waiting.oom_score_fd = oom_score::open_oom_score(home, waiting.pid).ok();
+        waiting.oom_score_fd = open_oom_score(home, pid).ok();
     }
     match release_init(home, &waiting, &let_go) {
         Ok(()) => Ok(waiting),
@@ -221,7 +195,7 @@ fn set_up_jail_with_ids(
 fn release_init(home: &LauncherContext, waiting: &SpareJail, let_go: &OwnedFd) -> Result<(), StepFailed> {
     let (uids, gids) = waiting.ids.maps();
     step(Step::IdMap, "", || {
-        id_map::write_maps(&home.proc, waiting.pid, &uids, &gids)?;
+        write_maps(&home.proc, waiting.pid, &uids, &gids)?;
         rustix::io::write(let_go, b"1").map(drop)
     })
 }
@@ -257,7 +231,7 @@ fn namespace_flags(network: bool) -> libc::c_int {
 }
 
 /// Returns the playground of a jail and all its other host folders.
-pub(super) fn all_binds(jail: &Jail) -> Vec<HostBind> {
+pub(crate) fn all_binds(jail: &Jail) -> Vec<HostBind> {
     let playground = jail.host_workspace.iter().map(|source| HostBind {
         source: source.clone(),
         destination: WORKSPACE.to_owned(),
@@ -306,7 +280,7 @@ fn map_owner(
     taken: IdLease,
 ) -> Result<(), Errno> {
     let owner = rustix::fs::fstat(source)?;
-    let map = id_map::create_mount_map(&home.proc, (owner.st_uid, owner.st_gid), (taken.uid, taken.gid))?;
+    let map = create_mount_map(&home.proc, (owner.st_uid, owner.st_gid), (taken.uid, taken.gid))?;
     match sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd())) {
         // The file system does not support id mapping. A read-only mount is then read with the rights of
         // "others".
@@ -318,7 +292,7 @@ fn map_owner(
 impl SpareJail {
     /// Returns whether PID 1 is alive and has reported no failure.
     pub(super) fn is_usable(&self) -> bool {
-        !is_readable(self.pidfd.as_fd()) && !is_readable(self.report.as_fd())
+        !sys::is_readable(self.pidfd.as_fd()) && !sys::is_readable(self.report.as_fd())
     }
 
     /// Returns the pid of its PID 1 on the host.
@@ -327,7 +301,7 @@ impl SpareJail {
     }
 
     /// Kills it.
-    pub(super) fn kill(self) -> DyingSpare {
+    pub(crate) fn kill(self) -> DyingSpare {
         // This fails only if the process has already exited.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         let remains = Recyclable { group: self.group, ids: IdSource::Lease(self.ids) };
@@ -335,7 +309,7 @@ impl SpareJail {
     }
 
     /// Sends it what to run. A jail for which this fails cannot be used again.
-    pub(super) fn start(
+    pub(crate) fn start(
         mut self,
         home: &LauncherContext,
         jail: &Jail,
@@ -345,7 +319,7 @@ impl SpareJail {
         if let Err(failed) = self.send_request(jail, fds) {
             return Err(Box::new((failed, self)));
         }
-        let layers = layers(home, jail, self.ids);
+        let layers = limits::layers(home, jail, self.ids);
         let SpareJail {
             pid,
             pidfd,
@@ -377,7 +351,7 @@ impl SpareJail {
         }
         // The guest is PID 1; a sandbox starts without commands.
         let ours = if jail.is_sandbox { 1 } else { jail.commands.len() };
-        self.set_limits(group_limits(&jail.limits, ours))?;
+        self.set_limits(limits::group_limits(&jail.limits, ours))?;
         if jail.is_sandbox {
             let fds: Vec<_> = fds.iter().chain(&self.oom_score_fd).map(AsFd::as_fd).collect();
             return self.or_reported_failure(wire::send(self.init_socket.as_fd(), jail, &fds));
@@ -401,65 +375,8 @@ impl SpareJail {
     /// Sets the cgroup limits unless they are already set. Spare jails get them in advance, as a guess.
     pub(super) fn set_limits(&mut self, limits: cgroup::GroupLimits) -> Result<(), StepFailed> {
         let Some(group) = self.group.as_ref().filter(|_| self.limits != Some(limits)) else { return Ok(()) };
-        set_group_limits(group, &limits)?;
+        limits::set_group_limits(group, &limits)?;
         self.limits = Some(limits);
         Ok(())
     }
-}
-
-/// Makes the sandbox user the owner of the standard streams. A program that opens `/dev/stdout` opens the
-/// pipe anew, and must own it to do so. Anything but a pipe is refused: it may belong to another user.
-pub(super) fn chown_streams(fds: &[OwnedFd], taken: IdLease) -> Result<(), StepFailed> {
-    if !taken.is_separate() {
-        return Ok(());
-    }
-    step(Step::Stdio, "", || {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(taken.uid), rustix::fs::Gid::from_raw(taken.gid));
-        for pipe in fds.get(1..4).ok_or(Errno::BADF)? {
-            if FileType::from_raw_mode(rustix::fs::fstat(pipe)?.st_mode) != FileType::Fifo {
-                return Err(Errno::INVAL);
-            }
-            rustix::fs::fchown(pipe, Some(uid), Some(gid))?;
-        }
-        Ok(())
-    })
-}
-
-/// Sets the limits of a cgroup.
-pub(super) fn set_group_limits(group: &Group, limits: &cgroup::GroupLimits) -> Result<(), StepFailed> {
-    group.set_limits(limits).map_err(cgroup_failure)
-}
-
-pub(super) fn cgroup_failure(error: cgroup::Error) -> StepFailed {
-    let (file, errno) = match error {
-        cgroup::Error::Write { file, errno } | cgroup::Error::Open { file, errno } => (file, errno),
-        cgroup::Error::Make { errno } => ("", errno),
-    };
-    StepFailed::new(Step::Cgroup, file, errno)
-}
-
-/// Returns the cgroup limits for a jail. `ours` processes in the cgroup do not count against the program's
-/// limit: PID 1, if it is in the cgroup, and every command that waits for its turn.
-pub(super) fn group_limits(limits: &JailLimits, ours: usize) -> cgroup::GroupLimits {
-    let pids = limits.processes + ours as u32;
-    cgroup::GroupLimits {
-        memory_bytes: if fault::is_left_out(JailLayer::CgroupMemory) { 1 << 40 } else { limits.memory_bytes },
-        cpu_millis: if fault::is_left_out(JailLayer::CgroupCpu) { 1_000_000 } else { limits.cpu_millis },
-        pids: if fault::is_left_out(JailLayer::CgroupPids) { 1 << 20 } else { pids },
-    }
-}
-
-/// Returns the isolation layers that will be in force in a jail.
-pub(super) fn layers(home: &LauncherContext, jail: &Jail, taken: IdLease) -> Vec<JailLayer> {
-    let mut layers = inside::layers(jail, home.has_landlock, taken.is_separate());
-    layers.extend(home.groups.controllers().into_iter().map(controller_layer));
-    layers.sort();
-    layers
-}
-
-/// Returns whether there is something to read, or the other end is closed.
-pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut polled, Some(&now)) != Ok(0)
 }

@@ -3,18 +3,18 @@
 use std::os::fd::OwnedFd;
 
 use super::child::WarmChild;
-use super::setup::LauncherContext;
-use super::warm_pool::WarmPool;
-use super::warm_pools::{PoolEvent, PoolEventSource, WarmPools};
+use super::pool::WarmPool;
+use super::pools::{PoolEvent, PoolEventSource, WarmPools};
 use super::zygote::{Zygote, ZygoteEvent};
 use super::zygote_resources::ZygoteResources;
 use crate::inside::BuilderEvent;
+use crate::launcher::setup::LauncherContext;
 use crate::spec::{JailWarmth, WarmChildMismatch};
 use crate::step::{Step, StepFailed};
 
 impl WarmPools {
     /// Handles a descriptor that is ready.
-    pub(super) fn handle(&mut self, home: &mut LauncherContext, crib: PoolEventSource) {
+    pub(crate) fn handle(&mut self, home: &mut LauncherContext, crib: PoolEventSource) {
         let is_it = |keeper: &WarmPool| match crib {
             PoolEventSource::Zygote(number) | PoolEventSource::Successor(number) => keeper.number == number,
             PoolEventSource::Child(number) => {

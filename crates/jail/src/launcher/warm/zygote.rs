@@ -16,17 +16,17 @@ use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
 
 use super::builder::JailBuilder;
-use super::child::ProcessHandle;
-use super::cold_start;
-use super::id_lease::IdLease;
 use super::namespaces::NamespaceSet;
-use super::oom_score::{self, OomScores, Standing};
 use super::prefault::PageStats;
-use super::setup::LauncherContext;
 use super::zygote_resources::ZygoteResources;
 use crate::bare::message::{ForkReply, ForkRequest, SetupStep, StatusMessage, bytes_of, from_bytes, kind};
 use crate::cgroup::{self, Group};
 use crate::inside::{self, MountPlan, ZygoteSetup};
+use crate::launcher::ids::lease::IdLease;
+use crate::launcher::limits;
+use crate::launcher::oom_score::{self, OomScores, Standing};
+use crate::launcher::process::ProcessHandle;
+use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
 use crate::seccomp::{FilterFor, SeccompFilter};
 use crate::spec::{INBOX, WarmInterpreter, WarmLanguage};
@@ -140,7 +140,7 @@ impl Zygote {
         let builder = Rc::new(JailBuilder::start(home, &filters.warm_init, root, taken.uid)?);
         let group = home.create_cgroup(0)?;
         if let Some(group) = &group {
-            cold_start::set_group_limits(group, &LIMITS)?;
+            limits::set_group_limits(group, &LIMITS)?;
         }
         let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
         let ((told, report), (complaints, errors)) = (pipe()?, pipe()?);
@@ -390,7 +390,7 @@ impl Zygote {
     }
 
     fn is_alive(&self) -> bool {
-        !cold_start::is_readable(self.pidfd.as_fd())
+        !sys::is_readable(self.pidfd.as_fd())
     }
 
     /// Returns why it ended: a failed setup step, or the last line of its output.
@@ -399,7 +399,7 @@ impl Zygote {
             return failed.to_string();
         }
         let mut words = vec![0; MAX_OUTPUT_BYTES];
-        let read = match cold_start::is_readable(self.output.as_fd()) {
+        let read = match sys::is_readable(self.output.as_fd()) {
             true => rustix::io::read(&self.output, &mut words).unwrap_or(0),
             false => 0,
         };
@@ -469,7 +469,7 @@ type Files = Vec<(&'static str, &'static [u8])>;
 
 /// The script with which a cold interpreter calls `main`. Warm interpreters run it too, so that programs see
 /// no difference.
-const PYTHON_RUNNER: &str = include_str!("../../../engine/src/runners/python.py");
+const PYTHON_RUNNER: &str = include_str!("../../../../engine/src/runners/python.py");
 
 /// Returns the files in an interpreter's inbox, its command line and its environment.
 fn interpreter_setup(interpreter: &WarmInterpreter) -> (Files, Vec<String>, Vec<String>) {
@@ -484,14 +484,14 @@ fn interpreter_setup(interpreter: &WarmInterpreter) -> (Files, Vec<String>, Vec<
             command.push("--".to_owned());
             command.extend(interpreter.frequent_imports.iter().cloned());
             files.push(("runner.py", PYTHON_RUNNER.as_bytes()));
-            (include_str!("../bare/python.py"), include_bytes!(concat!(env!("OUT_DIR"), "/python.so")))
+            (include_str!("../../bare/python.py"), include_bytes!(concat!(env!("OUT_DIR"), "/python.so")))
         }
         WarmLanguage::Node => {
             // One thread does all the work; threads that Node.js starts regardless stay blocked.
             command.extend(["--single-threaded", "--v8-pool-size=0"].map(str::to_owned));
             command.push(script);
             env.push(format!("LD_PRELOAD={INBOX}/zygote.so"));
-            (include_str!("../bare/node.js"), include_bytes!(concat!(env!("OUT_DIR"), "/node.so")))
+            (include_str!("../../bare/node.js"), include_bytes!(concat!(env!("OUT_DIR"), "/node.so")))
         }
     };
     files.extend([("zygote", text.as_bytes()), ("zygote.so", object)]);

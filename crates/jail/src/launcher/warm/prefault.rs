@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::setup::LauncherContext;
 use crate::bare::message::{MAX_PAGE_RANGES, PageRange};
+use crate::launcher::setup::LauncherContext;
 use crate::sys;
 
 const PAGE_BYTES: u64 = 4_096;

@@ -2,9 +2,11 @@
 
 use std::rc::Rc;
 
-use super::cold_start::{self, ColdFilters, Recyclable, SetupRequest, SpareJail};
-use super::setup::LauncherContext;
+use super::start::{ColdFilters, SetupRequest, SpareJail, set_up_jail};
 use crate::cgroup;
+use crate::launcher::limits;
+use crate::launcher::recyclable::Recyclable;
+use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
 use crate::spec::{Jail, JailNetwork};
 
@@ -13,7 +15,7 @@ const MAX_SPARES: usize = 4;
 
 /// The spare jails of a launcher.
 #[derive(Default)]
-pub(super) struct SpareJails {
+pub(crate) struct SpareJails {
     jails: Vec<SpareJail>,
     /// The most recent request, which the next one is likely to resemble.
     latest: Option<LastRequest>,
@@ -30,26 +32,26 @@ struct LastRequest {
 
 impl SpareJails {
     /// Returns whether there are fewer spare jails than the target.
-    pub(super) fn needs_refill(&self) -> bool {
+    pub(crate) fn needs_refill(&self) -> bool {
         self.jails.len() < self.target
     }
 
     /// Returns whether a process is the PID 1 of a spare jail.
-    pub(super) fn owns_pid(&self, pid: i32) -> bool {
+    pub(crate) fn owns_pid(&self, pid: i32) -> bool {
         self.jails.iter().any(|waiting| waiting.pid() == pid)
     }
 
     /// Returns whether there are no spare jails.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.jails.is_empty()
     }
 
     /// Records the request of a jail, and returns a working spare jail for its root tree, if there is one,
     /// and all spare jails that are no longer of use.
-    pub(super) fn take(&mut self, jail: &Jail, root: &Rc<BuiltRoot>) -> (Option<SpareJail>, Vec<SpareJail>) {
+    pub(crate) fn take(&mut self, jail: &Jail, root: &Rc<BuiltRoot>) -> (Option<SpareJail>, Vec<SpareJail>) {
         self.runs += 1;
         self.target = (self.runs - 1).min(MAX_SPARES);
-        let limits = cold_start::group_limits(&jail.limits, jail.commands.len());
+        let limits = limits::group_limits(&jail.limits, jail.commands.len());
         match &mut self.latest {
             Some(latest) if latest.root.number == root.number => latest.limits = limits,
             latest => *latest = Some(LastRequest { root: Rc::clone(root), limits }),
@@ -65,11 +67,11 @@ impl SpareJails {
 
     /// Sets up one spare jail. If that fails, nothing more is tried until the next run. A persistent failure
     /// is reported then, when a jail is needed and cannot be set up either.
-    pub(super) fn refill(&mut self, home: &mut LauncherContext, filters: &ColdFilters) {
+    pub(crate) fn refill(&mut self, home: &mut LauncherContext, filters: &ColdFilters) {
         let Some(LastRequest { root, limits }) = &self.latest else { return };
         let (network, binds) = (JailNetwork::Own, Vec::new());
         let wanted = SetupRequest { root, network, binds, commands: 1, living: false, gate: None };
-        let made = cold_start::set_up_jail(home, filters, &wanted).map(|mut waiting| {
+        let made = set_up_jail(home, filters, &wanted).map(|mut waiting| {
             // If this fails, it is tried again, and reported, when the actual limits are known.
             let _limited = waiting.set_limits(*limits);
             self.jails.push(waiting);
@@ -80,7 +82,7 @@ impl SpareJails {
     }
 
     /// Kills all spare jails, waits for them, and returns what can be recycled.
-    pub(super) fn kill_all(&mut self) -> Vec<Recyclable> {
+    pub(crate) fn kill_all(&mut self) -> Vec<Recyclable> {
         self.jails.drain(..).map(|waiting| waiting.kill().wait()).collect()
     }
 }

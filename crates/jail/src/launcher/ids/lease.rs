@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::id_map::IdRange;
+use super::map::IdRange;
 use crate::spec::{INNER_INIT_UID, INNER_UID, JailLayer, MissingJailLayer};
 use crate::sys;
 
 /// The source of id leases.
 #[derive(Debug)]
-pub(super) enum IdAllocator {
+pub(crate) enum IdAllocator {
     /// A range of ids with a lock file; each jail gets two ids.
     Range {
         uids: IdRange,
@@ -33,20 +33,20 @@ type IdPairs = Vec<(u32, u32)>;
 
 /// The leased ids of one jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct IdLease {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+pub(crate) struct IdLease {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
     slot: Option<u32>,
 }
 
 impl IdLease {
     /// Returns whether no other jail or user has these ids.
-    pub(super) fn is_separate(self) -> bool {
+    pub(crate) fn is_separate(self) -> bool {
         self.slot.is_some()
     }
 
     /// Returns the uid map and the gid map.
-    pub(super) fn maps(self) -> (IdPairs, IdPairs) {
+    pub(crate) fn maps(self) -> (IdPairs, IdPairs) {
         let mut uids = vec![(INNER_UID, self.uid)];
         let mut gids = vec![(INNER_UID, self.gid)];
         if self.is_separate() {
@@ -59,7 +59,7 @@ impl IdLease {
 
 impl IdAllocator {
     /// Creates a source that gives every jail the same ids.
-    pub(super) fn shared(uid: u32, gid: u32, reason: &str) -> Self {
+    pub(crate) fn shared(uid: u32, gid: u32, reason: &str) -> Self {
         let gap = MissingJailLayer {
             layer: JailLayer::SeparateUid,
             reason: reason.to_owned(),
@@ -70,7 +70,7 @@ impl IdAllocator {
     }
 
     /// Creates a source of separate ids, with its lock file in `folder`.
-    pub(super) fn range(uids: IdRange, gids: IdRange, folder: &str, root: bool) -> Result<Self, Errno> {
+    pub(crate) fn range(uids: IdRange, gids: IdRange, folder: &str, root: bool) -> Result<Self, Errno> {
         match rustix::fs::mkdir(folder, Mode::from_raw_mode(0o700)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
@@ -90,7 +90,7 @@ impl IdAllocator {
     }
 
     /// Returns the isolation layer that is missing if ids are shared.
-    pub(super) fn missing_layer(&self) -> Option<MissingJailLayer> {
+    pub(crate) fn missing_layer(&self) -> Option<MissingJailLayer> {
         match self {
             Self::Range { .. } => None,
             Self::Shared { missing_layer: gap, .. } => Some(gap.clone()),
@@ -99,13 +99,13 @@ impl IdAllocator {
 
     /// Returns whether the launcher runs as the host's root, which may map ids of mounts and enter network
     /// namespaces.
-    pub(super) fn is_host_root(&self) -> bool {
+    pub(crate) fn is_host_root(&self) -> bool {
         matches!(self, Self::Range { is_host_root: true, .. })
     }
 
     /// Leases ids for a jail. If it has host folders whose ids cannot be mapped, it gets the launcher's own
     /// ids: only the owner of the folders can use them.
-    pub(super) fn lease(&mut self, host_folders: bool) -> Result<IdLease, Errno> {
+    pub(crate) fn lease(&mut self, host_folders: bool) -> Result<IdLease, Errno> {
         match self {
             Self::Shared { uid, gid, .. } => Ok(IdLease { uid: *uid, gid: *gid, slot: None }),
             Self::Range { is_host_root: false, launcher_ids: own, .. } if host_folders => {
@@ -127,7 +127,7 @@ impl IdAllocator {
     }
 
     /// Releases a lease.
-    pub(super) fn release(&self, taken: IdLease) {
+    pub(crate) fn release(&self, taken: IdLease) {
         if let (Self::Range { lock, .. }, Some(slot)) = (self, taken.slot) {
             sys::unlock_byte(lock.as_fd(), slot.into());
         }

@@ -10,10 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use super::builder::JailBuilder;
-use super::cold_start;
-use super::id_lease::IdLease;
-use super::setup::LauncherContext;
 use crate::cgroup::Group;
+use crate::launcher::ids::lease::IdLease;
+use crate::launcher::setup::LauncherContext;
 use crate::sys;
 
 /// The resources of one zygote.
@@ -79,7 +78,7 @@ impl ZygoteResources {
 
     /// Releases the resources as far as possible without blocking. Returns itself while something is left.
     pub(super) fn try_release(mut self, home: &LauncherContext) -> Option<Self> {
-        if self.zygote.as_ref().is_some_and(|zygote| cold_start::is_readable(zygote.as_fd())) {
+        if self.zygote.as_ref().is_some_and(|zygote| sys::is_readable(zygote.as_fd())) {
             let _reaped = self.zygote.take().map(|zygote| sys::wait_pidfd(zygote.as_fd()));
         }
         if !self.is_builder_unused() && !self.killed {

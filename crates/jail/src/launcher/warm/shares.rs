@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::child::WarmChild;
-use super::warm_pool::{Bucket, JAIL_MEMORY_BYTES, WarmPool};
-use super::warm_pools::{MAX_POOLS, WarmPools};
+use super::pool::{Bucket, JAIL_MEMORY_BYTES, WarmPool};
+use super::pools::{MAX_POOLS, WarmPools};
 use crate::spec::WarmMode;
 
 impl WarmPools {

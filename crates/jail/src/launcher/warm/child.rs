@@ -9,41 +9,29 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::Signal;
 
 use super::child_connection::ChildConnection;
-use super::cold_start::{self, IdSource, Recyclable, StartedJail};
-use super::run::Run;
-use super::seccomp_notify::NotifyListener;
-use super::setup::LauncherContext;
-use super::warm_jail::{DyingJail, WarmJail};
+use super::jail::{DyingJail, WarmJail, faults};
+use super::running_child::{RunningChild, usage_from_proc};
 use super::zygote::Zygote;
-use crate::bare::message::{ForkRequest, MAX_LIMITS, SetupStep, kind, without};
+use crate::bare::message::{ForkRequest, MAX_LIMITS, kind};
 use crate::bare::rights::ResourceLimit;
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, BuilderRequest, ExpectedChild};
-use crate::spec::{ArtifactRules, INNER_UID, Jail, JailLayer, JailLimits, JailUsage, JailWarmth};
+use crate::launcher::limits;
+use crate::launcher::pending_run::{PendingRun, chown_streams};
+use crate::launcher::process::ProcessHandle;
+use crate::launcher::recyclable::{IdSource, Recyclable};
+use crate::launcher::run::{Run, StartedJail};
+use crate::launcher::setup::LauncherContext;
+use crate::launcher::watch::seccomp_notify::NotifyListener;
+use crate::spec::{INNER_UID, JailLayer, JailLimits, JailWarmth};
 use crate::step::{Step, StepFailed, step};
 use crate::{fault, sys};
 
 /// Time limit for building a jail, or preparing a child, that no request waits for.
 pub(super) const PREPARE_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// A request that waits to be started.
-pub(super) struct PendingRun {
-    pub(super) run: u64,
-    pub(super) jail: Box<Jail>,
-    pub(super) fds: Vec<OwnedFd>,
-    pub(super) started: Instant,
-}
-
-impl PendingRun {
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.jail.limits.timeout.and_then(|timeout| self.started.checked_add(timeout))
-    }
-}
 
 /// A child that is in preparation or idle.
 pub(super) struct WarmChild {
@@ -74,23 +62,6 @@ enum Inspection {
     Preparing,
     /// Inspection passed; the child is ready for a request.
     Passed,
-}
-
-/// A process of a jail: its pid on the host and its pidfd.
-pub(super) struct ProcessHandle {
-    pub(super) pid: i32,
-    pub(super) pidfd: OwnedFd,
-}
-
-impl ProcessHandle {
-    pub(super) fn kill(&self) {
-        // This fails only if the process has already exited.
-        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-    }
-
-    pub(super) fn has_exited(&self) -> bool {
-        cold_start::is_readable(self.pidfd.as_fd())
-    }
 }
 
 impl WarmChild {
@@ -181,7 +152,7 @@ impl WarmChild {
         fds.extend(namespaces);
         fds.push(main.pidfd.as_fd());
         if let Some(group) = &self.jail.group {
-            fds.extend(group.v2_join_fds().map_err(cold_start::cgroup_failure)?);
+            fds.extend(group.v2_join_fds().map_err(limits::cgroup_failure)?);
         }
         self.jail.builder.send(&BuilderRequest::Inspect(Box::new(expected(home, &self.jail))), &fds)?;
         self.inspection = Inspection::InProgress;
@@ -263,7 +234,7 @@ impl WarmChild {
                 }
             };
         let wanted = &pending.jail;
-        let layers = cold_start::layers(home, wanted, self.jail.ids);
+        let layers = limits::layers(home, wanted, self.jail.ids);
         let remains = Recyclable { group: self.jail.group, ids: IdSource::NamespaceSet(Box::new(plot)) };
         let parts =
             StartedJail { pid: built.init.pid, pidfd: built.init.pidfd, report: None, recyclable: remains };
@@ -283,7 +254,7 @@ impl WarmChild {
     }
 
     fn send_request(&mut self, pending: &PendingRun) -> Result<(), StepFailed> {
-        cold_start::chown_streams(&pending.fds, self.jail.ids)?;
+        chown_streams(&pending.fds, self.jail.ids)?;
         let fds: Vec<_> = pending.fds[..program_fds_len(pending)].iter().map(AsFd::as_fd).collect();
         step(Step::Order, "", || self.connection.send(pending.jail.workdir.as_bytes(), &fds))
     }
@@ -360,128 +331,5 @@ fn expected(home: &LauncherContext, jail: &WarmJail) -> ExpectedChild {
         has_no_new_privs: !fault::is_left_out(JailLayer::NoNewPrivs),
         has_no_capabilities: !fault::is_left_out(JailLayer::NoCapabilities),
         filters_len: if fault::is_left_out(JailLayer::Seccomp) { 0 } else { 2 },
-    }
-}
-
-/// Returns, for tests, the layers that a child leaves out and the step that fails.
-pub(super) fn faults() -> (u32, u32) {
-    let layers = [
-        (JailLayer::Rlimits, without::RLIMITS),
-        (JailLayer::NoCapabilities, without::CAPABILITIES),
-        (JailLayer::NoNewPrivs, without::NO_NEW_PRIVS),
-        (JailLayer::Landlock, without::LANDLOCK),
-        (JailLayer::Seccomp, without::SECCOMP),
-        (JailLayer::CgroupNs, without::CGROUP_NAMESPACE),
-    ];
-    let without =
-        layers.iter().filter(|(layer, _)| fault::is_left_out(*layer)).fold(0, |all, (_, bit)| all | bit);
-    let failing = (1..)
-        .map_while(SetupStep::from_number)
-        .find(|step| fault::inject(inside::common_step(*step)).is_err());
-    (without, failing.map_or(0, |step| step as u32))
-}
-
-/// Reads from `/proc` what a process and the children that it reaped have used, for when no cgroup counts it.
-fn usage_from_proc(home: &LauncherContext, pid: i32) -> JailUsage {
-    let read = |file: &str| -> Option<String> {
-        let path = format!("{pid}/{file}");
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&home.proc, path, flags, Mode::empty()).ok()?;
-        let mut text = [0; 2 << 10];
-        let len = rustix::io::read(&file, &mut text).ok()?;
-        String::from_utf8(text[..len].to_vec()).ok()
-    };
-    let first = |text: String| text.split_whitespace().next()?.parse().ok();
-    let own = read("schedstat").and_then(first).map_or(Duration::ZERO, Duration::from_nanos);
-    // CPU time of reaped children, in hundredths of a second: the 14th and 15th field after the process name,
-    // which may contain anything.
-    let ticks = read("stat").and_then(|text| {
-        let (_, fields) = text.rsplit_once(')')?;
-        let of_children = fields.split_whitespace().skip(13).take(2);
-        Some(of_children.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>())
-    });
-    let peak = read("status").and_then(|text| {
-        let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        kilobytes.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    JailUsage {
-        cpu: own + Duration::from_millis(10 * ticks.unwrap_or(0)),
-        peak_memory_bytes: peak.unwrap_or(0) << 10,
-        peak_processes: None,
-    }
-}
-
-/// A child that runs a program.
-pub(super) struct RunningChild {
-    pid: i32,
-    pub(super) pidfd: OwnedFd,
-    /// Its wait status, once it was reaped.
-    wait_status: Option<i32>,
-    connection: ChildConnection,
-    /// The liveness pipe: PID 1 exits when it is closed.
-    _liveness_pipe: OwnedFd,
-    /// The jail's disk, held until the child is killed.
-    disk: Option<OwnedFd>,
-    /// The pipe into which artifacts are written.
-    artifacts_pipe: Option<OwnedFd>,
-    artifact_rules: Option<ArtifactRules>,
-    pub(super) cpu_before: Duration,
-}
-
-impl RunningChild {
-    /// Reaps it and returns its wait status. It has exited, or every process in its jail has.
-    pub(super) fn reap(&mut self) -> i32 {
-        *self
-            .wait_status
-            .get_or_insert_with(|| sys::kill_and_reap(self.pidfd.as_fd()).unwrap_or(libc::SIGKILL))
-    }
-
-    pub(super) fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    /// Returns what it has used so far according to `/proc`. It must not have been reaped yet.
-    pub(super) fn usage(&self, home: &LauncherContext) -> JailUsage {
-        usage_from_proc(home, self.pid)
-    }
-
-    pub(super) fn is_reaped(&self) -> bool {
-        self.wait_status.is_some()
-    }
-
-    /// Returns the step that failed after the request was sent, if one did.
-    pub(super) fn failure(&self) -> Option<StepFailed> {
-        self.connection.receive().ok().flatten().map(|heard| heard.failure)
-    }
-
-    /// Returns whether no block or no inode is free.
-    pub(super) fn disk_is_full(&self) -> bool {
-        let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
-        disk.is_some_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0)
-    }
-
-    /// Returns whether the program left artifacts to collect. Looks up one name and follows no symbolic
-    /// links.
-    pub(super) fn has_artifacts(&self) -> bool {
-        let left = |disk: &OwnedFd| rustix::fs::statat(disk, "artifacts", AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        self.artifacts_pipe.is_some() && self.disk.as_ref().is_some_and(left)
-    }
-
-    pub(super) fn take_collector_pipe(&mut self) -> Option<OwnedFd> {
-        self.artifacts_pipe.take()
-    }
-
-    pub(super) fn artifact_rules(&self) -> Option<&ArtifactRules> {
-        self.artifact_rules.as_ref()
-    }
-
-    pub(super) fn disk(&self) -> Option<&OwnedFd> {
-        self.disk.as_ref()
-    }
-
-    /// Closes the disk while another process still holds it. Freeing what a program wrote takes time
-    /// proportional to its size, and the last process to close the disk does that work.
-    pub(super) fn close_disk(&mut self) {
-        self.disk = None;
     }
 }

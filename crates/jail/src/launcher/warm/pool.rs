@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::child::{PREPARE_TIMEOUT, PendingRun, WarmChild};
-use super::run::Run;
-use super::setup::LauncherContext;
-use super::warm_jail::{DyingJail, WarmJail};
+use super::child::{PREPARE_TIMEOUT, WarmChild};
+use super::jail::{DyingJail, WarmJail};
 use super::zygote::Zygote;
+use crate::launcher::pending_run::PendingRun;
+use crate::launcher::run::Run;
+use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
 use crate::spec::{JailLimits, JailWarmth, PoolState, WarmInterpreter};
 use crate::step::{Step, StepFailed};

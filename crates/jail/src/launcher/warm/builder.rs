@@ -11,10 +11,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::cold_start;
-use super::setup::LauncherContext;
 use crate::bare::message::{LandlockAccess, MAX_VISIBLE_PATH_BYTES, MAX_VISIBLE_PATHS};
 use crate::inside::{self, BuilderEvent, BuilderRequest, BuilderSetup};
+use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
 use crate::seccomp::SeccompFilter;
 use crate::spec::RootEntry;
@@ -78,7 +77,7 @@ impl JailBuilder {
 
     /// Returns whether it has exited, and so every other process in its pid namespace.
     pub(super) fn has_exited(&self) -> bool {
-        cold_start::is_readable(self.pidfd.as_fd())
+        sys::is_readable(self.pidfd.as_fd())
     }
 
     /// Reaps the builder if it has exited, and returns whether it has. It exits only after every other
