@@ -33,9 +33,9 @@ pub(super) fn group_limits(limits: &JailLimits, ours: usize) -> cgroup::GroupLim
 }
 
 /// Returns the isolation layers that will be in force in a jail.
-pub(super) fn layers(home: &LauncherContext, jail: &Jail, taken: IdLease) -> Vec<JailLayer> {
-    let mut layers = inside::layers(jail, home.has_landlock, taken.is_separate());
-    layers.extend(home.groups.controllers().into_iter().map(controller_layer));
+pub(super) fn layers(context: &LauncherContext, jail: &Jail, ids: IdLease) -> Vec<JailLayer> {
+    let mut layers = inside::layers(jail, context.has_landlock, ids.is_separate());
+    layers.extend(context.groups.controllers().into_iter().map(controller_layer));
     layers.sort();
     layers
 }

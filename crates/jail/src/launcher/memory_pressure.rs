@@ -13,10 +13,10 @@ const MAX_SCORED_PER_TURN: usize = 256;
 impl Runs {
     /// Adds a started run, and sets its OOM scores if it is above its tenant's share.
     pub(super) fn add_run(&mut self, number: u64, mut run: Run) {
-        if let Some(total) = self.home.groups.total_memory_limit() {
+        if let Some(total) = self.context.groups.total_memory_limit() {
             let claim = self.memory_shares.claim(total, run.tenant(), run.memory_limit_bytes());
             if claim.standing == Standing::AboveShare {
-                run.set_oom_scores(&self.home, claim.standing);
+                run.set_oom_scores(&self.context, claim.standing);
             }
             run.memory_claim = Some(claim);
         }
@@ -34,18 +34,18 @@ impl Runs {
 
     /// Returns when memory shares must be checked next.
     pub(super) fn next_share_check(&self) -> Option<Instant> {
-        self.home.groups.total_memory_limit().and_then(|_| self.memory_shares.next_check())
+        self.context.groups.total_memory_limit().and_then(|_| self.memory_shares.next_check())
     }
 
     /// Samples the memory usage of tenants and adjusts OOM scores, if that is due and memory is short.
     pub(super) fn update_memory_shares(&mut self, now: Instant) {
-        let Some(total) = self.home.groups.total_memory_limit() else { return };
+        let Some(total) = self.context.groups.total_memory_limit() else { return };
         if self.memory_shares.next_check().is_none_or(|due| due > now) {
             return;
         }
         self.memory_shares.last_check = now;
         self.memory_shares.is_short =
-            self.home.groups.total_memory_in_use().is_some_and(|used| used > total / 2);
+            self.context.groups.total_memory_in_use().is_some_and(|used| used > total / 2);
         if !self.memory_shares.is_short {
             return;
         }
@@ -69,7 +69,7 @@ impl Runs {
             if standing != std::mem::replace(&mut claim.standing, standing)
                 || standing == Standing::AboveShare
             {
-                changed += run.set_oom_scores(&self.home, standing);
+                changed += run.set_oom_scores(&self.context, standing);
             }
             if changed > MAX_SCORED_PER_TURN {
                 break;

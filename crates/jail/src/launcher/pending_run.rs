@@ -26,12 +26,12 @@ impl PendingRun {
 
 /// Makes the sandbox user the owner of the standard streams. A program that opens `/dev/stdout` opens the
 /// pipe anew, and must own it to do so. Anything but a pipe is refused: it may belong to another user.
-pub(super) fn chown_streams(fds: &[OwnedFd], taken: IdLease) -> Result<(), StepFailed> {
-    if !taken.is_separate() {
+pub(super) fn chown_streams(fds: &[OwnedFd], ids: IdLease) -> Result<(), StepFailed> {
+    if !ids.is_separate() {
         return Ok(());
     }
     step(Step::Stdio, "", || {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(taken.uid), rustix::fs::Gid::from_raw(taken.gid));
+        let (uid, gid) = (rustix::fs::Uid::from_raw(ids.uid), rustix::fs::Gid::from_raw(ids.gid));
         for pipe in fds.get(1..4).ok_or(Errno::BADF)? {
             if FileType::from_raw_mode(rustix::fs::fstat(pipe)?.st_mode) != FileType::Fifo {
                 return Err(Errno::INVAL);

@@ -44,9 +44,9 @@ impl SandboxRun {
 
     /// Opens the disk, once the guest runs. Whatever the tenant does, `/tmp` is the mount that the launcher's
     /// side made.
-    pub(super) fn open_disk(&mut self, home: &LauncherContext, pid: i32) {
+    pub(super) fn open_disk(&mut self, context: &LauncherContext, pid: i32) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        self.disk = rustix::fs::openat(&home.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
+        self.disk = rustix::fs::openat(&context.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
     }
 
     /// Returns how it ended, from the wait status of its PID 1.
@@ -91,10 +91,10 @@ mod tests {
 
     #[test]
     fn ending_follows_the_status_of_pid_1() {
-        let life = SandboxRun::new(Instant::now());
-        assert_eq!(life.ending(3 << 8, Some(JailEnding::Memory)), JailEnding::Exited(3));
-        assert_eq!(life.ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Memory);
-        assert_eq!(life.ending(libc::SIGKILL, None), JailEnding::Signalled(libc::SIGKILL));
+        let sandbox = SandboxRun::new(Instant::now());
+        assert_eq!(sandbox.ending(3 << 8, Some(JailEnding::Memory)), JailEnding::Exited(3));
+        assert_eq!(sandbox.ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Memory);
+        assert_eq!(sandbox.ending(libc::SIGKILL, None), JailEnding::Signalled(libc::SIGKILL));
         let closed = SandboxRun { kill_ending: Some(JailEnding::Killed), ..SandboxRun::new(Instant::now()) };
         assert_eq!(closed.ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Killed);
     }

@@ -120,8 +120,8 @@ pub(super) fn set_up() -> Result<LauncherContext, StepFailed> {
     }
     let root = rustix::process::geteuid().is_root();
     let ids = if root { ids_for_root() } else { enter_user_namespace() }?;
-    if let Some(gap) = ids.missing_layer() {
-        missing.push(gap);
+    if let Some(layer) = ids.missing_layer() {
+        missing.push(layer);
     }
     step(Step::LauncherNamespaces, "mount", || sys::unshare(libc::CLONE_NEWNS))?;
     step(Step::LauncherRoot, "", pivot)?;

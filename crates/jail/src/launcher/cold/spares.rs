@@ -38,7 +38,7 @@ impl SpareJails {
 
     /// Returns whether a process is the PID 1 of a spare jail.
     pub(crate) fn owns_pid(&self, pid: i32) -> bool {
-        self.jails.iter().any(|waiting| waiting.pid() == pid)
+        self.jails.iter().any(|spare| spare.pid() == pid)
     }
 
     /// Returns whether there are no spare jails.
@@ -56,25 +56,23 @@ impl SpareJails {
             Some(latest) if latest.root.number == root.number => latest.limits = limits,
             latest => *latest = Some(LastRequest { root: Rc::clone(root), limits }),
         }
-        let (mut useful, useless): (Vec<_>, Vec<_>) = self
-            .jails
-            .drain(..)
-            .partition(|waiting| waiting.root_number == root.number && waiting.is_usable());
-        let taken = useful.pop();
+        let (mut useful, useless): (Vec<_>, Vec<_>) =
+            self.jails.drain(..).partition(|spare| spare.root_number == root.number && spare.is_usable());
+        let spare = useful.pop();
         self.jails = useful;
-        (taken, useless)
+        (spare, useless)
     }
 
     /// Sets up one spare jail. If that fails, nothing more is tried until the next run. A persistent failure
     /// is reported then, when a jail is needed and cannot be set up either.
-    pub(crate) fn refill(&mut self, home: &mut LauncherContext, filters: &ColdFilters) {
+    pub(crate) fn refill(&mut self, context: &mut LauncherContext, filters: &ColdFilters) {
         let Some(LastRequest { root, limits }) = &self.latest else { return };
         let (network, binds) = (JailNetwork::Own, Vec::new());
-        let wanted = SetupRequest { root, network, binds, commands: 1, living: false, gate: None };
-        let made = set_up_jail(home, filters, &wanted).map(|mut waiting| {
+        let request = SetupRequest { root, network, binds, commands: 1, is_sandbox: false, gate: None };
+        let made = set_up_jail(context, filters, &request).map(|mut spare| {
             // If this fails, it is tried again, and reported, when the actual limits are known.
-            let _limited = waiting.set_limits(*limits);
-            self.jails.push(waiting);
+            let _limited = spare.set_limits(*limits);
+            self.jails.push(spare);
         });
         if made.is_err() {
             self.target = 0;
@@ -83,6 +81,6 @@ impl SpareJails {
 
     /// Kills all spare jails, waits for them, and returns what can be recycled.
     pub(crate) fn kill_all(&mut self) -> Vec<Recyclable> {
-        self.jails.drain(..).map(|waiting| waiting.kill().wait()).collect()
+        self.jails.drain(..).map(|spare| spare.kill().wait()).collect()
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct SetupRequest<'a> {
     /// How many commands will run in the jail.
     pub(crate) commands: usize,
     /// Whether the jail is a sandbox, so that PID 1 becomes the guest.
-    pub(crate) living: bool,
+    pub(crate) is_sandbox: bool,
     /// Where PID 1 sends the sockets of the jail's network gate.
     pub(crate) gate: Option<&'a OwnedFd>,
 }
@@ -102,100 +102,101 @@ impl DyingSpare {
 
 /// Sets up a jail that then waits to learn what to run.
 pub(crate) fn set_up_jail(
-    home: &mut LauncherContext,
+    context: &mut LauncherContext,
     filters: &ColdFilters,
-    wanted: &SetupRequest<'_>,
+    request: &SetupRequest<'_>,
 ) -> Result<SpareJail, StepFailed> {
-    let taken = step(Step::UserId, "", || home.ids.lease(!wanted.binds.is_empty()))?;
-    set_up_jail_with_ids(home, filters, wanted, taken).inspect_err(|_| home.ids.release(taken))
+    let ids = step(Step::UserId, "", || context.ids.lease(!request.binds.is_empty()))?;
+    set_up_jail_with_ids(context, filters, request, ids).inspect_err(|_| context.ids.release(ids))
 }
 
 fn set_up_jail_with_ids(
-    home: &LauncherContext,
+    context: &LauncherContext,
     filters: &ColdFilters,
-    wanted: &SetupRequest<'_>,
-    taken: IdLease,
+    request: &SetupRequest<'_>,
+    ids: IdLease,
 ) -> Result<SpareJail, StepFailed> {
-    let binds = open_host_folders(home, &wanted.binds, taken)?;
-    let guest = wanted.living.then(|| home.guest()).transpose()?;
-    let group = if wanted.living { home.create_sandbox_cgroup() } else { home.create_cgroup(1) }?;
-    let own_network = wanted.network != JailNetwork::Host && !fault::is_left_out(JailLayer::NetNs);
+    let binds = open_host_folders(context, &request.binds, ids)?;
+    let guest = request.is_sandbox.then(|| context.guest()).transpose()?;
+    let group = if request.is_sandbox { context.create_sandbox_cgroup() } else { context.create_cgroup(1) }?;
+    let own_network = request.network != JailNetwork::Host && !fault::is_left_out(JailLayer::NetNs);
     // Only the owner of a network namespace may bind the DNS port in it. So with a gate, PID 1 owns the
     // namespace until it drops its rights.
-    let make_network = wanted.network == JailNetwork::Own && own_network && home.can_change_network;
-    let network = make_network.then(|| home.create_network()).transpose()?;
+    let make_network = request.network == JailNetwork::Own && own_network && context.can_change_network;
+    let network = make_network.then(|| context.create_network()).transpose()?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
-    let (told, report) = step(Step::Namespaces, "", pipe)?;
+    let (report, report_writer) = step(Step::Namespaces, "", pipe)?;
     let (go, let_go) = step(Step::Namespaces, "", pipe)?;
-    let (our_orders, orders) = step(Step::Namespaces, "", sys::packet_socketpair)?;
-    let lines = (0..wanted.commands).map(|_| step(Step::Namespaces, "", sys::packet_socketpair));
-    let (our_seats, seats) = lines.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
-    let shell = JailSetup {
+    let (init_socket, init_socket_inside) = step(Step::Namespaces, "", sys::packet_socketpair)?;
+    let command_sockets = (0..request.commands).map(|_| step(Step::Namespaces, "", sys::packet_socketpair));
+    let (command_sockets, command_sockets_inside) =
+        command_sockets.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
+    let setup = JailSetup {
         mounts: MountPlan {
-            tree: &wanted.root.tree,
-            root_path: &wanted.root.path,
+            tree: &request.root.tree,
+            root_path: &request.root.path,
             binds: &binds,
             owner: (INNER_UID, INNER_UID),
             disk_bytes: None,
         },
         cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
         id_map_ready: go,
-        init_socket: orders,
-        command_sockets: seats,
-        report,
+        init_socket: init_socket_inside,
+        command_sockets: command_sockets_inside,
+        report: report_writer,
         init_filter: &filters.init,
         program_filter: &filters.program,
         guest_binary: guest,
-        proxy_socket: wanted.gate,
-        has_landlock: home.has_landlock,
-        own_init_uid: taken.is_separate(),
+        proxy_socket: request.gate,
+        has_landlock: context.has_landlock,
+        own_init_uid: ids.is_separate(),
         new_network: own_network && network.is_none(),
-        cgroup_limits_processes: home.has_controller(Controller::Pids),
-        limit_memory_per_process: !home.has_controller(Controller::Memory),
+        cgroup_limits_processes: context.has_controller(Controller::Pids),
+        limit_memory_per_process: !context.has_controller(Controller::Memory),
     };
-    let flags = namespace_flags(shell.new_network);
+    let flags = namespace_flags(setup.new_network);
     let into = group.as_ref().and_then(Group::v2_dir_fd);
-    let cloned = step(Step::Namespaces, "", || clone_into_network(home, flags, network.as_ref(), into))?;
+    let cloned = step(Step::Namespaces, "", || clone_into_network(context, flags, network.as_ref(), into))?;
     let (pid, pidfd) = match cloned {
-        CloneResult::Child => inside::run_pid1(&shell),
+        CloneResult::Child => inside::run_pid1(&setup),
         CloneResult::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
     };
     let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
-    drop(shell);
-    let mut waiting = SpareJail {
-        root_number: wanted.root.number,
+    drop(setup);
+    let mut spare = SpareJail {
+        root_number: request.root.number,
         pid,
         pidfd,
-        report: told,
-        init_socket: our_orders,
-        command_sockets: our_seats,
+        report,
+        init_socket,
+        command_sockets,
         oom_score_fd: None,
         group,
         limits: None,
-        ids: taken,
+        ids,
     };
-    let scores = OomScores::for_standing(Standing::WithinShare, wanted.living);
-    set_oom_score(home, pid, scores.main);
-    if wanted.living {
+    let scores = OomScores::for_standing(Standing::WithinShare, request.is_sandbox);
+    set_oom_score(context, pid, scores.main);
+    if request.is_sandbox {
         // The launcher may open the score only now. If it cannot, all processes in the jail have the same
         // score.
-        waiting.oom_score_fd = open_oom_score(home, pid).ok();
+        spare.oom_score_fd = open_oom_score(context, pid).ok();
     }
-    match release_init(home, &waiting, &let_go) {
-        Ok(()) => Ok(waiting),
+    match release_init(context, &spare, &let_go) {
+        Ok(()) => Ok(spare),
         Err(failed) => {
             // This does not block for long: PID 1 has not done anything yet.
-            waiting.kill().wait();
+            spare.kill().wait();
             Err(failed)
         }
     }
 }
 
 /// Writes the id maps of PID 1 and lets it proceed.
-fn release_init(home: &LauncherContext, waiting: &SpareJail, let_go: &OwnedFd) -> Result<(), StepFailed> {
-    let (uids, gids) = waiting.ids.maps();
+fn release_init(context: &LauncherContext, spare: &SpareJail, let_go: &OwnedFd) -> Result<(), StepFailed> {
+    let (uids, gids) = spare.ids.maps();
     step(Step::IdMap, "", || {
-        write_maps(&home.proc, waiting.pid, &uids, &gids)?;
+        write_maps(&context.proc, spare.pid, &uids, &gids)?;
         rustix::io::write(let_go, b"1").map(drop)
     })
 }
@@ -203,7 +204,7 @@ fn release_init(home: &LauncherContext, waiting: &SpareJail, let_go: &OwnedFd) -
 /// Clones PID 1 into a network namespace. The launcher enters that namespace for the duration of the clone,
 /// because these jails do not own their network namespace.
 fn clone_into_network(
-    home: &LauncherContext,
+    context: &LauncherContext,
     flags: libc::c_int,
     network: Option<&OwnedFd>,
     group: Option<BorrowedFd<'_>>,
@@ -213,13 +214,13 @@ fn clone_into_network(
     }
     let cloned = sys::clone(flags, group);
     if network.is_some() && !matches!(cloned, Ok(CloneResult::Child)) {
-        sys::setns(home.network.as_fd(), libc::CLONE_NEWNET)?;
+        sys::setns(context.network.as_fd(), libc::CLONE_NEWNET)?;
     }
     cloned
 }
 
 fn namespace_flags(network: bool) -> libc::c_int {
-    let wanted = [
+    let flags = [
         (network, libc::CLONE_NEWNET),
         (!fault::is_left_out(JailLayer::UserNs), libc::CLONE_NEWUSER),
         (!fault::is_left_out(JailLayer::PidNs), libc::CLONE_NEWPID),
@@ -227,7 +228,7 @@ fn namespace_flags(network: bool) -> libc::c_int {
         (!fault::is_left_out(JailLayer::IpcNs), libc::CLONE_NEWIPC),
         (!fault::is_left_out(JailLayer::UtsNs), libc::CLONE_NEWUTS),
     ];
-    wanted.into_iter().filter(|(wanted, _)| *wanted).fold(0, |flags, (_, flag)| flags | flag)
+    flags.into_iter().filter(|(wanted, _)| *wanted).fold(0, |all, (_, flag)| all | flag)
 }
 
 /// Returns the playground of a jail and all its other host folders.
@@ -241,14 +242,14 @@ pub(crate) fn all_binds(jail: &Jail) -> Vec<HostBind> {
 }
 
 fn open_host_folders(
-    home: &LauncherContext,
+    context: &LauncherContext,
     binds: &[HostBind],
-    taken: IdLease,
+    ids: IdLease,
 ) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
     let bind = |bind: &HostBind| {
-        let (source, mount) = step(Step::HostFolder, &bind.source, || open_host_folder(home, bind))?;
-        if home.ids.is_host_root() {
-            step(Step::Owners, &bind.source, || map_owner(home, &source, &mount, bind.writable, taken))?;
+        let (source, mount) = step(Step::HostFolder, &bind.source, || open_host_folder(context, bind))?;
+        if context.ids.is_host_root() {
+            step(Step::Owners, &bind.source, || map_owner(context, &source, &mount, bind.writable, ids))?;
         }
         Ok((mount, bind.destination.clone()))
     };
@@ -257,10 +258,13 @@ fn open_host_folders(
 
 /// Opens a host folder and creates a detached mount of it. If the launcher runs as the host's root, mounts
 /// below the folder are left out: they may belong to other users, and may not support id mapping.
-fn open_host_folder(home: &LauncherContext, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
+fn open_host_folder(context: &LauncherContext, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
     let source = root_trees::open_host(&bind.source)?;
-    let detach =
-        if home.ids.is_host_root() { root_trees::detached_without_submounts } else { root_trees::detached };
+    let detach = if context.ids.is_host_root() {
+        root_trees::detached_without_submounts
+    } else {
+        root_trees::detached
+    };
     let mount = detach(&source)?;
     let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     if !bind.writable {
@@ -273,14 +277,14 @@ fn open_host_folder(home: &LauncherContext, bind: &HostBind) -> Result<(OwnedFd,
 /// Maps ids on the mount: the owner's files appear as the sandbox user's, and files created inside belong to
 /// the owner.
 fn map_owner(
-    home: &LauncherContext,
+    context: &LauncherContext,
     source: &OwnedFd,
     mount: &OwnedFd,
     writable: bool,
-    taken: IdLease,
+    ids: IdLease,
 ) -> Result<(), Errno> {
     let owner = rustix::fs::fstat(source)?;
-    let map = create_mount_map(&home.proc, (owner.st_uid, owner.st_gid), (taken.uid, taken.gid))?;
+    let map = create_mount_map(&context.proc, (owner.st_uid, owner.st_gid), (ids.uid, ids.gid))?;
     match sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd())) {
         // The file system does not support id mapping. A read-only mount is then read with the rights of
         // "others".
@@ -304,14 +308,14 @@ impl SpareJail {
     pub(crate) fn kill(self) -> DyingSpare {
         // This fails only if the process has already exited.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let remains = Recyclable { group: self.group, ids: IdSource::Lease(self.ids) };
-        DyingSpare { pid: self.pid, pidfd: self.pidfd, recyclable: remains }
+        let recyclable = Recyclable { group: self.group, ids: IdSource::Lease(self.ids) };
+        DyingSpare { pid: self.pid, pidfd: self.pidfd, recyclable }
     }
 
     /// Sends it what to run. A jail for which this fails cannot be used again.
     pub(crate) fn start(
         mut self,
-        home: &LauncherContext,
+        context: &LauncherContext,
         jail: &Jail,
         fds: &[OwnedFd],
         started: Instant,
@@ -319,29 +323,20 @@ impl SpareJail {
         if let Err(failed) = self.send_request(jail, fds) {
             return Err(Box::new((failed, self)));
         }
-        let layers = limits::layers(home, jail, self.ids);
-        let SpareJail {
-            pid,
-            pidfd,
-            report: told,
-            init_socket: orders,
-            command_sockets: seats,
-            group,
-            ids: taken,
-            ..
-        } = self;
+        let layers = limits::layers(context, jail, self.ids);
+        let SpareJail { pid, pidfd, report, init_socket, command_sockets, group, ids, .. } = self;
         let parts = StartedJail {
             pid,
             pidfd,
-            report: Some(told),
-            recyclable: Recyclable { group, ids: IdSource::Lease(taken) },
+            report: Some(report),
+            recyclable: Recyclable { group, ids: IdSource::Lease(ids) },
         };
-        let ear = if jail.is_sandbox {
-            NotifyListener::rate_limited(orders)
+        let listener = if jail.is_sandbox {
+            NotifyListener::rate_limited(init_socket)
         } else {
-            NotifyListener::from_sockets(seats)
+            NotifyListener::from_sockets(command_sockets)
         };
-        let run = Run::new(parts, layers, started, jail).with_listener(ear);
+        let run = Run::new(parts, layers, started, jail).with_listener(listener);
         Ok(if jail.is_sandbox { run.into_sandbox() } else { run })
     }
 
@@ -361,7 +356,7 @@ impl SpareJail {
         // The artifacts pipe, which comes last, goes to PID 1; all others go to the program.
         let (programs, collectors) = fds.split_at(fds.len() - usize::from(jail.artifacts.is_some()));
         let sent = wire::send(self.init_socket.as_fd(), jail, collectors).and_then(|()| {
-            self.command_sockets.iter().try_for_each(|seat| wire::send(seat.as_fd(), jail, programs))
+            self.command_sockets.iter().try_for_each(|socket| wire::send(socket.as_fd(), jail, programs))
         });
         self.or_reported_failure(sent)
     }

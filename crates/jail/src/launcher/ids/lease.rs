@@ -60,13 +60,13 @@ impl IdLease {
 impl IdAllocator {
     /// Creates a source that gives every jail the same ids.
     pub(crate) fn shared(uid: u32, gid: u32, reason: &str) -> Self {
-        let gap = MissingJailLayer {
+        let missing_layer = MissingJailLayer {
             layer: JailLayer::SeparateUid,
             reason: reason.to_owned(),
             remedy: "apt-get install uidmap && usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
                 .to_owned(),
         };
-        Self::Shared { uid, gid, missing_layer: gap }
+        Self::Shared { uid, gid, missing_layer }
     }
 
     /// Creates a source of separate ids, with its lock file in `folder`.
@@ -93,7 +93,7 @@ impl IdAllocator {
     pub(crate) fn missing_layer(&self) -> Option<MissingJailLayer> {
         match self {
             Self::Range { .. } => None,
-            Self::Shared { missing_layer: gap, .. } => Some(gap.clone()),
+            Self::Shared { missing_layer, .. } => Some(missing_layer.clone()),
         }
     }
 
@@ -127,8 +127,8 @@ impl IdAllocator {
     }
 
     /// Releases a lease.
-    pub(crate) fn release(&self, taken: IdLease) {
-        if let (Self::Range { lock, .. }, Some(slot)) = (self, taken.slot) {
+    pub(crate) fn release(&self, lease: IdLease) {
+        if let (Self::Range { lock, .. }, Some(slot)) = (self, lease.slot) {
             sys::unlock_byte(lock.as_fd(), slot.into());
         }
     }

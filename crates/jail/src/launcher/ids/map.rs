@@ -104,14 +104,14 @@ fn map_own_ids(uid: u32, gid: u32) -> Result<(), Errno> {
 /// If they fail, only the caller's own ids are mapped. Returns whether the subordinate ids are mapped.
 pub(crate) fn unshare_with_ranges(uids: (u32, IdRange), gids: (u32, IdRange)) -> Result<bool, Errno> {
     let pid = rustix::process::getpid().as_raw_nonzero().to_string();
-    let (ready, tell_ready) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let (ready, ready_writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let child = match sys::clone(0, None)? {
         CloneResult::Child => {
-            drop(tell_ready);
+            drop(ready_writer);
             let mut byte = [0];
-            let told = rustix::io::read(&ready, &mut byte);
+            let read = rustix::io::read(&ready, &mut byte);
             let maps = [(HELPERS[0], uids), (HELPERS[1], gids)];
-            let done = told == Ok(1) && maps.iter().all(|(helper, ids)| run_helper(helper, &pid, *ids));
+            let done = read == Ok(1) && maps.iter().all(|(helper, ids)| run_helper(helper, &pid, *ids));
             sys::exit_now(i32::from(!done));
         }
         CloneResult::Parent { pid, .. } => pid,
@@ -119,9 +119,9 @@ pub(crate) fn unshare_with_ranges(uids: (u32, IdRange), gids: (u32, IdRange)) ->
     drop(ready);
     let unshared = sys::unshare(libc::CLONE_NEWUSER);
     if unshared.is_ok() {
-        rustix::io::write(&tell_ready, b"1")?;
+        rustix::io::write(&ready_writer, b"1")?;
     }
-    drop(tell_ready);
+    drop(ready_writer);
     let mapped = sys::wait_child(child)?.status == 0;
     unshared?;
     if !mapped {

@@ -33,22 +33,23 @@ pub(super) struct JailBuilder {
 impl JailBuilder {
     /// Starts a builder for jails whose user namespaces belong to `owner`.
     pub(super) fn start(
-        home: &LauncherContext,
+        context: &LauncherContext,
         filter: &SeccompFilter,
         root: &BuiltRoot,
         owner: u32,
     ) -> Result<Self, StepFailed> {
-        let kept = encode_visible_paths(root)?;
-        let guard = if home.has_landlock { inside::landlock_guard() } else { LandlockAccess::default() };
-        let (line, theirs) = step(Step::Namespaces, "", sys::packet_socketpair)?;
+        let visible_paths = encode_visible_paths(root)?;
+        let landlock =
+            if context.has_landlock { inside::landlock_guard() } else { LandlockAccess::default() };
+        let (socket, theirs) = step(Step::Namespaces, "", sys::packet_socketpair)?;
         let builder = BuilderSetup {
             launcher_socket: theirs,
-            proc: &home.proc,
+            proc: &context.proc,
             root_path: &root.path,
             owner,
-            landlock: guard,
+            landlock,
             filter,
-            visible_paths: &kept,
+            visible_paths: &visible_paths,
         };
         let (pid, pidfd) = match step(Step::Namespaces, "", || sys::clone(libc::CLONE_NEWPID, None))? {
             CloneResult::Child => inside::run_builder(&builder),
@@ -57,16 +58,16 @@ impl JailBuilder {
         let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
         let open = || {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            rustix::fs::openat(&home.proc, format!("{pid}/ns/pid"), flags, Mode::empty())
+            rustix::fs::openat(&context.proc, format!("{pid}/ns/pid"), flags, Mode::empty())
         };
         let namespace = step(Step::Namespaces, "pid", open)?;
-        Ok(Self { socket: line, pid, pidfd, namespace })
+        Ok(Self { socket, pid, pidfd, namespace })
     }
 
     /// Creates a builder whose process has already exited.
     #[cfg(test)]
-    pub(super) fn stand_in(line: OwnedFd, ended: OwnedFd, namespace: OwnedFd) -> Self {
-        Self { socket: line, pid: 0, pidfd: ended, namespace }
+    pub(super) fn stand_in(socket: OwnedFd, ended: OwnedFd, namespace: OwnedFd) -> Self {
+        Self { socket, pid: 0, pidfd: ended, namespace }
     }
 
     /// Kills the builder, its zygote, and everything that came of that zygote.
@@ -104,8 +105,8 @@ impl JailBuilder {
     }
 
     /// Sends a request.
-    pub(super) fn send(&self, order: &BuilderRequest, fds: &[BorrowedFd<'_>]) -> Result<(), StepFailed> {
-        step(Step::Order, "", || wire::send(self.socket.as_fd(), order, fds))
+    pub(super) fn send(&self, request: &BuilderRequest, fds: &[BorrowedFd<'_>]) -> Result<(), StepFailed> {
+        step(Step::Order, "", || wire::send(self.socket.as_fd(), request, fds))
     }
 
     /// Receives an answer without blocking. Fails with `ESRCH` if the builder has exited.
@@ -121,22 +122,22 @@ impl JailBuilder {
 
 /// Encodes the paths that stay visible below folders that every jail replaces: `d` or `f`, the path, NUL.
 fn encode_visible_paths(root: &BuiltRoot) -> Result<Vec<u8>, StepFailed> {
-    let mut packed = Vec::new();
+    let mut encoded = Vec::new();
     let mut count = 0;
-    let kept = root.tree.iter().filter_map(|entry| match entry {
+    let visible_paths = root.tree.iter().filter_map(|entry| match entry {
         RootEntry::Bind { path, .. } if inside::is_below_fresh_dir(path) => Some(path),
         _ => None,
     });
-    for path in kept {
+    for path in visible_paths {
         let is_folder = std::fs::metadata(format!("{}{path}", root.path)).is_ok_and(|found| found.is_dir());
-        packed.push(if is_folder { b'd' } else { b'f' });
-        packed.extend(path.trim_start_matches('/').bytes());
-        packed.push(0);
+        encoded.push(if is_folder { b'd' } else { b'f' });
+        encoded.extend(path.trim_start_matches('/').bytes());
+        encoded.push(0);
         count += 1;
     }
-    if count > MAX_VISIBLE_PATHS || packed.len() > MAX_VISIBLE_PATH_BYTES {
+    if count > MAX_VISIBLE_PATHS || encoded.len() > MAX_VISIBLE_PATH_BYTES {
         let what = "more folders below /tmp, home or workspace than a warm interpreter supports";
         return Err(StepFailed::new(Step::Binds, what, Errno::TOOBIG));
     }
-    Ok(packed)
+    Ok(encoded)
 }

@@ -68,16 +68,16 @@ impl WarmChild {
     /// Asks a zygote to fork into a built jail. On failure, returns the jail. `awaited` says whether a
     /// request waits for the child.
     pub(super) fn request_fork(
-        home: &LauncherContext,
+        context: &LauncherContext,
         zygote: &mut Zygote,
         jail: WarmJail,
         awaited: bool,
     ) -> Result<Self, Box<(StepFailed, WarmJail)>> {
-        match send_fork_request(home, zygote, &jail, awaited) {
-            Ok(line) => Ok(Self {
+        match send_fork_request(context, zygote, &jail, awaited) {
+            Ok(socket) => Ok(Self {
                 preimports: !awaited && zygote.children_preimport(),
                 jail,
-                connection: ChildConnection::new(line),
+                connection: ChildConnection::new(socket),
                 main: None,
                 listener: None,
                 inspection: Inspection::NotReady,
@@ -121,28 +121,28 @@ impl WarmChild {
 
     /// Receives one message, if there is one, and updates the child's progress.
     pub(super) fn receive(&mut self) -> Result<(), StepFailed> {
-        let heard = match self.connection.receive() {
+        let message = match self.connection.receive() {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            heard => heard.map_err(|errno| StepFailed::new(Step::Order, "", errno))?,
+            message => message.map_err(|errno| StepFailed::new(Step::Order, "", errno))?,
         };
-        match heard {
-            Some(heard) if heard.kind == kind::READY => {
+        match message {
+            Some(message) if message.kind == kind::READY => {
                 match self.inspection {
                     Inspection::Preparing => self.inspection = Inspection::Passed,
                     _ => {
-                        self.listener = heard.fds.into_iter().next();
+                        self.listener = message.fds.into_iter().next();
                         self.inspection = Inspection::Claimed;
                     }
                 }
                 Ok(())
             }
-            Some(heard) => Err(heard.failure),
+            Some(message) => Err(message.failure),
             None => Err(StepFailed::new(Step::Fork, "(it was killed)", Errno::CHILD)),
         }
     }
 
     /// Asks the builder to inspect the child, if it claims to be confined and its process is known.
-    pub(super) fn request_inspection(&mut self, home: &LauncherContext) -> Result<(), StepFailed> {
+    pub(super) fn request_inspection(&mut self, context: &LauncherContext) -> Result<(), StepFailed> {
         let (Inspection::Claimed, Some(main), Some(built), Some(namespaces)) =
             (self.inspection, &self.main, &self.jail.built, self.jail.namespaces())
         else {
@@ -154,7 +154,7 @@ impl WarmChild {
         if let Some(group) = &self.jail.group {
             fds.extend(group.v2_join_fds().map_err(limits::cgroup_failure)?);
         }
-        self.jail.builder.send(&BuilderRequest::Inspect(Box::new(expected(home, &self.jail))), &fds)?;
+        self.jail.builder.send(&BuilderRequest::Inspect(Box::new(expected(context, &self.jail))), &fds)?;
         self.inspection = Inspection::InProgress;
         Ok(())
     }
@@ -170,11 +170,11 @@ impl WarmChild {
     }
 
     /// Records the time, memory and CPU time that its preparation took. They do not count for its program.
-    pub(super) fn record_preparation(&mut self, home: &LauncherContext) {
+    pub(super) fn record_preparation(&mut self, context: &LauncherContext) {
         self.preparation_time = self.jail.requested.elapsed();
         self.memory_bytes = self.jail.group.as_ref().and_then(Group::memory_in_use).unwrap_or(0);
         let counted = self.jail.group.as_ref().and_then(|group| group.usage().cpu);
-        let seen = || self.main.as_ref().map(|main| usage_from_proc(home, main.pid).cpu);
+        let seen = || self.main.as_ref().map(|main| usage_from_proc(context, main.pid).cpu);
         self.cpu_before = counted.or_else(seen).unwrap_or_default();
     }
 
@@ -211,33 +211,29 @@ impl WarmChild {
     /// Sends it what to run. A child for which this fails cannot be used again.
     pub(super) fn start(
         mut self,
-        home: &LauncherContext,
+        context: &LauncherContext,
         pending: &mut PendingRun,
         warmth: JailWarmth,
     ) -> Result<Run, Box<(StepFailed, WarmChild)>> {
         if let Err(failed) = self.send_request(pending) {
             return Err(Box::new((failed, self)));
         }
-        let (main, built, plot) =
+        let (main, built, namespace_set) =
             match (self.main.take(), self.jail.built.take(), self.jail.namespace_set.take()) {
-                (Some(main), Some(built), Some(plot)) => (main, built, plot),
-                (main, built, plot) => {
+                (Some(main), Some(built), Some(namespace_set)) => (main, built, namespace_set),
+                (main, built, namespace_set) => {
                     let failed = StepFailed::new(Step::Order, "", Errno::BADF);
                     return Err(Box::new((
                         failed,
-                        WarmChild {
-                            main,
-                            jail: WarmJail { built, namespace_set: plot, ..self.jail },
-                            ..self
-                        },
+                        WarmChild { main, jail: WarmJail { built, namespace_set, ..self.jail }, ..self },
                     )));
                 }
             };
         let wanted = &pending.jail;
-        let layers = limits::layers(home, wanted, self.jail.ids);
-        let remains = Recyclable { group: self.jail.group, ids: IdSource::NamespaceSet(Box::new(plot)) };
-        let parts =
-            StartedJail { pid: built.init.pid, pidfd: built.init.pidfd, report: None, recyclable: remains };
+        let layers = limits::layers(context, wanted, self.jail.ids);
+        let recyclable =
+            Recyclable { group: self.jail.group, ids: IdSource::NamespaceSet(Box::new(namespace_set)) };
+        let parts = StartedJail { pid: built.init.pid, pidfd: built.init.pidfd, report: None, recyclable };
         let child = RunningChild {
             pid: main.pid,
             pidfd: main.pidfd,
@@ -273,7 +269,7 @@ fn program_fds_len(pending: &PendingRun) -> usize {
 
 /// Sends a fork request to the zygote. Returns the launcher's end of the child's connection.
 fn send_fork_request(
-    home: &LauncherContext,
+    context: &LauncherContext,
     zygote: &mut Zygote,
     jail: &WarmJail,
     awaited: bool,
@@ -281,23 +277,28 @@ fn send_fork_request(
     let (Some(built), Some(mut fds)) = (&jail.built, jail.namespaces()) else {
         return Err(StepFailed::new(Step::Order, "", Errno::BADMSG));
     };
-    let (line, childs_line) = step(Step::Namespaces, "", sys::packet_socketpair)?;
-    let birth =
-        fork_request(home, jail.ids.is_separate(), &jail.limits, awaited, built.landlock_ruleset.is_some());
-    fds.push(childs_line.as_fd());
+    let (socket, child_socket) = step(Step::Namespaces, "", sys::packet_socketpair)?;
+    let request = fork_request(
+        context,
+        jail.ids.is_separate(),
+        &jail.limits,
+        awaited,
+        built.landlock_ruleset.is_some(),
+    );
+    fds.push(child_socket.as_fd());
     fds.extend(built.landlock_ruleset.iter().chain(&built.cgroup_join_fds).map(AsFd::as_fd));
-    zygote.request_fork(jail.number, &birth, &fds)?;
-    Ok(line)
+    zygote.request_fork(jail.number, &request, &fds)?;
+    Ok(socket)
 }
 
 fn fork_request(
-    home: &LauncherContext,
+    context: &LauncherContext,
     separate: bool,
     wanted: &JailLimits,
     awaited: bool,
     has_rules: bool,
 ) -> ForkRequest {
-    let resources = resource_limits(home, separate, wanted);
+    let resources = resource_limits(context, separate, wanted);
     let mut limits = [ResourceLimit::default(); MAX_LIMITS];
     limits[..resources.len()].copy_from_slice(&resources);
     let (without, fail) = faults();
@@ -312,20 +313,20 @@ fn fork_request(
     }
 }
 
-fn resource_limits(home: &LauncherContext, separate: bool, wanted: &JailLimits) -> Vec<ResourceLimit> {
-    let ours = inside::own_process_count(separate, home.has_controller(Controller::Pids));
-    inside::resource_limits(wanted, ours, !home.has_controller(Controller::Memory))
+fn resource_limits(context: &LauncherContext, separate: bool, wanted: &JailLimits) -> Vec<ResourceLimit> {
+    let ours = inside::own_process_count(separate, context.has_controller(Controller::Pids));
+    inside::resource_limits(wanted, ours, !context.has_controller(Controller::Memory))
 }
 
 /// Returns what an inspection of a child in this jail must find, without the layers that a test leaves out.
-fn expected(home: &LauncherContext, jail: &WarmJail) -> ExpectedChild {
-    let resources = resource_limits(home, jail.ids.is_separate(), &jail.limits);
+fn expected(context: &LauncherContext, jail: &WarmJail) -> ExpectedChild {
+    let resources = resource_limits(context, jail.ids.is_separate(), &jail.limits);
     let rlimits = resources.iter().map(|limit| (limit.resource, limit.hard)).collect();
     ExpectedChild {
         number: jail.number,
         uid: jail.ids.uid,
         gid: jail.ids.gid,
-        has_no_groups: home.ids.is_host_root(),
+        has_no_groups: context.ids.is_host_root(),
         rlimits: if fault::is_left_out(JailLayer::Rlimits) { Vec::new() } else { rlimits },
         cgroup_suffixes: jail.group.as_ref().map(Group::path_suffixes).unwrap_or_default(),
         has_no_new_privs: !fault::is_left_out(JailLayer::NoNewPrivs),

@@ -69,17 +69,17 @@ impl ChildConnection {
             Some(pipe) => (rustix::io::read(pipe, &mut packet)?, Vec::new()),
             None => wire::try_receive_bytes(self.socket.as_fd(), &mut packet)?,
         };
-        let word = from_bytes::<StatusMessage>(&packet[..len]);
-        Ok(word.map(|(word, detail)| ChildMessage {
-            kind: word.kind,
-            failure: failure_of(word, detail),
+        let message = from_bytes::<StatusMessage>(&packet[..len]);
+        Ok(message.map(|(message, detail)| ChildMessage {
+            kind: message.kind,
+            failure: failure_of(message, detail),
             fds,
         }))
     }
 }
 
 /// Decodes the failed step that a child reported.
-pub(super) fn failure_of(word: StatusMessage, detail: &[u8]) -> StepFailed {
-    let step = SetupStep::from_number(word.step).map_or(Step::Fork, inside::common_step);
-    StepFailed::new(step, String::from_utf8_lossy(detail), sys::errno_from_peer(word.errno))
+pub(super) fn failure_of(message: StatusMessage, detail: &[u8]) -> StepFailed {
+    let step = SetupStep::from_number(message.step).map_or(Step::Fork, inside::common_step);
+    StepFailed::new(step, String::from_utf8_lossy(detail), sys::errno_from_peer(message.errno))
 }

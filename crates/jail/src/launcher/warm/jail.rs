@@ -66,47 +66,47 @@ impl WarmJail {
     /// Asks a zygote's builder to build a jail.
     pub(super) fn request(
         number: u64,
-        home: &mut LauncherContext,
+        context: &mut LauncherContext,
         zygote: &mut Zygote,
         limits: &JailLimits,
         for_pool: bool,
     ) -> Result<Self, StepFailed> {
-        let plot = zygote.take_namespace_set();
-        let taken = match &plot {
-            Some(plot) => plot.ids,
-            None => step(Step::UserId, "", || home.ids.lease(false))?,
+        let namespace_set = zygote.take_namespace_set();
+        let ids = match &namespace_set {
+            Some(namespace_set) => namespace_set.ids,
+            None => step(Step::UserId, "", || context.ids.lease(false))?,
         };
-        Self::send_build_request(number, home, zygote, (plot, taken), limits, for_pool)
-            .inspect_err(|_| home.ids.release(taken))
+        Self::send_build_request(number, context, zygote, (namespace_set, ids), limits, for_pool)
+            .inspect_err(|_| context.ids.release(ids))
     }
 
     fn send_build_request(
         number: u64,
-        home: &LauncherContext,
+        context: &LauncherContext,
         zygote: &Zygote,
-        (plot, taken): (Option<NamespaceSet>, IdLease),
+        (namespace_set, ids): (Option<NamespaceSet>, IdLease),
         limits: &JailLimits,
         for_pool: bool,
     ) -> Result<Self, StepFailed> {
-        let group = home.create_cgroup(0)?;
+        let group = context.create_cgroup(0)?;
         if let Some(group) = &group {
             set_group_limits(group, &group_limits(limits, 0))?;
         }
-        let (end, leash) =
+        let (end, liveness_pipe) =
             step(Step::Namespaces, "", || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))?;
         let mut fds = vec![end.as_fd()];
-        fds.extend(
-            plot.iter().flat_map(|plot| [plot.user.as_fd(), plot.network.as_fd(), plot.mounts.as_fd()]),
-        );
+        fds.extend(namespace_set.iter().flat_map(|namespace_set| {
+            [namespace_set.user.as_fd(), namespace_set.network.as_fd(), namespace_set.mounts.as_fd()]
+        }));
         if let Some(group) = &group {
             fds.extend(group.join_fds().map_err(cgroup_failure)?);
         }
         let (without, fail) = faults();
-        let (uids, gids) = taken.maps();
-        let own_init_uid = taken.is_separate();
+        let (uids, gids) = ids.maps();
+        let own_init_uid = ids.is_separate();
         let plan = JailPlan {
             number,
-            new_namespaces: plot.is_none().then_some(NamespaceSetPlan { uids, gids, own_init_uid }),
+            new_namespaces: namespace_set.is_none().then_some(NamespaceSetPlan { uids, gids, own_init_uid }),
             own_init_uid,
             disk_options: inside::disk_options(limits.disk_bytes),
             without,
@@ -120,18 +120,18 @@ impl WarmJail {
             for_pool,
             requested: Instant::now(),
             group,
-            ids: taken,
+            ids,
             builder: Rc::clone(zygote.builder()),
-            namespace_set: plot,
+            namespace_set,
             built: None,
-            liveness_pipe: leash,
+            liveness_pipe,
         })
     }
 
     /// Takes ownership of the descriptors of a jail that the builder has built.
     pub(super) fn take_built(
         &mut self,
-        home: &LauncherContext,
+        context: &LauncherContext,
         zygote: u64,
         fds: Vec<OwnedFd>,
         has_rules: bool,
@@ -139,7 +139,7 @@ impl WarmJail {
         let lost = || StepFailed::new(Step::Order, "", Errno::BADMSG);
         let mut fds = fds.into_iter();
         let pidfd = fds.next().ok_or_else(lost)?;
-        let pid = step(Step::Init, "(it was killed)", || home.pid_of(&pidfd))?;
+        let pid = step(Step::Init, "(it was killed)", || context.pid_of(&pidfd))?;
         let namespaces: Vec<OwnedFd> = fds.by_ref().take(OWN_NAMESPACE_COUNT).collect();
         let (disk, proc) = fds.next().zip(fds.next()).ok_or_else(lost)?;
         let rules = if has_rules { fds.next() } else { None };
@@ -164,8 +164,14 @@ impl WarmJail {
 
     /// Returns the namespaces of a child, in the order in which it enters them.
     pub(super) fn namespaces(&self) -> Option<Vec<BorrowedFd<'_>>> {
-        let (plot, built) = (self.namespace_set.as_ref()?, self.built.as_ref()?);
-        Some([&plot.user, &plot.network].into_iter().chain(&built.namespaces).map(AsFd::as_fd).collect())
+        let (namespace_set, built) = (self.namespace_set.as_ref()?, self.built.as_ref()?);
+        Some(
+            [&namespace_set.user, &namespace_set.network]
+                .into_iter()
+                .chain(&built.namespaces)
+                .map(AsFd::as_fd)
+                .collect(),
+        )
     }
 
     /// Closes descriptors that only the inspection needs.
@@ -190,8 +196,8 @@ impl WarmJail {
     /// Kills it, and the child in it, if there is one.
     pub(super) fn kill(self, main: Option<ProcessHandle>) -> DyingJail {
         main.iter().chain(self.init()).for_each(ProcessHandle::kill);
-        let lodging = match self.namespace_set {
-            Some(plot) => IdSource::NamespaceSet(Box::new(plot)),
+        let ids = match self.namespace_set {
+            Some(namespace_set) => IdSource::NamespaceSet(Box::new(namespace_set)),
             None => IdSource::Lease(self.ids),
         };
         DyingJail {
@@ -200,7 +206,7 @@ impl WarmJail {
             is_building: self.built.is_none(),
             init: self.built.map(|built| built.init),
             builder: self.builder,
-            recyclable: Some(Recyclable { group: self.group, ids: lodging }),
+            recyclable: Some(Recyclable { group: self.group, ids }),
         }
     }
 }
@@ -218,8 +224,8 @@ pub(crate) struct DyingJail {
 
 impl DyingJail {
     /// Handles the builder's answer. PID 1 exits by itself, because its liveness pipe is closed.
-    pub(super) fn set_built(&mut self, home: &LauncherContext, init: Option<OwnedFd>) {
-        let pid = init.as_ref().and_then(|pidfd| home.pid_of(pidfd).ok());
+    pub(super) fn set_built(&mut self, context: &LauncherContext, init: Option<OwnedFd>) {
+        let pid = init.as_ref().and_then(|pidfd| context.pid_of(pidfd).ok());
         self.init = init.zip(pid).map(|(pidfd, pid)| ProcessHandle { pid, pidfd });
         self.is_building = false;
     }

@@ -29,13 +29,13 @@ impl NamespaceSet {
     /// missing.
     pub(super) fn new(
         zygote: u64,
-        taken: IdLease,
+        ids: IdLease,
         builder: Rc<JailBuilder>,
         fds: impl IntoIterator<Item = OwnedFd>,
     ) -> Option<Self> {
         let mut fds = fds.into_iter();
-        let (user, network, mounts, sockets) = (fds.next()?, fds.next()?, fds.next()?, fds.next()?);
-        Some(Self { zygote, ids: taken, user, network, mounts, sockstat: sockets, _builder: builder })
+        let (user, network, mounts, sockstat) = (fds.next()?, fds.next()?, fds.next()?, fds.next()?);
+        Some(Self { zygote, ids, user, network, mounts, sockstat, _builder: builder })
     }
 
     /// Returns whether nothing is left of a jail whose processes have all exited: no open socket, no socket

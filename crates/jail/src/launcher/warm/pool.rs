@@ -111,8 +111,9 @@ pub(super) struct WarmPool {
 impl WarmPool {
     pub(super) fn new(number: u64, root: &Rc<BuiltRoot>, interpreter: &WarmInterpreter) -> Self {
         let now = Instant::now();
-        let tongue = format!("{:?}", interpreter.language).to_lowercase();
-        let name = std::iter::once(tongue.as_str()).chain(interpreter.preimports.iter().map(String::as_str));
+        let language = format!("{:?}", interpreter.language).to_lowercase();
+        let name =
+            std::iter::once(language.as_str()).chain(interpreter.preimports.iter().map(String::as_str));
         let name = name.collect::<Vec<_>>().join("+");
         Self {
             number,
@@ -136,7 +137,7 @@ impl WarmPool {
 
     fn bucket(&mut self, limits: &JailLimits) -> &mut Bucket {
         let limits = without_timeout(limits);
-        let at = self.buckets.iter().position(|shelf| shelf.limits == limits).unwrap_or_else(|| {
+        let at = self.buckets.iter().position(|bucket| bucket.limits == limits).unwrap_or_else(|| {
             self.buckets.push(Bucket::new(limits));
             self.buckets.len() - 1
         });
@@ -147,12 +148,12 @@ impl WarmPool {
     /// a maximum because tenants choose their limits, and the event loop visits every bucket in every turn.
     fn evict_bucket_for(&mut self, limits: &JailLimits, dying: &mut Vec<DyingJail>) {
         let limits = without_timeout(limits);
-        if self.buckets.len() < MAX_BUCKETS || self.buckets.iter().any(|shelf| shelf.limits == limits) {
+        if self.buckets.len() < MAX_BUCKETS || self.buckets.iter().any(|bucket| bucket.limits == limits) {
             return;
         }
-        let is_settled = |shelf: &Bucket| shelf.jails.iter().all(|jail| jail.built.is_some());
-        let settled = self.buckets.iter().enumerate().filter(|(_, shelf)| is_settled(shelf));
-        if let Some((at, _)) = settled.min_by_key(|(_, shelf)| shelf.last_used) {
+        let is_settled = |bucket: &Bucket| bucket.jails.iter().all(|jail| jail.built.is_some());
+        let settled = self.buckets.iter().enumerate().filter(|(_, bucket)| is_settled(bucket));
+        if let Some((at, _)) = settled.min_by_key(|(_, bucket)| bucket.last_used) {
             dying.extend(self.buckets.swap_remove(at).kill_all());
         }
     }
@@ -160,20 +161,20 @@ impl WarmPool {
     /// Runs a request in an idle child, or returns the request if there is none.
     pub(super) fn run_in_idle_child(
         &mut self,
-        home: &LauncherContext,
+        context: &LauncherContext,
         mut pending: PendingRun,
         dying: &mut Vec<DyingJail>,
     ) -> Result<Run, PendingRun> {
         self.evict_bucket_for(&pending.jail.limits, dying);
-        let shelf = self.bucket(&pending.jail.limits);
-        shelf.last_used = Instant::now();
-        while let Some(child) = shelf.idle.pop() {
-            shelf.fewest_idle = shelf.fewest_idle.min(shelf.idle.len());
+        let bucket = self.bucket(&pending.jail.limits);
+        bucket.last_used = Instant::now();
+        while let Some(child) = bucket.idle.pop() {
+            bucket.fewest_idle = bucket.fewest_idle.min(bucket.idle.len());
             if !child.is_usable() {
                 dying.push(child.kill());
                 continue;
             }
-            match child.start(home, &mut pending, JailWarmth::Pool) {
+            match child.start(context, &mut pending, JailWarmth::Pool) {
                 Ok(run) => {
                     self.state.hits += 1;
                     return Ok(run);
@@ -202,9 +203,9 @@ impl WarmPool {
 
     /// Removes and returns a built jail with these limits.
     pub(super) fn take_jail(&mut self, limits: &JailLimits, dying: &mut Vec<DyingJail>) -> Option<WarmJail> {
-        let shelf = self.bucket(limits);
-        while let Some(at) = shelf.jails.iter().position(|jail| jail.built.is_some()) {
-            let jail = shelf.jails.swap_remove(at);
+        let bucket = self.bucket(limits);
+        while let Some(at) = bucket.jails.iter().position(|jail| jail.built.is_some()) {
+            let jail = bucket.jails.swap_remove(at);
             if jail.is_ready() {
                 return Some(jail);
             }
@@ -215,7 +216,7 @@ impl WarmPool {
 
     /// Returns the limits of a built jail that is reserved for an idle child, if a fork may be requested now.
     pub(super) fn jail_to_enter(&self) -> Option<JailLimits> {
-        let mut jails = self.buckets.iter().flat_map(|shelf| &shelf.jails).filter(|_| self.can_fork());
+        let mut jails = self.buckets.iter().flat_map(|bucket| &bucket.jails).filter(|_| self.can_fork());
         jails.find(|jail| jail.for_pool && jail.built.is_some()).map(|jail| jail.limits)
     }
 
@@ -241,24 +242,24 @@ impl WarmPool {
 
     /// Returns the jails that no child has entered.
     pub(super) fn jails(&self) -> impl Iterator<Item = &WarmJail> {
-        self.buckets.iter().flat_map(|shelf| &shelf.jails)
+        self.buckets.iter().flat_map(|bucket| &bucket.jails)
     }
 
     pub(super) fn jail_mut(&mut self, number: u64) -> Option<&mut WarmJail> {
-        self.buckets.iter_mut().flat_map(|shelf| &mut shelf.jails).find(|jail| jail.number == number)
+        self.buckets.iter_mut().flat_map(|bucket| &mut bucket.jails).find(|jail| jail.number == number)
     }
 
     /// Asks the builder to build a jail.
     pub(super) fn request_jail(
         &mut self,
         number: u64,
-        home: &mut LauncherContext,
+        context: &mut LauncherContext,
         limits: &JailLimits,
         for_pool: bool,
     ) -> Result<(), StepFailed> {
         let gone = || StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD);
         let zygote = self.zygote.as_mut().ok_or_else(gone)?;
-        let jail = WarmJail::request(number, home, zygote, limits, for_pool)?;
+        let jail = WarmJail::request(number, context, zygote, limits, for_pool)?;
         self.bucket(limits).jails.push(jail);
         Ok(())
     }
@@ -266,12 +267,12 @@ impl WarmPool {
     /// Asks the zygote to fork a child into a built jail.
     pub(super) fn request_fork(
         &mut self,
-        home: &LauncherContext,
+        context: &LauncherContext,
         jail: WarmJail,
         awaited: bool,
     ) -> Result<WarmChild, Box<(StepFailed, WarmJail)>> {
         match self.zygote.as_mut() {
-            Some(zygote) => WarmChild::request_fork(home, zygote, jail, awaited),
+            Some(zygote) => WarmChild::request_fork(context, zygote, jail, awaited),
             None => Err(Box::new((StepFailed::new(Step::Fork, "", rustix::io::Errno::CHILD), jail))),
         }
     }
@@ -308,30 +309,30 @@ impl WarmPool {
 
     /// Raises the target number of the bucket, because a request found no idle child.
     pub(super) fn raise_target(&mut self, limits: &JailLimits) {
-        let shelf = self.bucket(limits);
-        shelf.target = (shelf.target + 1).min(MAX_IDLE_CHILDREN);
+        let bucket = self.bucket(limits);
+        bucket.target = (bucket.target + 1).min(MAX_IDLE_CHILDREN);
     }
 
     /// Accounts for a request that is about to take a jail, in `fork` mode: raises the target number if none
     /// is built.
     pub(super) fn note_jail_demand(&mut self, limits: &JailLimits) {
-        let shelf = self.bucket(limits);
-        match shelf.jails.iter().filter(|jail| jail.built.is_some()).count() {
+        let bucket = self.bucket(limits);
+        match bucket.jails.iter().filter(|jail| jail.built.is_some()).count() {
             0 => self.raise_target(limits),
-            built => shelf.fewest_idle = shelf.fewest_idle.min(built - 1),
+            built => bucket.fewest_idle = bucket.fewest_idle.min(built - 1),
         }
     }
 
     /// Estimates the memory in bytes of one more idle child.
     pub(super) fn memory_per_child(&self) -> u64 {
-        let waiting = self.buckets.iter().flat_map(|shelf| &shelf.idle);
+        let waiting = self.buckets.iter().flat_map(|bucket| &bucket.idle);
         waiting.map(|child| child.memory_bytes).max().unwrap_or(0).max(DEFAULT_CHILD_MEMORY_BYTES)
     }
 
     /// Returns the limits of a bucket that has fewer idle children than its target.
     pub(super) fn bucket_to_fill(&self) -> Option<JailLimits> {
         let due = self.preparing_for_pool();
-        self.buckets.iter().find(|shelf| shelf.idle.len() + due < shelf.target).map(|shelf| shelf.limits)
+        self.buckets.iter().find(|bucket| bucket.idle.len() + due < bucket.target).map(|bucket| bucket.limits)
     }
 
     /// Returns the limits of a bucket that has fewer idle jails than its target, the most recently used
@@ -340,13 +341,13 @@ impl WarmPool {
     pub(super) fn bucket_lacking_jails(&self) -> Option<JailLimits> {
         let may_build =
             self.jails().all(|jail| jail.built.is_some()) && self.jails().count() < MAX_IN_PREPARATION;
-        let lacking = self.buckets.iter().filter(|shelf| may_build && shelf.jails.len() < shelf.target);
-        lacking.max_by_key(|shelf| shelf.last_used).map(|shelf| shelf.limits)
+        let lacking = self.buckets.iter().filter(|bucket| may_build && bucket.jails.len() < bucket.target);
+        lacking.max_by_key(|bucket| bucket.last_used).map(|bucket| bucket.limits)
     }
 
     /// Returns the memory in bytes of idle children and jails, including those in preparation.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let waiting = self.buckets.iter().flat_map(|shelf| &shelf.idle);
+        let waiting = self.buckets.iter().flat_map(|bucket| &bucket.idle);
         let waiting: u64 = waiting.map(|child| child.memory_bytes.max(DEFAULT_CHILD_MEMORY_BYTES)).sum();
         let spare = self.jails().filter(|jail| !jail.for_pool).count() as u64;
         waiting + spare * JAIL_MEMORY_BYTES + self.preparing_for_pool() as u64 * self.memory_per_child()
@@ -381,16 +382,16 @@ impl WarmPool {
     /// buckets that no request used. Returns what was killed.
     pub(super) fn shrink_idle(&mut self, now: Instant, idle: Duration) -> Vec<DyingJail> {
         let mut surplus = Vec::new();
-        for shelf in &mut self.buckets {
-            if now - shelf.last_used >= idle {
-                shelf.target = 0;
-            } else if shelf.fewest_idle > 0 {
-                shelf.target = shelf.target.saturating_sub(shelf.fewest_idle.div_ceil(2)).max(1);
+        for bucket in &mut self.buckets {
+            if now - bucket.last_used >= idle {
+                bucket.target = 0;
+            } else if bucket.fewest_idle > 0 {
+                bucket.target = bucket.target.saturating_sub(bucket.fewest_idle.div_ceil(2)).max(1);
             }
-            surplus.extend(shelf.shrink());
-            shelf.fewest_idle = shelf.idle.len() + shelf.jails.len();
+            surplus.extend(bucket.shrink());
+            bucket.fewest_idle = bucket.idle.len() + bucket.jails.len();
         }
-        self.buckets.retain(|shelf| now - shelf.last_used < idle || !shelf.is_empty());
+        self.buckets.retain(|bucket| now - bucket.last_used < idle || !bucket.is_empty());
         surplus
     }
 
@@ -401,16 +402,16 @@ impl WarmPool {
 
     /// Kills and removes every jail that no child has entered: no other zygote can fork into it.
     pub(super) fn kill_jails(&mut self) -> Vec<DyingJail> {
-        let jails = self.buckets.iter_mut().flat_map(|shelf| shelf.jails.drain(..));
+        let jails = self.buckets.iter_mut().flat_map(|bucket| bucket.jails.drain(..));
         jails.map(|jail| jail.kill(None)).collect()
     }
 
     /// Returns the figures of the pool for metrics.
     pub(super) fn state(&self) -> PoolState {
-        let waiting: Vec<&WarmChild> = self.buckets.iter().flat_map(|shelf| &shelf.idle).collect();
+        let waiting: Vec<&WarmChild> = self.buckets.iter().flat_map(|bucket| &bucket.idle).collect();
         PoolState {
             size: waiting.len(),
-            wanted: self.buckets.iter().map(|shelf| shelf.target).sum(),
+            wanted: self.buckets.iter().map(|bucket| bucket.target).sum(),
             memory_bytes: waiting.iter().map(|child| child.memory_bytes).sum(),
             processes: waiting.iter().filter_map(|child| child.pid()).collect(),
             ..self.state.clone()

@@ -101,54 +101,54 @@ impl WarmPools {
     /// Serves a request from a warm pool, if one can serve it.
     pub(crate) fn serve(
         &mut self,
-        home: &mut LauncherContext,
+        context: &mut LauncherContext,
         root: &Rc<BuiltRoot>,
         pending: PendingRun,
     ) -> WarmStart {
         // If all jails share one uid, a request that requires its own is refused on the cold path, with the
         // reason.
-        let shared = pending.jail.require_separate_uid && home.ids.missing_layer().is_some();
+        let shared = pending.jail.require_separate_uid && context.ids.missing_layer().is_some();
         let found = if shared { None } else { self.pool_for(&pending.jail, root) };
         let Some(at) = found else { return WarmStart::Cold(pending) };
         let pooling = self.settings.warming == WarmMode::Pool;
-        let keeper = &mut self.pools[at];
-        let pending = match keeper.run_in_idle_child(home, pending, &mut self.dying) {
+        let pool = &mut self.pools[at];
+        let pending = match pool.run_in_idle_child(context, pending, &mut self.dying) {
             Ok(run) => return WarmStart::Started(Box::new(run)),
             Err(pending) => pending,
         };
-        if !keeper.zygote.as_ref().is_some_and(Zygote::is_ready) {
-            keeper.state.misses += 1;
+        if !pool.zygote.as_ref().is_some_and(Zygote::is_ready) {
+            pool.state.misses += 1;
             return WarmStart::Cold(pending);
         }
-        keeper.state.forks += 1;
+        pool.state.forks += 1;
         if pooling {
-            keeper.raise_target(&pending.jail.limits);
+            pool.raise_target(&pending.jail.limits);
         } else {
-            keeper.note_jail_demand(&pending.jail.limits);
+            pool.note_jail_demand(&pending.jail.limits);
         }
-        keeper.queue.push_back(pending);
-        self.request_next(home, at);
+        pool.queue.push_back(pending);
+        self.request_next(context, at);
         WarmStart::Queued
     }
 
     /// Requests forks into built jails, for queued requests first, and jails for the rest of the queue, as
     /// many as may be in preparation at a time. If that fails, all queued requests start cold.
-    pub(super) fn request_next(&mut self, home: &mut LauncherContext, at: usize) {
-        if let Err(failed) = self.try_request_next(home, at) {
-            self.fail_zygote(home, at, &failed.to_string());
+    pub(super) fn request_next(&mut self, context: &mut LauncherContext, at: usize) {
+        if let Err(failed) = self.try_request_next(context, at) {
+            self.fail_zygote(context, at, &failed.to_string());
         }
     }
 
-    fn try_request_next(&mut self, home: &mut LauncherContext, at: usize) -> Result<(), StepFailed> {
+    fn try_request_next(&mut self, context: &mut LauncherContext, at: usize) -> Result<(), StepFailed> {
         while let Some(limits) = self.pools[at].next_queued_limits()
-            && self.request_fork(home, at, &limits, true)?
+            && self.request_fork(context, at, &limits, true)?
         {}
         while let Some(limits) = self.pools[at].jail_to_enter()
-            && self.request_fork(home, at, &limits, false)?
+            && self.request_fork(context, at, &limits, false)?
         {}
         while let Some(limits) = self.pools[at].jail_to_build() {
             let number = self.next_number();
-            self.pools[at].request_jail(number, home, &limits, false)?;
+            self.pools[at].request_jail(number, context, &limits, false)?;
         }
         Ok(())
     }
@@ -157,17 +157,17 @@ impl WarmPools {
     /// was a jail.
     fn request_fork(
         &mut self,
-        home: &mut LauncherContext,
+        context: &mut LauncherContext,
         at: usize,
         limits: &JailLimits,
         awaited: bool,
     ) -> Result<bool, StepFailed> {
-        let keeper = &mut self.pools[at];
-        let Some(jail) = keeper.take_jail(limits, &mut self.dying) else { return Ok(false) };
-        match keeper.request_fork(home, jail, awaited) {
+        let pool = &mut self.pools[at];
+        let Some(jail) = pool.take_jail(limits, &mut self.dying) else { return Ok(false) };
+        match pool.request_fork(context, jail, awaited) {
             Ok(child) => {
-                let pending = if awaited { keeper.queue.pop_front() } else { None };
-                keeper.preparing.push((child, pending));
+                let pending = if awaited { pool.queue.pop_front() } else { None };
+                pool.preparing.push((child, pending));
                 Ok(true)
             }
             Err(failed) => {
@@ -179,20 +179,25 @@ impl WarmPools {
     }
 
     /// Returns a namespace set to its zygote for the next jail, or releases it if it cannot be reused.
-    pub(crate) fn return_namespace_set(&mut self, home: &LauncherContext, plot: NamespaceSet) {
-        let mut zygotes = self.pools.iter_mut().filter_map(|keeper| keeper.zygote.as_mut());
-        let left = match zygotes.find(|zygote| zygote.owns(&plot)) {
-            Some(zygote) => zygote.keep_namespace_set(plot).err(),
-            None => Some(plot),
+    pub(crate) fn return_namespace_set(&mut self, context: &LauncherContext, namespace_set: NamespaceSet) {
+        let mut zygotes = self.pools.iter_mut().filter_map(|pool| pool.zygote.as_mut());
+        let left = match zygotes.find(|zygote| zygote.owns(&namespace_set)) {
+            Some(zygote) => zygote.keep_namespace_set(namespace_set).err(),
+            None => Some(namespace_set),
         };
-        left.into_iter().for_each(|plot| home.ids.release(plot.ids));
+        left.into_iter().for_each(|namespace_set| context.ids.release(namespace_set.ids));
     }
 
     /// Samples the memory of a child that is about to be killed, for its zygote's prefault statistics.
-    pub(crate) fn sample_memory(&mut self, home: &LauncherContext, plot: &NamespaceSet, child: i32) {
-        let mut zygotes = self.pools.iter_mut().filter_map(|keeper| keeper.zygote.as_mut());
-        if let Some(zygote) = zygotes.find(|zygote| zygote.owns(plot)) {
-            zygote.sample_memory(home, child);
+    pub(crate) fn sample_memory(
+        &mut self,
+        context: &LauncherContext,
+        namespace_set: &NamespaceSet,
+        child: i32,
+    ) {
+        let mut zygotes = self.pools.iter_mut().filter_map(|pool| pool.zygote.as_mut());
+        if let Some(zygote) = zygotes.find(|zygote| zygote.owns(namespace_set)) {
+            zygote.sample_memory(context, child);
         }
     }
 
@@ -218,17 +223,16 @@ impl WarmPools {
             return None;
         }
         let now = Instant::now();
-        let known =
-            |keeper: &WarmPool| keeper.root.number == root.number && keeper.interpreter == *interpreter;
+        let known = |pool: &WarmPool| pool.root.number == root.number && pool.interpreter == *interpreter;
         let at = self.pools.iter().position(known).unwrap_or_else(|| {
             self.make_room_for_pool(&interpreter.tenant);
             let number = self.next_number();
             self.pools.push(WarmPool::new(number, root, interpreter));
             self.pools.len() - 1
         });
-        let keeper = &mut self.pools[at];
-        keeper.requests += 1;
-        keeper.last_used = now;
+        let pool = &mut self.pools[at];
+        pool.requests += 1;
+        pool.last_used = now;
         Some(at)
     }
 
@@ -250,57 +254,59 @@ impl WarmPools {
 
     /// Returns all descriptors to poll.
     pub(crate) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PoolEventSource)> {
-        let builders = self.zygote_resources.iter().filter(|lineage| !lineage.builder_disconnected);
-        let builders =
-            builders.map(|lineage| (lineage.builder().watched(), PoolEventSource::Builder(lineage.number)));
-        let keepers = self.pools.iter().flat_map(|keeper| {
-            let zygote = keeper.zygote.iter().flat_map(Zygote::watched);
-            let zygote = zygote.map(|fd| (fd, PoolEventSource::Zygote(keeper.number)));
-            let successor = keeper.successor.iter().flat_map(Zygote::watched);
-            let successor = successor.map(|fd| (fd, PoolEventSource::Successor(keeper.number)));
-            let due = keeper.preparing.iter().filter(|(child, _)| child.expects_message());
+        let builders = self.zygote_resources.iter().filter(|resources| !resources.builder_disconnected);
+        let builders = builders
+            .map(|resources| (resources.builder().watched(), PoolEventSource::Builder(resources.number)));
+        let pools = self.pools.iter().flat_map(|pool| {
+            let zygote = pool.zygote.iter().flat_map(Zygote::watched);
+            let zygote = zygote.map(|fd| (fd, PoolEventSource::Zygote(pool.number)));
+            let successor = pool.successor.iter().flat_map(Zygote::watched);
+            let successor = successor.map(|fd| (fd, PoolEventSource::Successor(pool.number)));
+            let due = pool.preparing.iter().filter(|(child, _)| child.expects_message());
             let due = due.map(|(child, _)| (child.watched(), PoolEventSource::Child(child.number())));
             zygote.chain(successor).chain(due)
         });
-        builders.chain(keepers)
+        builders.chain(pools)
     }
 
     /// Ends a failed zygote. Requests that waited for it start cold, and another zygote is started after a
     /// delay.
-    pub(super) fn fail_zygote(&mut self, home: &mut LauncherContext, at: usize, reason: &str) {
-        self.shut_down_zygote(home, at);
-        let keeper = &mut self.pools[at];
-        keeper.mark_failed(reason);
-        self.events.extend(keeper.queue.drain(..).map(PoolEvent::StartCold));
+    pub(super) fn fail_zygote(&mut self, context: &mut LauncherContext, at: usize, reason: &str) {
+        self.shut_down_zygote(context, at);
+        let pool = &mut self.pools[at];
+        pool.mark_failed(reason);
+        self.events.extend(pool.queue.drain(..).map(PoolEvent::StartCold));
     }
 
     /// Ends a zygote, its children in preparation and the jails that no child has entered. Idle children
     /// stay.
-    pub(super) fn shut_down_zygote(&mut self, home: &LauncherContext, at: usize) {
+    pub(super) fn shut_down_zygote(&mut self, context: &LauncherContext, at: usize) {
         if let Some(zygote) = self.pools[at].zygote.take() {
-            self.kill_zygote(home, zygote);
+            self.kill_zygote(context, zygote);
         }
-        let keeper = &mut self.pools[at];
-        self.dying.extend(keeper.kill_jails());
-        for (child, pending) in keeper.preparing.drain(..) {
+        let pool = &mut self.pools[at];
+        self.dying.extend(pool.kill_jails());
+        for (child, pending) in pool.preparing.drain(..) {
             self.dying.push(child.kill());
-            keeper.queue.extend(pending);
+            pool.queue.extend(pending);
         }
     }
 
     /// Kills a zygote. Its resources are released once it and everything that came of it have exited.
-    pub(super) fn kill_zygote(&mut self, home: &LauncherContext, zygote: Zygote) {
+    pub(super) fn kill_zygote(&mut self, context: &LauncherContext, zygote: Zygote) {
         let number = zygote.number();
-        let process = zygote.kill(home);
-        if let Some(lineage) = self.zygote_resources.iter_mut().find(|lineage| lineage.number == number) {
-            lineage.zygote_ended(process);
+        let process = zygote.kill(context);
+        if let Some(resources) = self.zygote_resources.iter_mut().find(|resources| resources.number == number)
+        {
+            resources.zygote_ended(process);
         }
     }
 
     /// Releases resources of ended zygotes, as far as possible now.
-    pub(crate) fn release_zygotes(&mut self, home: &LauncherContext) {
-        let lineages = std::mem::take(&mut self.zygote_resources).into_iter();
-        self.zygote_resources = lineages.filter_map(|lineage| lineage.try_release(home)).collect();
+    pub(crate) fn release_zygotes(&mut self, context: &LauncherContext) {
+        let all_resources = std::mem::take(&mut self.zygote_resources).into_iter();
+        self.zygote_resources =
+            all_resources.filter_map(|resources| resources.try_release(context)).collect();
     }
 
     /// Returns whether killed processes remain to be reaped.
@@ -309,15 +315,16 @@ impl WarmPools {
     }
 
     /// Starts a zygote that will replace the current one.
-    fn start_successor(&mut self, home: &mut LauncherContext, at: usize) {
+    fn start_successor(&mut self, context: &mut LauncherContext, at: usize) {
         let number = self.next_number();
-        let keeper = &mut self.pools[at];
-        let interpreter = keeper.interpreter_to_start();
-        if let Ok((zygote, lineage)) = Zygote::start(number, home, &self.filters, &keeper.root, &interpreter)
+        let pool = &mut self.pools[at];
+        let interpreter = pool.interpreter_to_start();
+        if let Ok((zygote, resources)) =
+            Zygote::start(number, context, &self.filters, &pool.root, &interpreter)
         {
-            keeper.state.zygotes += 1;
-            keeper.successor = Some(zygote);
-            self.zygote_resources.push(lineage);
+            pool.state.zygotes += 1;
+            pool.successor = Some(zygote);
+            self.zygote_resources.push(resources);
         }
     }
 
@@ -332,11 +339,11 @@ impl WarmPools {
     }
 
     fn take_pending(&mut self, wanted: impl Fn(&PendingRun) -> bool) -> Option<PendingRun> {
-        for keeper in &mut self.pools {
-            if let Some(at) = keeper.queue.iter().position(&wanted) {
-                return keeper.queue.remove(at);
+        for pool in &mut self.pools {
+            if let Some(at) = pool.queue.iter().position(&wanted) {
+                return pool.queue.remove(at);
             }
-            let mut due = keeper.preparing.iter_mut().map(|(_, pending)| pending);
+            let mut due = pool.preparing.iter_mut().map(|(_, pending)| pending);
             if let Some(pending) = due.find(|pending| pending.as_ref().is_some_and(&wanted)) {
                 return pending.take();
             }
@@ -344,138 +351,136 @@ impl WarmPools {
         None
     }
 
-    /// Returns when [`Nursery::tend`] has something to do next.
+    /// Returns when [`WarmPools::handle_deadlines`] has something to do next.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let zygotes = self.pools.iter().filter_map(|keeper| keeper.zygote.as_ref()?.deadline());
-        let pending = self.pools.iter().flat_map(|keeper| {
-            let due = keeper.preparing.iter().filter_map(|(_, pending)| pending.as_ref());
-            due.chain(&keeper.queue).filter_map(PendingRun::deadline)
+        let zygotes = self.pools.iter().filter_map(|pool| pool.zygote.as_ref()?.deadline());
+        let pending = self.pools.iter().flat_map(|pool| {
+            let due = pool.preparing.iter().filter_map(|(_, pending)| pending.as_ref());
+            due.chain(&pool.queue).filter_map(PendingRun::deadline)
         });
-        let season = (!self.pools.is_empty()).then_some(self.window_start + self.window_length());
+        let window_end = (!self.pools.is_empty()).then_some(self.window_start + self.window_length());
         let retry = self
             .pools
             .iter()
-            .filter(|keeper| keeper.wants_zygote(self.settings.idle_timeout))
-            .map(|keeper| keeper.next_start);
+            .filter(|pool| pool.wants_zygote(self.settings.idle_timeout))
+            .map(|pool| pool.next_start);
         let overdue = self.pools.iter().filter_map(WarmPool::preparation_deadline);
-        zygotes.chain(pending).chain(season).chain(retry).chain(overdue).min()
+        zygotes.chain(pending).chain(window_end).chain(retry).chain(overdue).min()
     }
 
     /// Handles missed deadlines, and at the end of a demand window drops what was not needed.
-    pub(crate) fn handle_deadlines(&mut self, home: &mut LauncherContext, now: Instant) {
+    pub(crate) fn handle_deadlines(&mut self, context: &mut LauncherContext, now: Instant) {
         for at in 0..self.pools.len() {
             let deadline = self.pools[at].zygote.as_ref().and_then(Zygote::deadline);
             if deadline.is_some_and(|deadline| deadline <= now) {
-                self.fail_zygote(home, at, "the interpreter did not respond in time");
+                self.fail_zygote(context, at, "the interpreter did not respond in time");
             }
             if self.pools[at].preparation_deadline().is_some_and(|overdue| overdue <= now) {
                 self.pools[at].skip_preimports = true;
-                self.fail_zygote(home, at, "a child took too long to preimport modules");
+                self.fail_zygote(context, at, "a child took too long to preimport modules");
             }
         }
         if self.window_start + self.window_length() <= now {
             self.window_start = now;
-            self.end_demand_window(home, now);
+            self.end_demand_window(context, now);
         }
     }
 
     /// Ends a demand window: drops unneeded children and pools, and replaces old zygotes.
-    fn end_demand_window(&mut self, home: &mut LauncherContext, now: Instant) {
+    fn end_demand_window(&mut self, context: &mut LauncherContext, now: Instant) {
         for at in 0..self.pools.len() {
-            let keeper = &mut self.pools[at];
-            let surplus = keeper.shrink_idle(now, self.settings.idle_timeout);
-            let forgotten = keeper.is_expired(now, self.settings.idle_timeout);
-            let old = keeper.zygote.as_ref().is_some_and(Zygote::is_old) && keeper.successor.is_none();
+            let pool = &mut self.pools[at];
+            let surplus = pool.shrink_idle(now, self.settings.idle_timeout);
+            let expired = pool.is_expired(now, self.settings.idle_timeout);
+            let old = pool.zygote.as_ref().is_some_and(Zygote::is_old) && pool.successor.is_none();
             self.dying.extend(surplus);
-            if now - keeper.last_used >= self.settings.idle_timeout
-                && let Some(zygote) = keeper.zygote.as_mut()
+            if now - pool.last_used >= self.settings.idle_timeout
+                && let Some(zygote) = pool.zygote.as_mut()
             {
-                zygote.release_namespace_sets(home);
+                zygote.release_namespace_sets(context);
             }
-            if forgotten {
-                self.shut_down_zygote(home, at);
+            if expired {
+                self.shut_down_zygote(context, at);
             } else if old {
-                self.start_successor(home, at);
+                self.start_successor(context, at);
             }
         }
         let idle = self.settings.idle_timeout;
-        let over = |keeper: &WarmPool| keeper.zygote.is_none() && keeper.is_expired(now, idle);
-        self.pools.retain(|keeper| !over(keeper));
+        let over = |pool: &WarmPool| pool.zygote.is_none() && pool.is_expired(now, idle);
+        self.pools.retain(|pool| !over(pool));
     }
 
     /// Returns how many requests wait for a child.
     pub(crate) fn waiting_requests(&self) -> usize {
-        let due =
-            |keeper: &WarmPool| keeper.preparing.iter().filter(|(_, pending)| pending.is_some()).count();
-        self.pools.iter().map(|keeper| keeper.queue.len() + due(keeper)).sum()
+        let due = |pool: &WarmPool| pool.preparing.iter().filter(|(_, pending)| pending.is_some()).count();
+        self.pools.iter().map(|pool| pool.queue.len() + due(pool)).sum()
     }
 
     /// Returns whether a zygote, child or jail should be prepared while the launcher is idle.
     pub(crate) fn has_idle_work(&self) -> bool {
         let now = Instant::now();
         let zygote =
-            |keeper: &WarmPool| keeper.wants_zygote(self.settings.idle_timeout) && keeper.next_start <= now;
-        self.pools.iter().any(|keeper| zygote(keeper) || self.bucket_to_fill(keeper).is_some())
+            |pool: &WarmPool| pool.wants_zygote(self.settings.idle_timeout) && pool.next_start <= now;
+        self.pools.iter().any(|pool| zygote(pool) || self.bucket_to_fill(pool).is_some())
     }
 
     /// Prepares one zygote or one jail.
-    pub(crate) fn do_idle_work(&mut self, home: &mut LauncherContext) {
+    pub(crate) fn do_idle_work(&mut self, context: &mut LauncherContext) {
         let now = Instant::now();
         if let Some(at) = self
             .pools
             .iter()
-            .position(|keeper| keeper.wants_zygote(self.settings.idle_timeout) && keeper.next_start <= now)
+            .position(|pool| pool.wants_zygote(self.settings.idle_timeout) && pool.next_start <= now)
         {
-            self.start_zygote(home, at);
+            self.start_zygote(context, at);
             return;
         }
-        let fillable = |keeper: &WarmPool| self.bucket_to_fill(keeper);
-        let found = self.pools.iter().enumerate().find_map(|(at, keeper)| Some((at, fillable(keeper)?)));
+        let fillable = |pool: &WarmPool| self.bucket_to_fill(pool);
+        let found = self.pools.iter().enumerate().find_map(|(at, pool)| Some((at, fillable(pool)?)));
         let Some((at, limits)) = found else { return };
         self.make_room_for_idle(at);
         let (number, for_pool) = (self.next_number(), self.settings.warming == WarmMode::Pool);
-        if let Err(failed) = self.pools[at].request_jail(number, home, &limits, for_pool) {
-            self.fail_zygote(home, at, &failed.to_string());
+        if let Err(failed) = self.pools[at].request_jail(number, context, &limits, for_pool) {
+            self.fail_zygote(context, at, &failed.to_string());
         }
     }
 
-    fn start_zygote(&mut self, home: &mut LauncherContext, at: usize) {
+    fn start_zygote(&mut self, context: &mut LauncherContext, at: usize) {
         let number = self.next_number();
-        let keeper = &mut self.pools[at];
-        keeper.state.zygotes += 1;
-        let started =
-            Zygote::start(number, home, &self.filters, &keeper.root, &keeper.interpreter_to_start());
+        let pool = &mut self.pools[at];
+        pool.state.zygotes += 1;
+        let started = Zygote::start(number, context, &self.filters, &pool.root, &pool.interpreter_to_start());
         match started {
-            Ok((zygote, lineage)) => {
-                keeper.zygote = Some(zygote);
-                self.zygote_resources.push(lineage);
+            Ok((zygote, resources)) => {
+                pool.zygote = Some(zygote);
+                self.zygote_resources.push(resources);
             }
             Err(failed) => {
-                self.fail_zygote(home, at, &failed.to_string());
+                self.fail_zygote(context, at, &failed.to_string());
             }
         }
     }
 
     /// Returns the limits of a bucket below its target, if there is memory for one more child or jail.
-    fn bucket_to_fill(&self, keeper: &WarmPool) -> Option<JailLimits> {
-        keeper.zygote.as_ref().filter(|zygote| zygote.is_ready())?;
+    fn bucket_to_fill(&self, pool: &WarmPool) -> Option<JailLimits> {
+        pool.zygote.as_ref().filter(|zygote| zygote.is_ready())?;
         let lacking = match self.settings.warming {
-            WarmMode::Pool => keeper.bucket_to_fill().filter(|_| keeper.can_fork()),
-            WarmMode::Fork => keeper.bucket_lacking_jails(),
+            WarmMode::Pool => pool.bucket_to_fill().filter(|_| pool.can_fork()),
+            WarmMode::Fork => pool.bucket_lacking_jails(),
             WarmMode::Off => None,
         };
-        lacking.filter(|_| self.may_add_idle(keeper))
+        lacking.filter(|_| self.may_add_idle(pool))
     }
 
     /// Returns whether a process belongs to the pools and will be reaped by them.
     pub(crate) fn owns_pid(&self, pid: u32) -> bool {
-        self.zygote_resources.iter().any(|lineage| lineage.owns_pid(pid as i32))
-            || self.pools.iter().any(|keeper| pool_owns_pid(keeper, pid))
+        self.zygote_resources.iter().any(|resources| resources.owns_pid(pid as i32))
+            || self.pools.iter().any(|pool| pool_owns_pid(pool, pid))
     }
 
     /// Returns whether any bucket is empty.
     pub(crate) fn has_empty_bucket(&self) -> bool {
-        self.pools.iter().flat_map(|keeper| &keeper.buckets).any(Bucket::is_empty)
+        self.pools.iter().flat_map(|pool| &pool.buckets).any(Bucket::is_empty)
     }
 
     /// Returns the state of every pool.
@@ -484,22 +489,22 @@ impl WarmPools {
     }
 
     /// Kills all zygotes, children and jails.
-    pub(crate) fn kill_all(&mut self, home: &LauncherContext) {
+    pub(crate) fn kill_all(&mut self, context: &LauncherContext) {
         for at in 0..self.pools.len() {
-            self.shut_down_zygote(home, at);
+            self.shut_down_zygote(context, at);
             let successor = self.pools[at].successor.take();
-            successor.into_iter().for_each(|zygote| self.kill_zygote(home, zygote));
+            successor.into_iter().for_each(|zygote| self.kill_zygote(context, zygote));
             self.dying.extend(self.pools[at].kill_idle());
         }
         self.pools.clear();
     }
 }
 
-fn pool_owns_pid(keeper: &WarmPool, pid: u32) -> bool {
-    let zygotes = keeper.zygote.iter().chain(&keeper.successor);
-    let waiting = keeper.buckets.iter().flat_map(|shelf| &shelf.idle);
-    let mut children = keeper.preparing.iter().map(|(child, _)| child).chain(waiting);
-    let mut inits = keeper.jails().filter_map(WarmJail::init);
+fn pool_owns_pid(pool: &WarmPool, pid: u32) -> bool {
+    let zygotes = pool.zygote.iter().chain(&pool.successor);
+    let waiting = pool.buckets.iter().flat_map(|bucket| &bucket.idle);
+    let mut children = pool.preparing.iter().map(|(child, _)| child).chain(waiting);
+    let mut inits = pool.jails().filter_map(WarmJail::init);
     zygotes.map(Zygote::pid).any(|zygote| zygote as u32 == pid)
         || children.any(|child| child.owns_pid(pid))
         || inits.any(|init| init.pid as u32 == pid)

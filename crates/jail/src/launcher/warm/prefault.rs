@@ -55,7 +55,7 @@ impl PageStats {
     /// meanwhile would make the launcher wait for a lock.
     pub(super) fn sample(
         &mut self,
-        home: &LauncherContext,
+        context: &LauncherContext,
         zygote: i32,
         child: i32,
     ) -> Option<Vec<PageRange>> {
@@ -64,9 +64,9 @@ impl PageStats {
         }
         let inherited = match &mut self.zygote_mappings {
             Some(inherited) => inherited,
-            unread => unread.insert(private_mappings(&read_start(&open(home, zygote, "maps")?)?)),
+            unread => unread.insert(private_mappings(&read_start(&open(context, zygote, "maps")?)?)),
         };
-        let used = used_pages(&open(home, child, "pagemap")?, inherited);
+        let used = used_pages(&open(context, child, "pagemap")?, inherited);
         self.record_sample(used)
     }
 
@@ -97,11 +97,11 @@ fn intersect(one: &[PageRange], other: &[PageRange]) -> Vec<PageRange> {
     let mut both = Vec::new();
     for write in [1, 0] {
         let mut left = MAX_PAGES * PAGE_BYTES;
-        for a in one.iter().filter(|habit| habit.write == write) {
+        for a in one.iter().filter(|range| range.write == write) {
             // Both samples are sorted by address.
             let from = other.partition_point(|b| b.start + b.bytes <= a.start);
             let near = other[from..].iter().take_while(|b| b.start < a.start + a.bytes);
-            for b in near.filter(|habit| habit.write == write) {
+            for b in near.filter(|range| range.write == write) {
                 let (start, end) = (a.start.max(b.start), (a.start + a.bytes).min(b.start + b.bytes));
                 if both.len() < MAX_PAGE_RANGES && end - start <= left {
                     left -= end - start;
@@ -113,9 +113,9 @@ fn intersect(one: &[PageRange], other: &[PageRange]) -> Vec<PageRange> {
     both
 }
 
-fn open(home: &LauncherContext, pid: i32, name: &str) -> Option<OwnedFd> {
+fn open(context: &LauncherContext, pid: i32, name: &str) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(&home.proc, format!("{pid}/{name}"), flags, Mode::empty()).ok()
+    rustix::fs::openat(&context.proc, format!("{pid}/{name}"), flags, Mode::empty()).ok()
 }
 
 /// Reads a file up to the limit and cuts it after the last complete line.
@@ -146,11 +146,11 @@ fn private_mappings(maps: &str) -> Vec<Mapping> {
 
 /// Returns the pages in these mappings that a process has written to or, in read-only mappings, read. Stops
 /// at the limits and returns what was found so far.
-fn used_pages(map: &OwnedFd, places: &[Mapping]) -> Vec<PageRange> {
+fn used_pages(map: &OwnedFd, mappings: &[Mapping]) -> Vec<PageRange> {
     let started = sys::thread_cpu_time();
     let mut used = Vec::new();
     let mut entries = vec![0; (CHUNK_ENTRIES * 8) as usize];
-    for mapping in places {
+    for mapping in mappings {
         let mut at = mapping.start;
         while at < mapping.end {
             if used.len() >= MAX_RANGES || sys::thread_cpu_time().saturating_sub(started) >= MAX_CPU_TIME {
@@ -284,21 +284,21 @@ mod tests {
         let map =
             rustix::fs::open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         // Far more mappings than a sample may read.
-        let places: Vec<Mapping> =
+        let mappings: Vec<Mapping> =
             (0..10_000).map(|at| Mapping { start: at << 30, end: (at + 1) << 30, write: false }).collect();
         let before = sys::thread_cpu_time();
-        used_pages(&map, &places);
+        used_pages(&map, &mappings);
         let took = sys::thread_cpu_time() - before;
         assert!(took < 20 * MAX_CPU_TIME, "the sample stops at its CPU time limit: {took:?}");
     }
 
     #[test]
     fn two_consecutive_runs_are_sampled() {
-        let mut habits = PageStats::default();
-        let looks: Vec<u64> = (1..=200).filter(|_| habits.count_run()).collect();
-        assert_eq!(looks, [3, 4, 10, 11, 100, 101]);
-        assert!(habits.record_sample(vec![page_range(1, 1, 1)]).is_none());
-        assert_eq!(habits.record_sample(vec![page_range(1, 2, 1)]), Some(vec![page_range(1, 1, 1)]));
-        assert!(habits.record_sample(vec![page_range(1, 1, 1)]).is_none(), "the next pair starts over");
+        let mut stats = PageStats::default();
+        let sampled: Vec<u64> = (1..=200).filter(|_| stats.count_run()).collect();
+        assert_eq!(sampled, [3, 4, 10, 11, 100, 101]);
+        assert!(stats.record_sample(vec![page_range(1, 1, 1)]).is_none());
+        assert_eq!(stats.record_sample(vec![page_range(1, 2, 1)]), Some(vec![page_range(1, 1, 1)]));
+        assert!(stats.record_sample(vec![page_range(1, 1, 1)]).is_none(), "the next pair starts over");
     }
 }

@@ -41,8 +41,8 @@ impl RunningChild {
     }
 
     /// Returns what it has used so far according to `/proc`. It must not have been reaped yet.
-    pub(crate) fn usage(&self, home: &LauncherContext) -> JailUsage {
-        usage_from_proc(home, self.pid)
+    pub(crate) fn usage(&self, context: &LauncherContext) -> JailUsage {
+        usage_from_proc(context, self.pid)
     }
 
     pub(crate) fn is_reaped(&self) -> bool {
@@ -51,7 +51,7 @@ impl RunningChild {
 
     /// Returns the step that failed after the request was sent, if one did.
     pub(crate) fn failure(&self) -> Option<StepFailed> {
-        self.connection.receive().ok().flatten().map(|heard| heard.failure)
+        self.connection.receive().ok().flatten().map(|message| message.failure)
     }
 
     /// Returns whether no block or no inode is free.
@@ -87,11 +87,11 @@ impl RunningChild {
 }
 
 /// Reads from `/proc` what a process and the children that it reaped have used, for when no cgroup counts it.
-pub(super) fn usage_from_proc(home: &LauncherContext, pid: i32) -> JailUsage {
+pub(super) fn usage_from_proc(context: &LauncherContext, pid: i32) -> JailUsage {
     let read = |file: &str| -> Option<String> {
         let path = format!("{pid}/{file}");
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&home.proc, path, flags, Mode::empty()).ok()?;
+        let file = rustix::fs::openat(&context.proc, path, flags, Mode::empty()).ok()?;
         let mut text = [0; 2 << 10];
         let len = rustix::io::read(&file, &mut text).ok()?;
         String::from_utf8(text[..len].to_vec()).ok()

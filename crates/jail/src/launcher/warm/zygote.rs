@@ -119,68 +119,68 @@ impl Zygote {
     /// Starts an interpreter and the builder of its jails.
     pub(super) fn start(
         number: u64,
-        home: &mut LauncherContext,
+        context: &mut LauncherContext,
         filters: &WarmFilters,
         root: &BuiltRoot,
         interpreter: &WarmInterpreter,
     ) -> Result<(Self, ZygoteResources), StepFailed> {
-        let taken = step(Step::UserId, "", || home.ids.lease(false))?;
-        Self::start_with_ids(number, home, filters, root, interpreter, taken)
-            .inspect_err(|_| home.ids.release(taken))
+        let ids = step(Step::UserId, "", || context.ids.lease(false))?;
+        Self::start_with_ids(number, context, filters, root, interpreter, ids)
+            .inspect_err(|_| context.ids.release(ids))
     }
 
     fn start_with_ids(
         number: u64,
-        home: &LauncherContext,
+        context: &LauncherContext,
         filters: &WarmFilters,
         root: &BuiltRoot,
         interpreter: &WarmInterpreter,
-        taken: IdLease,
+        ids: IdLease,
     ) -> Result<(Self, ZygoteResources), StepFailed> {
-        let builder = Rc::new(JailBuilder::start(home, &filters.warm_init, root, taken.uid)?);
-        let group = home.create_cgroup(0)?;
+        let builder = Rc::new(JailBuilder::start(context, &filters.warm_init, root, ids.uid)?);
+        let group = context.create_cgroup(0)?;
         if let Some(group) = &group {
             limits::set_group_limits(group, &LIMITS)?;
         }
         let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
-        let ((told, report), (complaints, errors)) = (pipe()?, pipe()?);
-        let (line, theirs) = step(Step::Namespaces, "", sys::packet_socketpair)?;
+        let ((report, report_writer), (output, stderr)) = (pipe()?, pipe()?);
+        let (socket, theirs) = step(Step::Namespaces, "", sys::packet_socketpair)?;
         // Standard input at end of file, and pipes for output, as a program has them.
         let (input, _) = pipe()?;
-        let output = step(Step::Namespaces, "", || rustix::io::dup(&errors))?;
+        let stdout = step(Step::Namespaces, "", || rustix::io::dup(&stderr))?;
         let (files, command, env) = interpreter_setup(interpreter);
-        let nest = ZygoteSetup {
+        let setup = ZygoteSetup {
             mounts: MountPlan {
                 tree: &root.tree,
                 root_path: &root.path,
                 binds: &[],
-                owner: (taken.uid, taken.gid),
+                owner: (ids.uid, ids.gid),
                 disk_bytes: Some(DISK_BYTES),
             },
             cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
-            report,
-            streams: [input, output, errors],
+            report: report_writer,
+            streams: [input, stdout, stderr],
             launcher_socket: theirs,
             filter: &filters.zygote,
             limits: &inside::zygote_limits(),
-            has_landlock: home.has_landlock,
+            has_landlock: context.has_landlock,
             hidden: &interpreter.hidden,
             files: &files,
             command: &command,
             env: &env,
         };
-        let pidfd = clone_into_namespace(&builder, &nest, group.as_ref().and_then(Group::v2_dir_fd))?;
-        drop(nest);
-        let pid = step(Step::Namespaces, "", || home.pid_of(&pidfd))?;
-        oom_score::set_oom_score(home, pid, OomScores::for_standing(Standing::WithinShare, false).main);
+        let pidfd = clone_into_namespace(&builder, &setup, group.as_ref().and_then(Group::v2_dir_fd))?;
+        drop(setup);
+        let pid = step(Step::Namespaces, "", || context.pid_of(&pidfd))?;
+        oom_score::set_oom_score(context, pid, OomScores::for_standing(Standing::WithinShare, false).main);
         let now = Instant::now();
         let zygote = Self {
             number,
             pidfd,
             pid,
-            socket: line,
-            output: complaints,
-            report: told,
+            socket,
+            output,
+            report,
             builder: Rc::clone(&builder),
             ready: false,
             started: now,
@@ -193,8 +193,8 @@ impl Zygote {
             children_preimport: !interpreter.frequent_imports.is_empty(),
         };
         // If the zygote has already exited, the next poll of its connection notices.
-        let _told = wire::send_bytes(zygote.socket.as_fd(), filters.child.bytes(), &[]);
-        Ok((zygote, ZygoteResources::new(number, builder, group, taken)))
+        let _sent = wire::send_bytes(zygote.socket.as_fd(), filters.child.bytes(), &[]);
+        Ok((zygote, ZygoteResources::new(number, builder, group, ids)))
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -215,33 +215,33 @@ impl Zygote {
     }
 
     /// Returns whether a namespace set was created for this zygote.
-    pub(super) fn owns(&self, plot: &NamespaceSet) -> bool {
-        plot.zygote == self.number
+    pub(super) fn owns(&self, namespace_set: &NamespaceSet) -> bool {
+        namespace_set.zygote == self.number
     }
 
     /// Keeps a namespace set for reuse, or returns it if it is not empty or enough are kept.
-    pub(super) fn keep_namespace_set(&mut self, plot: NamespaceSet) -> Result<(), NamespaceSet> {
-        if self.namespace_sets.len() >= MAX_NAMESPACE_SETS || !plot.is_empty() {
-            return Err(plot);
+    pub(super) fn keep_namespace_set(&mut self, namespace_set: NamespaceSet) -> Result<(), NamespaceSet> {
+        if self.namespace_sets.len() >= MAX_NAMESPACE_SETS || !namespace_set.is_empty() {
+            return Err(namespace_set);
         }
-        self.namespace_sets.push(plot);
+        self.namespace_sets.push(namespace_set);
         Ok(())
     }
 
     /// Samples the memory of a child whose run is over, and sends the zygote the pages to prefault, once two
     /// samples agree.
-    pub(super) fn sample_memory(&mut self, home: &LauncherContext, child: i32) {
-        let common = self.page_stats.sample(home, self.pid, child);
+    pub(super) fn sample_memory(&mut self, context: &LauncherContext, child: i32) {
+        let common = self.page_stats.sample(context, self.pid, child);
         if let Some(common) = common.filter(|common| !common.is_empty()) {
             let packet: Vec<u8> = common.iter().flat_map(bytes_of).copied().collect();
             // If the zygote has already exited, the next poll of its connection notices.
-            let _told = wire::send_bytes(self.socket.as_fd(), &packet, &[]);
+            let _sent = wire::send_bytes(self.socket.as_fd(), &packet, &[]);
         }
     }
 
     /// Releases the namespace sets that are kept for reuse.
-    pub(super) fn release_namespace_sets(&mut self, home: &LauncherContext) {
-        self.namespace_sets.drain(..).for_each(|plot| home.ids.release(plot.ids));
+    pub(super) fn release_namespace_sets(&mut self, context: &LauncherContext) {
+        self.namespace_sets.drain(..).for_each(|namespace_set| context.ids.release(namespace_set.ids));
     }
 
     /// Returns its pid on the host.
@@ -280,10 +280,10 @@ impl Zygote {
     pub(super) fn request_fork(
         &mut self,
         child: u64,
-        birth: &ForkRequest,
+        request: &ForkRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), StepFailed> {
-        step(Step::Order, "", || wire::send_bytes(self.socket.as_fd(), bytes_of(birth), fds))?;
+        step(Step::Order, "", || wire::send_bytes(self.socket.as_fd(), bytes_of(request), fds))?;
         if self.outstanding_forks.is_empty() {
             self.last_answer = Instant::now();
         }
@@ -295,21 +295,21 @@ impl Zygote {
     /// Receives one message without blocking. `proc` is the host's `/proc`.
     pub(super) fn receive(&mut self, proc: &OwnedFd) -> ZygoteEvent {
         let mut packet = [0; 2 << 10];
-        let heard = match wire::try_receive_bytes(self.socket.as_fd(), &mut packet) {
+        let received = match wire::try_receive_bytes(self.socket.as_fd(), &mut packet) {
             Ok((0, _)) => return ZygoteEvent::Failed(self.failure_reason()),
-            Ok(heard) => heard,
+            Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) if self.is_alive() => return ZygoteEvent::Nothing,
             Err(_) => return ZygoteEvent::Failed(self.failure_reason()),
         };
-        let (len, fds) = heard;
+        let (len, fds) = received;
         if self.ready {
             return self.handle_fork_result(proc, &packet[..len], fds);
         }
-        let Some((word, text)) = from_bytes::<StatusMessage>(&packet[..len]) else {
+        let Some((message, text)) = from_bytes::<StatusMessage>(&packet[..len]) else {
             return ZygoteEvent::Nothing;
         };
         let text = String::from_utf8_lossy(text).into_owned();
-        match word.kind {
+        match message.kind {
             kind::ZYGOTE_READY => {
                 self.ready = true;
                 ZygoteEvent::Ready
@@ -327,25 +327,22 @@ impl Zygote {
     }
 
     fn handle_fork_result(&mut self, proc: &OwnedFd, packet: &[u8], fds: Vec<OwnedFd>) -> ZygoteEvent {
-        let (Some((delivered, _)), Some(child)) =
+        let (Some((reply, _)), Some(child)) =
             (from_bytes::<ForkReply>(packet), self.outstanding_forks.pop_front())
         else {
             return ZygoteEvent::Failed("the interpreter sent an invalid message".to_owned());
         };
         self.last_answer = Instant::now();
         let mut fds = fds.into_iter();
-        if let Some(between) = fds.next() {
-            let _reaped = sys::kill_and_reap(between.as_fd());
+        if let Some(intermediate) = fds.next() {
+            let _reaped = sys::kill_and_reap(intermediate.as_fd());
         }
-        if delivered.errno != 0 {
+        if reply.errno != 0 {
             for process in fds {
                 let _reaped = sys::kill_and_reap(process.as_fd());
             }
-            let step = SetupStep::from_number(delivered.step).unwrap_or(SetupStep::Fork);
-            return ZygoteEvent::ForkFailed(inside::setup_failure(
-                step,
-                sys::errno_from_peer(delivered.errno),
-            ));
+            let step = SetupStep::from_number(reply.step).unwrap_or(SetupStep::Fork);
+            return ZygoteEvent::ForkFailed(inside::setup_failure(step, sys::errno_from_peer(reply.errno)));
         }
         let Some(main) = fds.next() else {
             return ZygoteEvent::Failed("the interpreter sent an invalid message".to_owned());
@@ -375,7 +372,7 @@ impl Zygote {
         let reason = match (threads, open.saturating_sub(self.fds_before_imports)) {
             (1, 0) => {
                 // If the zygote has already exited, the next poll of its connection notices.
-                let _told = wire::send_bytes(self.socket.as_fd(), b"1", &[]);
+                let _sent = wire::send_bytes(self.socket.as_fd(), b"1", &[]);
                 return ZygoteEvent::Nothing;
             }
             (1, 1) => "it leaves a file descriptor open".to_owned(),
@@ -398,19 +395,19 @@ impl Zygote {
         if let Some(failed) = inside::read_reported_failure(self.report.as_fd()) {
             return failed.to_string();
         }
-        let mut words = vec![0; MAX_OUTPUT_BYTES];
+        let mut output = vec![0; MAX_OUTPUT_BYTES];
         let read = match sys::is_readable(self.output.as_fd()) {
-            true => rustix::io::read(&self.output, &mut words).unwrap_or(0),
+            true => rustix::io::read(&self.output, &mut output).unwrap_or(0),
             false => 0,
         };
-        let words = String::from_utf8_lossy(&words[..read]);
-        let last_line = words.lines().rfind(|line| !line.trim().is_empty());
+        let output = String::from_utf8_lossy(&output[..read]);
+        let last_line = output.lines().rfind(|line| !line.trim().is_empty());
         last_line.unwrap_or("the interpreter exited without an error message").to_owned()
     }
 
     /// Kills it and returns its process, which must be reaped. Its children live on.
-    pub(super) fn kill(mut self, home: &LauncherContext) -> OwnedFd {
-        self.release_namespace_sets(home);
+    pub(super) fn kill(mut self, context: &LauncherContext) -> OwnedFd {
+        self.release_namespace_sets(context);
         // This fails only if the process has already exited.
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         self.pidfd
@@ -421,18 +418,18 @@ impl Zygote {
 /// enters that namespace, because the launcher could not leave it again.
 fn clone_into_namespace(
     builder: &JailBuilder,
-    nest: &ZygoteSetup<'_>,
+    setup: &ZygoteSetup<'_>,
     group: Option<BorrowedFd<'_>>,
 ) -> Result<OwnedFd, StepFailed> {
     let (ours, theirs) = step(Step::Namespaces, "", sys::packet_socketpair)?;
-    let between = match step(Step::Namespaces, "", || sys::clone(0, None))? {
+    let intermediate = match step(Step::Namespaces, "", || sys::clone(0, None))? {
         CloneResult::Child => {
             let flags = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
             let cloned = sys::setns(builder.namespace(), libc::CLONE_NEWPID)
                 .and_then(|()| use_up_second_pid())
                 .and_then(|()| sys::clone_sibling(flags, group));
             match cloned {
-                Ok(CloneResult::Child) => inside::run_zygote(nest),
+                Ok(CloneResult::Child) => inside::run_zygote(setup),
                 Ok(CloneResult::Parent { pidfd: Some(pidfd), .. }) => {
                     // The launcher treats a missing answer as a failure.
                     let _sent = wire::send_bytes(theirs.as_fd(), b"1", &[pidfd.as_fd()]);
@@ -446,7 +443,7 @@ fn clone_into_namespace(
     };
     drop(theirs);
     let received = wire::receive_bytes(ours.as_fd(), &mut [0]);
-    let status = step(Step::Namespaces, "", || sys::wait_child(between))?.status;
+    let status = step(Step::Namespaces, "", || sys::wait_child(intermediate))?.status;
     match received.ok().and_then(|(_, fds)| fds.into_iter().next()) {
         Some(pidfd) => Ok(pidfd),
         None => {

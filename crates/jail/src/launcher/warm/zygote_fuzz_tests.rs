@@ -64,7 +64,7 @@ impl Props {
     }
 
     /// Returns a zygote that has just been started and is connected to `line`.
-    fn zygote(&self, line: OwnedFd) -> Zygote {
+    fn zygote(&self, socket: OwnedFd) -> Zygote {
         let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
         let (builders, _gone) = sys::packet_socketpair().unwrap();
         let builder = JailBuilder::stand_in(builders, copy(&self.ended), copy(&self.null));
@@ -73,7 +73,7 @@ impl Props {
             // The pipe is never readable, so the process counts as alive.
             pidfd: copy(&self.pipe.0),
             pid: self.sleeper.id() as i32,
-            socket: line,
+            socket,
             output: copy(&self.pipe.0),
             report: copy(&self.null),
             builder: Rc::new(builder),
@@ -145,8 +145,8 @@ impl ExchangeStep {
         Some(match self {
             ExchangeStep::RequestFork(_) => return None,
             ExchangeStep::Word { kind, step, errno, text, damage } => {
-                let word = StatusMessage { kind: u32::from(*kind % 7), step: *step, errno: *errno };
-                (damage.apply([bytes_of(&word), text].concat()), &[])
+                let message = StatusMessage { kind: u32::from(*kind % 7), step: *step, errno: *errno };
+                (damage.apply([bytes_of(&message), text].concat()), &[])
             }
             ExchangeStep::Ready => {
                 (bytes_of(&StatusMessage { kind: kind::ZYGOTE_READY, step: 0, errno: 0 }).to_vec(), &[])
@@ -190,8 +190,8 @@ fn check_event(said: ZygoteEvent, first_due: Option<u64>) -> bool {
 fn fuzz_zygote_messages() {
     let props = Props::new();
     check!().with_test_time(test_time()).with_generator(produce::<Vec<ExchangeStep>>()).for_each(|moves| {
-        let (line, theirs) = sys::packet_socketpair().unwrap();
-        let mut zygote = props.zygote(line);
+        let (socket, peer) = sys::packet_socketpair().unwrap();
+        let mut zygote = props.zygote(socket);
         for one in moves {
             let Some((packet, fds)) = one.packet() else {
                 if let ExchangeStep::RequestFork(number) = one {
@@ -202,7 +202,7 @@ fn fuzz_zygote_messages() {
             let (first_due, due) =
                 (zygote.outstanding_forks.front().copied(), zygote.outstanding_forks.len());
             let was_fertile = zygote.ready;
-            wire::send_bytes(theirs.as_fd(), &packet, &props.fds(fds)).unwrap();
+            wire::send_bytes(peer.as_fd(), &packet, &props.fds(fds)).unwrap();
             let goes_on = check_event(zygote.receive(&props.proc), first_due);
             assert!(zygote.ready || !was_fertile, "a ready zygote stays ready");
             assert!(
@@ -210,7 +210,7 @@ fn fuzz_zygote_messages() {
                 "a packet answers one fork request"
             );
             // Receive the launcher's answers, as a zygote would.
-            while wire::try_receive_bytes(theirs.as_fd(), &mut [0; 8]).is_ok_and(|(len, _)| len > 0) {}
+            while wire::try_receive_bytes(peer.as_fd(), &mut [0; 8]).is_ok_and(|(len, _)| len > 0) {}
             if !goes_on {
                 break;
             }
@@ -223,11 +223,11 @@ fn fuzz_child_messages() {
     let inputs = produce::<(u8, u32, i32, Vec<u8>, Damage)>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(
         |(kind, step, errno, text, damage)| {
-            let word = StatusMessage { kind: u32::from(*kind % 7), step: *step, errno: *errno };
-            let packet = damage.apply([bytes_of(&word), text].concat());
+            let message = StatusMessage { kind: u32::from(*kind % 7), step: *step, errno: *errno };
+            let packet = damage.apply([bytes_of(&message), text].concat());
             match from_bytes::<StatusMessage>(&packet) {
-                Some((word, detail)) => {
-                    let failed = failure_of(word, detail);
+                Some((message, detail)) => {
+                    let failed = failure_of(message, detail);
                     assert!(failed.to_string().len() <= 3 * detail.len() + 256);
                     let (_what, _cause) = (failed.subject(), failed.cause());
                 }
@@ -248,16 +248,16 @@ enum BuilderMessage {
 
 impl BuilderMessage {
     fn packet(&self) -> Vec<u8> {
-        let notice = match self.clone() {
+        let event = match self.clone() {
             BuilderMessage::Built { number, has_rules } => BuilderEvent::Built { number, has_rules },
             BuilderMessage::NotBuilt { number, step, errno } => {
-                let word = StatusMessage { kind: kind::FAILED, step, errno };
-                BuilderEvent::NotBuilt { number, failure: failure_of(word, b"") }
+                let message = StatusMessage { kind: kind::FAILED, step, errno };
+                BuilderEvent::NotBuilt { number, failure: failure_of(message, b"") }
             }
             BuilderMessage::Inspected { number, mismatch } => BuilderEvent::Inspected { number, mismatch },
             BuilderMessage::Bytes(bytes) => return bytes,
         };
-        postcard::to_allocvec(&notice).unwrap()
+        postcard::to_allocvec(&event).unwrap()
     }
 }
 
@@ -265,19 +265,19 @@ impl BuilderMessage {
 fn fuzz_builder_notices() {
     let props = Props::new();
     let inputs = produce::<Vec<(BuilderMessage, Damage, Vec<u8>)>>();
-    check!().with_test_time(test_time()).with_generator(inputs).for_each(|notices| {
-        let (line, theirs) = sys::packet_socketpair().unwrap();
+    check!().with_test_time(test_time()).with_generator(inputs).for_each(|events| {
+        let (socket, peer) = sys::packet_socketpair().unwrap();
         let copy = |fd: &OwnedFd| fd.try_clone().unwrap();
-        let builder = JailBuilder::stand_in(line, copy(&props.ended), copy(&props.null));
-        for (notice, damage, fds) in notices {
-            let whole = notice.packet();
+        let builder = JailBuilder::stand_in(socket, copy(&props.ended), copy(&props.null));
+        for (event, damage, fds) in events {
+            let whole = event.packet();
             let packet = damage.apply(whole.clone());
-            wire::send_bytes(theirs.as_fd(), &packet, &props.fds(fds)).unwrap();
+            wire::send_bytes(peer.as_fd(), &packet, &props.fds(fds)).unwrap();
             match builder.receive() {
                 Ok(answer) => assert!(answer.is_some_and(|(_, fds)| fds.len() <= MAX_FDS)),
                 Err(_) => assert!(
-                    packet != whole || matches!(notice, BuilderMessage::Bytes(_)) || whole.len() > 4 << 10,
-                    "an intact message is accepted: {notice:?}"
+                    packet != whole || matches!(event, BuilderMessage::Bytes(_)) || whole.len() > 4 << 10,
+                    "an intact message is accepted: {event:?}"
                 ),
             }
         }
@@ -298,7 +298,7 @@ struct BuilderRequestInput {
 
 impl BuilderRequestInput {
     fn packet(&self) -> Vec<u8> {
-        let order = match self.builds {
+        let request = match self.builds {
             true => BuilderRequest::Build(JailPlan {
                 number: self.number,
                 new_namespaces: None,
@@ -319,7 +319,7 @@ impl BuilderRequestInput {
                 filters_len: self.filters,
             })),
         };
-        postcard::to_allocvec(&order).unwrap()
+        postcard::to_allocvec(&request).unwrap()
     }
 }
 
@@ -327,8 +327,8 @@ impl BuilderRequestInput {
 fn fuzz_builder_orders() {
     let props = Props::new();
     let inputs = produce::<(BuilderRequestInput, Damage, Vec<u8>)>();
-    check!().with_test_time(test_time()).with_generator(inputs).for_each(|(orders, damage, fds)| {
-        let packet = damage.apply(orders.packet());
+    check!().with_test_time(test_time()).with_generator(inputs).for_each(|(requests, damage, fds)| {
+        let packet = damage.apply(requests.packet());
         let Ok(BuilderRequest::Inspect(expected)) = postcard::from_bytes(&packet) else { return };
         let seen = crate::inside::inspect(&props.proc, &expected, &props.own(fds));
         assert!(seen.is_err(), "no process in a jail was named");
@@ -340,7 +340,7 @@ fn fuzz_launcher_messages() {
     let inputs = produce::<(u32, u32, u32, Vec<u8>, Damage, u8)>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(
         |(uid, has_rules, limits_len, more, damage, fds)| {
-            let birth = ForkRequest {
+            let request = ForkRequest {
                 uid: *uid,
                 awaited: 0,
                 has_rules: *has_rules % 3,
@@ -349,16 +349,16 @@ fn fuzz_launcher_messages() {
                 layers_left_out: 0,
                 failing_step: 0,
             };
-            let packet = damage.apply([bytes_of(&birth), more].concat());
+            let packet = damage.apply([bytes_of(&request), more].concat());
             let fds = vec![0; usize::from(*fds) % (MAX_FDS + 1)];
-            if let Some(birth) = read_fork_request(&packet, fds.len()) {
+            if let Some(request) = read_fork_request(&packet, fds.len()) {
                 // The accesses that a child makes.
-                assert!(birth.limits[..birth.limits_len as usize].len() <= MAX_LIMITS);
-                let (rules, doors) = fds[OPTIONAL_FDS..].split_at(birth.has_rules as usize);
-                assert!(rules.len() <= 1 && doors.len() <= MAX_FDS);
+                assert!(request.limits[..request.limits_len as usize].len() <= MAX_LIMITS);
+                let (rules, join_fds) = fds[OPTIONAL_FDS..].split_at(request.has_rules as usize);
+                assert!(rules.len() <= 1 && join_fds.len() <= MAX_FDS);
             }
-            let habits = read_page_ranges(&packet).count();
-            assert_eq!(habits, (packet.len() / size_of::<PageRange>()).min(MAX_PAGE_RANGES));
+            let ranges = read_page_ranges(&packet).count();
+            assert_eq!(ranges, (packet.len() / size_of::<PageRange>()).min(MAX_PAGE_RANGES));
             let _any = from_bytes::<LandlockAccess>(&packet);
         },
     );
@@ -374,11 +374,11 @@ fn fuzz_received_packets() {
             // An empty packet means end of file.
             return;
         }
-        let (ours, theirs) = sys::packet_socketpair().unwrap();
+        let (ours, peer) = sys::packet_socketpair().unwrap();
         let fds = props.fds(fds);
         wire::send_bytes(ours.as_fd(), bytes, &fds).unwrap();
         let mut buffer = vec![0; usize::from(*room) + 1];
-        let received = socket::receive(std::os::fd::AsRawFd::as_raw_fd(&theirs), &mut buffer);
+        let received = socket::receive(std::os::fd::AsRawFd::as_raw_fd(&peer), &mut buffer);
         let Ok(received) = received else { panic!("the packet was not received: {bytes:?}") };
         assert_eq!(received.bytes, bytes.len().min(buffer.len()));
         assert_eq!((received.fds_len, &buffer[..received.bytes]), (fds.len(), &bytes[..received.bytes]));

@@ -32,12 +32,12 @@ pub(super) struct ZygoteResources {
 }
 
 impl ZygoteResources {
-    pub(super) fn new(number: u64, builder: Rc<JailBuilder>, group: Option<Group>, taken: IdLease) -> Self {
+    pub(super) fn new(number: u64, builder: Rc<JailBuilder>, group: Option<Group>, ids: IdLease) -> Self {
         Self {
             number,
             builder,
             group,
-            ids: taken,
+            ids,
             zygote: None,
             killed: false,
             builder_disconnected: false,
@@ -77,7 +77,7 @@ impl ZygoteResources {
     }
 
     /// Releases the resources as far as possible without blocking. Returns itself while something is left.
-    pub(super) fn try_release(mut self, home: &LauncherContext) -> Option<Self> {
+    pub(super) fn try_release(mut self, context: &LauncherContext) -> Option<Self> {
         if self.zygote.as_ref().is_some_and(|zygote| sys::is_readable(zygote.as_fd())) {
             let _reaped = self.zygote.take().map(|zygote| sys::wait_pidfd(zygote.as_fd()));
         }
@@ -96,7 +96,7 @@ impl ZygoteResources {
                 Some(self)
             }
             Some(Ok(())) | None => {
-                home.ids.release(self.ids);
+                context.ids.release(self.ids);
                 None
             }
         }

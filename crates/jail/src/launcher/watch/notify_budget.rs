@@ -72,22 +72,22 @@ mod tests {
     #[test]
     fn notifications_are_limited_in_total_and_per_sandbox() {
         let start = Instant::now();
-        let mut hearing = NotifyBudget::new(start);
-        let mut heard = 0;
+        let mut budget = NotifyBudget::new(start);
+        let mut handled = 0;
         for turn in 0..10_000 {
             // One second, in turns of a tenth of a millisecond.
             let now = start + Duration::from_micros(100) * turn;
-            hearing.begin_turn(400, now);
-            heard += (0..MAX_PER_TURN).filter(|_| hearing.take()).count() as u32;
+            budget.begin_turn(400, now);
+            handled += (0..MAX_PER_TURN).filter(|_| budget.take()).count() as u32;
         }
         let (at_once, in_a_second) = (BATCH * (BURST_BATCHES + 1), BATCH * 100);
-        assert!((in_a_second..=in_a_second + at_once).contains(&heard), "{heard}");
+        assert!((in_a_second..=in_a_second + at_once).contains(&handled), "{handled}");
         assert_eq!(
-            hearing.interval() / 400,
+            budget.interval() / 400,
             Duration::from_micros(1_250),
             "each of 400 sandboxes has one 400th"
         );
-        hearing.begin_turn(2, start);
-        assert_eq!(hearing.interval(), MIN_INTERVAL);
+        budget.begin_turn(2, start);
+        assert_eq!(budget.interval(), MIN_INTERVAL);
     }
 }

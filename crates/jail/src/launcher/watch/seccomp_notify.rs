@@ -50,35 +50,35 @@ impl NotifyListener {
     }
 
     /// Creates the listener for commands that will send their descriptors.
-    pub(crate) fn from_sockets(lines: Vec<OwnedFd>) -> Self {
-        Self { sockets: lines, ..Self::default() }
+    pub(crate) fn from_sockets(sockets: Vec<OwnedFd>) -> Self {
+        Self { sockets, ..Self::default() }
     }
 
     /// Creates the rate-limited listener for a guest that will send its descriptor. It covers everything the
     /// guest starts.
-    pub(crate) fn rate_limited(line: OwnedFd) -> Self {
+    pub(crate) fn rate_limited(socket: OwnedFd) -> Self {
         Self {
             budget: Some(TokenBucket::new(MAX_NOTIFICATIONS, Instant::now())),
-            ..Self::from_sockets(vec![line])
+            ..Self::from_sockets(vec![socket])
         }
     }
 
     /// Returns the descriptors to poll; without the listeners while the rate limit is exhausted.
     pub(crate) fn watched(
         &self,
-        hearing: &NotifyBudget,
+        shared_budget: &NotifyBudget,
         now: Instant,
     ) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let deaf = self.next_allowed(hearing, now).is_some();
-        let listeners = self.listeners.iter().filter(move |_| !deaf);
+        let exhausted = self.next_allowed(shared_budget, now).is_some();
+        let listeners = self.listeners.iter().filter(move |_| !exhausted);
         self.sockets.iter().chain(listeners).map(AsFd::as_fd)
     }
 
     /// Returns when the next notification of a sandbox may be handled, if it must wait.
-    pub(crate) fn next_allowed(&self, hearing: &NotifyBudget, now: Instant) -> Option<Instant> {
+    pub(crate) fn next_allowed(&self, shared_budget: &NotifyBudget, now: Instant) -> Option<Instant> {
         let budget = self.budget.as_ref().filter(|_| !self.listeners.is_empty())?;
-        let own = Some(budget.next_token_at(hearing.interval(), now)).filter(|at| *at > now);
-        own.max(hearing.exhausted_until(now))
+        let own = Some(budget.next_token_at(shared_budget.interval(), now)).filter(|at| *at > now);
+        own.max(shared_budget.exhausted_until(now))
     }
 
     /// Returns when a notification was last handled.
@@ -104,19 +104,19 @@ impl NotifyListener {
     pub(crate) fn poll(
         &mut self,
         main: Option<i32>,
-        hearing: &mut NotifyBudget,
+        shared_budget: &mut NotifyBudget,
         mut owner: impl FnMut(i32) -> u32,
     ) -> Option<i32> {
         self.receive_listeners();
         let now = Instant::now();
-        let mut leaving = None;
+        let mut exit_status = None;
         for listener in std::mem::take(&mut self.listeners) {
             let next =
-                if self.refill_budget(hearing, now) { receive_call(&listener) } else { NextCall::None };
+                if self.refill_budget(shared_budget, now) { receive_call(&listener) } else { NextCall::None };
             match next {
                 NextCall::Call(call) => {
-                    self.charge_budget(hearing, now);
-                    leaving = self.answer(&listener, &call, main, &mut owner).or(leaving);
+                    self.charge_budget(shared_budget, now);
+                    exit_status = self.answer(&listener, &call, main, &mut owner).or(exit_status);
                 }
                 NextCall::None => {}
                 NextCall::Closed => continue,
@@ -128,25 +128,25 @@ impl NotifyListener {
             self.listeners.clear();
             self.sockets.clear();
         }
-        leaving
+        exit_status
     }
 
     /// Refills the rate limit of a sandbox, and returns whether a notification may be handled now.
-    fn refill_budget(&mut self, hearing: &NotifyBudget, now: Instant) -> bool {
+    fn refill_budget(&mut self, shared_budget: &NotifyBudget, now: Instant) -> bool {
         match &mut self.budget {
             Some(budget) => {
-                budget.refill(hearing.interval(), MAX_NOTIFICATIONS, now);
-                budget.tokens_left() > 0 && hearing.exhausted_until(now).is_none()
+                budget.refill(shared_budget.interval(), MAX_NOTIFICATIONS, now);
+                budget.tokens_left() > 0 && shared_budget.exhausted_until(now).is_none()
             }
             None => true,
         }
     }
 
-    fn charge_budget(&mut self, hearing: &mut NotifyBudget, now: Instant) {
+    fn charge_budget(&mut self, shared_budget: &mut NotifyBudget, now: Instant) {
         self.last_handled = Some(now);
         match &mut self.budget {
             Some(budget) => {
-                let _taken = budget.take() && hearing.take();
+                let _taken = budget.take() && shared_budget.take();
             }
             None => self.handled += 1,
         }
@@ -154,9 +154,9 @@ impl NotifyListener {
 
     fn receive_listeners(&mut self) {
         let listeners = &mut self.listeners;
-        self.sockets.retain(|line| match wire::try_receive_bytes(line.as_fd(), &mut [0; 1]) {
-            Ok((_, came)) => {
-                listeners.extend(came);
+        self.sockets.retain(|socket| match wire::try_receive_bytes(socket.as_fd(), &mut [0; 1]) {
+            Ok((_, received)) => {
+                listeners.extend(received);
                 false
             }
             Err(errno) => matches!(errno, Errno::AGAIN | Errno::INTR),
