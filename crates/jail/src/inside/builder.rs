@@ -9,6 +9,10 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
+use belljar_zygote::build_jail::{self, JailParts};
+use belljar_zygote::install_filter::FilterProgram;
+use belljar_zygote::message::{LandlockAccess, SetupStep};
+use belljar_zygote::pid1::{JailFds, Pid1};
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 use serde::{Deserialize, Serialize};
@@ -16,14 +20,10 @@ use serde::{Deserialize, Serialize};
 use super::inspect::{self, ExpectedChild};
 use super::namespace_set::{self, NamespaceSetPlan};
 use super::{init, privileges};
-use crate::bare::errno;
-use crate::bare::jail::{self, JailParts};
-use crate::bare::message::{LandlockAccess, SetupStep};
-use crate::bare::pid1::{JailFds, Pid1};
-use crate::bare::seccomp::FilterProgram;
 use crate::seccomp::SeccompFilter;
 use crate::spec::INNER_UID;
 use crate::step::{Step, StepFailed};
+use crate::sys::errno;
 use crate::{sys, wire};
 
 /// Input of a builder, the same for all its jails.
@@ -170,7 +170,7 @@ fn build(
         cgroup_namespace: -1,
         failed: None,
     };
-    let built = jail::build(&mut parts);
+    let built = build_jail::build(&mut parts);
     let jail = take_fds(&parts);
     let JailFds { landlock_ruleset: rules, .. } = parts.pid1.opened;
     built.map_err(|(step, why)| setup_failure(step, errno(why)))?;

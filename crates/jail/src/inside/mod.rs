@@ -25,11 +25,11 @@ mod zygote_setup;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_zygote::privileges::ResourceLimit;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::bare::rights::ResourceLimit;
 use crate::seccomp::SeccompFilter;
 use crate::spec::{Jail, JailLayer, JailLimits, RootTree, WORKSPACE};
 use crate::step::{Step, StepFailed, step};

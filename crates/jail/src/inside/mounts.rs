@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, UnmountFlags};
 
 use super::MountPlan;
-use crate::bare::{self, errno};
 use crate::spec::{HOME, INBOX, Jail, JailLayer, RootEntry, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
+use crate::sys::errno;
 use crate::{fault, sys};
 
 const NOSUID_NODEV: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
@@ -26,9 +26,9 @@ const BYTES_PER_INODE: u64 = 16 << 10;
 /// descriptor.
 pub(super) fn build_jail_root(plan: &MountPlan<'_>) -> Result<OwnedFd, StepFailed> {
     let inbox = mount_base(plan)?;
-    step(Step::Proc, "", || bare::mounts::mount_proc().map_err(errno))?;
-    step(Step::Masks, "/proc", || bare::mounts::mask_proc().map_err(errno))?;
-    step(Step::Terminals, "", || bare::mounts::mount_devpts().map_err(errno))?;
+    step(Step::Proc, "", || belljar_zygote::mounts::mount_proc().map_err(errno))?;
+    step(Step::Masks, "/proc", || belljar_zygote::mounts::mask_proc().map_err(errno))?;
+    step(Step::Terminals, "", || belljar_zygote::mounts::mount_devpts().map_err(errno))?;
     for (mount, destination) in plan.binds {
         step(Step::Binds, destination, || attach_mount(plan, mount, destination))?;
     }
@@ -93,9 +93,9 @@ fn mount_disk(plan: &MountPlan<'_>) -> Result<OwnedFd, Errno> {
         None => "size=64k,nr_inodes=64,mode=0755".to_owned(),
     };
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    bare::mounts::mount_disk(&options).map_err(errno)?;
+    belljar_zygote::mounts::mount_disk(&options).map_err(errno)?;
     let inbox = create_inbox()?;
-    bare::mounts::bind_disk_dirs(plan.owner, !plan.has_host_workspace()).map_err(errno)?;
+    belljar_zygote::mounts::bind_disk_dirs(plan.owner, !plan.has_host_workspace()).map_err(errno)?;
     covered.iter().try_for_each(|(mount, path)| attach_mount(plan, mount, path))?;
     Ok(inbox)
 }

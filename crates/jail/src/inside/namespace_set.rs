@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::builder::BuilderSetup;
 use super::{SetupReport, await_byte, await_ready, init, mounts, privileges, send_report};
-use crate::bare::{self, errno};
 use crate::launcher::ids::map::write_maps;
 use crate::step::{Step, StepFailed, step};
+use crate::sys::errno;
 use crate::sys::{self, CloneResult};
 use crate::wire;
 
@@ -115,6 +115,6 @@ fn set_up_namespaces(
     step(Step::Root, "", || mounts::enter_root(root))?;
     // The kernel permits a jail to mount its own /proc only if another one is fully visible. This one shows
     // no process, because its pid namespace is gone in a moment, and the jail's own covers it.
-    step(Step::Proc, "", || bare::mounts::mount_proc().map_err(errno))?;
+    step(Step::Proc, "", || belljar_zygote::mounts::mount_proc().map_err(errno))?;
     step(Step::Pivot, "", mounts::pivot)
 }

@@ -3,16 +3,16 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use belljar_zygote::payload::{Payload, UnpackError};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{JailSetup, SetupReport, dup_to, landlock, mounts, privileges, send_report};
-use crate::bare::errno;
-use crate::bare::payload::{Payload, UnpackError};
 use crate::fault;
 use crate::seccomp::SeccompFilter;
 use crate::spec::{INNER_UID, Jail, JailLayer, PayloadTarget, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
+use crate::sys::errno;
 use crate::sys::{self, CStringArray};
 use crate::wire;
 

@@ -9,17 +9,17 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
+use belljar_zygote::message::LAUNCHER_FD;
+use belljar_zygote::privileges::{ResourceLimit, become_user, set_rlimits};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{MountPlan, SetupReport, dup_to, init, landlock, mounts, privileges, send_report, write_once};
-use crate::bare::errno;
-use crate::bare::message::LAUNCHER_FD;
-use crate::bare::rights::{ResourceLimit, become_user, set_rlimits};
 use crate::fault;
 use crate::seccomp::SeccompFilter;
 use crate::spec::JailLayer;
 use crate::step::{Step, StepFailed, step};
+use crate::sys::errno;
 use crate::sys::{self, CStringArray};
 
 /// Input of a new zygote.

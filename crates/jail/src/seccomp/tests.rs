@@ -375,7 +375,7 @@ fn only_announced_exits_are_notified() {
     for arch in ARCHES {
         let child = SeccompFilter::compile(arch, FilterFor::Child).0;
         let (_, number) = arch.numbers().iter().find(|(name, _)| *name == "exit_group").unwrap();
-        let leaving = u64::from(crate::bare::message::EXIT_MAGIC);
+        let leaving = u64::from(belljar_zygote::message::EXIT_MAGIC);
         for (second, verdict) in [(0, ALLOW), (1, ALLOW), (leaving, libc::SECCOMP_RET_USER_NOTIF)] {
             let arguments = [7, second, 0, 0, 0, 0];
             assert_eq!(interpret(&child, arch.audit_arch(), *number, arguments), verdict);

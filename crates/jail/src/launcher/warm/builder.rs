@@ -7,11 +7,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use belljar_zygote::message::{LandlockAccess, MAX_VISIBLE_PATH_BYTES, MAX_VISIBLE_PATHS};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::bare::message::{LandlockAccess, MAX_VISIBLE_PATH_BYTES, MAX_VISIBLE_PATHS};
 use crate::inside::{self, BuilderEvent, BuilderRequest, BuilderSetup};
 use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;

@@ -9,14 +9,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use belljar_zygote::message::{ForkRequest, MAX_LIMITS, kind};
+use belljar_zygote::privileges::ResourceLimit;
 use rustix::io::Errno;
 
 use super::child_connection::ChildConnection;
 use super::jail::{DyingJail, WarmJail, faults};
 use super::running_child::{RunningChild, usage_from_proc};
 use super::zygote::Zygote;
-use crate::bare::message::{ForkRequest, MAX_LIMITS, kind};
-use crate::bare::rights::ResourceLimit;
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, BuilderRequest, ExpectedChild};
 use crate::launcher::limits;

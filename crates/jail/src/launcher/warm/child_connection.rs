@@ -8,11 +8,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use belljar_zygote::message::{SetupStep, StatusMessage, from_bytes};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use rustix::pipe::PipeFlags;
 
-use crate::bare::message::{SetupStep, StatusMessage, from_bytes};
 use crate::inside;
 use crate::step::{Step, StepFailed};
 use crate::{sys, wire};

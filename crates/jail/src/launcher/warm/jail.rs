@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
+use belljar_zygote::message::{SetupStep, without};
 use rustix::io::Errno;
 
 use super::builder::JailBuilder;
 use super::namespaces::NamespaceSet;
 use super::zygote::Zygote;
-use crate::bare::message::{SetupStep, without};
 use crate::cgroup::Group;
 use crate::fault;
 use crate::inside::{self, BuilderRequest, JailPlan, NamespaceSetPlan};

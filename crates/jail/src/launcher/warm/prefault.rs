@@ -12,9 +12,9 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use belljar_zygote::message::{MAX_PAGE_RANGES, PageRange};
 use rustix::fs::{Mode, OFlags};
 
-use crate::bare::message::{MAX_PAGE_RANGES, PageRange};
 use crate::launcher::setup::LauncherContext;
 use crate::sys;
 

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use belljar_zygote::message::{ForkReply, ForkRequest, SetupStep, StatusMessage, bytes_of, from_bytes, kind};
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -19,7 +20,6 @@ use super::builder::JailBuilder;
 use super::namespaces::NamespaceSet;
 use super::prefault::PageStats;
 use super::zygote_resources::ZygoteResources;
-use crate::bare::message::{ForkReply, ForkRequest, SetupStep, StatusMessage, bytes_of, from_bytes, kind};
 use crate::cgroup::{self, Group};
 use crate::inside::{self, MountPlan, ZygoteSetup};
 use crate::launcher::ids::lease::IdLease;
@@ -481,14 +481,20 @@ fn interpreter_setup(interpreter: &WarmInterpreter) -> (Files, Vec<String>, Vec<
             command.push("--".to_owned());
             command.extend(interpreter.frequent_imports.iter().cloned());
             files.push(("runner.py", PYTHON_RUNNER.as_bytes()));
-            (include_str!("../../bare/python.py"), include_bytes!(concat!(env!("OUT_DIR"), "/python.so")))
+            (
+                include_str!("../../../../zygote/src/python/warm_up.py"),
+                include_bytes!(concat!(env!("OUT_DIR"), "/python.so")),
+            )
         }
         WarmLanguage::Node => {
             // One thread does all the work; threads that Node.js starts regardless stay blocked.
             command.extend(["--single-threaded", "--v8-pool-size=0"].map(str::to_owned));
             command.push(script);
             env.push(format!("LD_PRELOAD={INBOX}/zygote.so"));
-            (include_str!("../../bare/node.js"), include_bytes!(concat!(env!("OUT_DIR"), "/node.so")))
+            (
+                include_str!("../../../../zygote/src/node/warm_up.js"),
+                include_bytes!(concat!(env!("OUT_DIR"), "/node.so")),
+            )
         }
     };
     files.extend([("zygote", text.as_bytes()), ("zygote.so", object)]);

@@ -6,16 +6,16 @@
 
 use std::process::{Child, Command, Stdio};
 
+use belljar_zygote::message::{
+    LandlockAccess, MAX_FDS, MAX_LIMITS, MAX_PAGE_RANGES, OPTIONAL_FDS, PageRange, read_fork_request,
+    read_page_ranges,
+};
+use belljar_zygote::packet_socket;
+use belljar_zygote::payload::Payload;
 use bolero::{TypeGenerator, check, produce};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::*;
-use crate::bare::message::{
-    LandlockAccess, MAX_FDS, MAX_LIMITS, MAX_PAGE_RANGES, OPTIONAL_FDS, PageRange, read_fork_request,
-    read_page_ranges,
-};
-use crate::bare::payload::Payload;
-use crate::bare::socket;
 use crate::inside::{BuilderEvent, BuilderRequest, ExpectedChild, JailPlan};
 use crate::launcher::warm::child_connection::failure_of;
 
@@ -345,7 +345,7 @@ fn fuzz_launcher_messages() {
                 awaited: 0,
                 has_rules: *has_rules % 3,
                 limits_len: *limits_len % 16,
-                limits: [crate::bare::rights::ResourceLimit::default(); MAX_LIMITS],
+                limits: [belljar_zygote::privileges::ResourceLimit::default(); MAX_LIMITS],
                 layers_left_out: 0,
                 failing_step: 0,
             };
@@ -378,7 +378,7 @@ fn fuzz_received_packets() {
         let fds = props.fds(fds);
         wire::send_bytes(ours.as_fd(), bytes, &fds).unwrap();
         let mut buffer = vec![0; usize::from(*room) + 1];
-        let received = socket::receive(std::os::fd::AsRawFd::as_raw_fd(&peer), &mut buffer);
+        let received = packet_socket::receive(std::os::fd::AsRawFd::as_raw_fd(&peer), &mut buffer);
         let Ok(received) = received else { panic!("the packet was not received: {bytes:?}") };
         assert_eq!(received.bytes, bytes.len().min(buffer.len()));
         assert_eq!((received.fds_len, &buffer[..received.bytes]), (fds.len(), &bytes[..received.bytes]));

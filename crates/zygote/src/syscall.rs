@@ -5,9 +5,10 @@ use core::ffi::CStr;
 
 /// An errno returned by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RawErrno(pub(crate) i32);
+pub struct RawErrno(pub i32);
 
-pub(crate) type SysResult<T> = Result<T, RawErrno>;
+/// The result of a system call.
+pub type SysResult<T> = Result<T, RawErrno>;
 
 /// `EINTR`, the only errno that is handled by retrying.
 pub(crate) const EINTR: RawErrno = RawErrno(4);
@@ -24,12 +25,13 @@ pub(crate) const EBADMSG: RawErrno = RawErrno(74);
 macro_rules! numbers {
     ($($name:ident $x86_64:literal $aarch64:literal),+ $(,)?) => {
         /// System call numbers.
-        pub(crate) mod number {
+        #[expect(missing_docs, reason = "the names are the kernel's")]
+        pub mod number {
             $(
                 #[cfg(target_arch = "x86_64")]
-                pub(crate) const $name: usize = $x86_64;
+                pub const $name: usize = $x86_64;
                 #[cfg(target_arch = "aarch64")]
-                pub(crate) const $name: usize = $aarch64;
+                pub const $name: usize = $aarch64;
             )+
         }
     };
@@ -81,7 +83,7 @@ pub(crate) unsafe fn syscall(number: usize, arguments: [usize; 6]) -> SysResult<
 }
 
 /// Makes a system call whose arguments are all numbers.
-pub(crate) fn safe_syscall(number: usize, arguments: &[usize]) -> SysResult<usize> {
+pub fn safe_syscall(number: usize, arguments: &[usize]) -> SysResult<usize> {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     // SAFETY: no argument is a pointer.
@@ -115,7 +117,8 @@ pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> SysResult<()> {
     Ok(())
 }
 
-pub(crate) fn close(fd: i32) {
+/// Closes a descriptor.
+pub fn close(fd: i32) {
     // Closing fails only if the number is not an open descriptor, which is the desired state anyway.
     let _closed = safe_syscall(number::CLOSE, &[fd as usize]);
 }

@@ -3,16 +3,19 @@
 
 use core::cell::UnsafeCell;
 
-use super::born;
-use super::call::{SysResult, EBADMSG, ESRCH, RawErrno, syscall, close, number, safe_syscall, prctl, write_all};
-use super::hop::{self, JailFork, ForkSide};
-use super::message::{
-    ForkRequest, SetupStep, ForkReply, PageRange, EXIT_MAGIC, LAUNCHER_FD, MAX_PAGE_RANGES, MAX_INSTRUCTIONS, NAMESPACES, NAMESPACES_LEN,
-    OWN_SOCKET, StatusMessage, bytes_of, kind, read_fork_request, read_page_ranges,
+use crate::child_setup;
+use crate::clone_into_jail::{self, ForkSide, JailFork};
+use crate::install_filter::FilterProgram;
+use crate::message::{
+    EXIT_MAGIC, ForkReply, ForkRequest, LAUNCHER_FD, MAX_INSTRUCTIONS, MAX_PAGE_RANGES, NAMESPACES,
+    NAMESPACES_LEN, OWN_SOCKET, PageRange, SetupStep, StatusMessage, bytes_of, kind, read_fork_request,
+    read_page_ranges,
 };
-use super::payload::{CPath, Payload};
-use super::seccomp::FilterProgram;
-use super::socket;
+use crate::packet_socket;
+use crate::payload::{CPath, Payload};
+use crate::syscall::{
+    EBADMSG, ESRCH, RawErrno, SysResult, close, number, prctl, safe_syscall, syscall, write_all,
+};
 
 const WORKSPACE: &[u8] = b"/workspace";
 const WORKSPACE_PLACE: u32 = 0;
@@ -38,7 +41,7 @@ impl ReceivedFilter {
                 size_of_val(&self.instructions),
             )
         };
-        self.len = socket::receive(LAUNCHER_FD, bytes)?.bytes / size_of::<u64>();
+        self.len = packet_socket::receive(LAUNCHER_FD, bytes)?.bytes / size_of::<u64>();
         Ok(())
     }
 
@@ -103,24 +106,23 @@ static STATE: SingleThreaded = SingleThreaded(UnsafeCell::new(ZygoteState {
     awaited: false,
 }));
 
-#[expect(clippy::mut_from_ref, reason = "see `SingleThreaded`")]
 fn state() -> &'static mut ZygoteState {
     // SAFETY: see `SingleThreaded`; no caller keeps the reference across another call of this module.
     unsafe { &mut *STATE.0.get() }
 }
 
 /// The task of a child.
-pub(crate) struct ChildTask {
-    pub(crate) text: &'static [u8],
+pub struct ChildTask {
+    /// Text for the script that runs the program.
+    pub text: &'static [u8],
     /// The code: content of the file that the text names first.
-    #[allow(dead_code, reason = "Node.js reads it for itself")]
-    pub(crate) code: Option<&'static [u8]>,
+    pub code: Option<&'static [u8]>,
     /// The arguments: the last file of the inbox, if any.
-    pub(crate) arguments: Option<&'static [u8]>,
+    pub arguments: Option<&'static [u8]>,
 }
 
 /// Starts the zygote: receives the filter that all children share.
-pub(crate) fn start() -> SysResult<()> {
+pub fn start() -> SysResult<()> {
     let state = state();
     state.for_children.receive()?;
     let mut tid = 0_usize;
@@ -142,12 +144,12 @@ pub(crate) fn start() -> SysResult<()> {
 }
 
 /// Sends a status message to the launcher during startup. After `IMPORTED`, waits for permission to continue.
-pub(crate) fn send_status(kind: u32, text: &[u8]) -> SysResult<()> {
-    let word = StatusMessage { kind, step: 0, errno: 0 };
+pub fn send_status(kind: u32, text: &[u8]) -> SysResult<()> {
+    let status = StatusMessage { kind, step: 0, errno: 0 };
     let text = &text[..text.len().min(1_024)];
-    socket::send(LAUNCHER_FD, bytes_of(&word), text, &[])?;
-    if kind == super::message::kind::IMPORTED {
-        socket::receive(LAUNCHER_FD, &mut [0; 8])?;
+    packet_socket::send(LAUNCHER_FD, bytes_of(&status), text, &[])?;
+    if kind == crate::message::kind::IMPORTED {
+        packet_socket::receive(LAUNCHER_FD, &mut [0; 8])?;
     }
     Ok(())
 }
@@ -155,12 +157,12 @@ pub(crate) fn send_status(kind: u32, text: &[u8]) -> SysResult<()> {
 /// Serves fork requests. Returns in each child, with whether that child has nothing to prepare, and in the
 /// zygote at its end, with the reason. The interpreter's `before` and `after` run around each fork, `after`
 /// only in the zygote.
-pub(crate) fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, RawErrno> {
+pub fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, RawErrno> {
     // A child of another user must not access this memory until it owns its copy.
     prctl(PR_SET_DUMPABLE, 0)?;
     let mut packet = [0_u8; MAX_PAGE_RANGES * size_of::<PageRange>()];
     loop {
-        let received = socket::receive(LAUNCHER_FD, &mut packet)?;
+        let received = packet_socket::receive(LAUNCHER_FD, &mut packet)?;
         let state = state();
         if received.fds_len == 0 {
             state.set_page_ranges(&packet[..received.bytes]);
@@ -170,8 +172,15 @@ pub(crate) fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, R
         before();
         let fds = &received.fds[..received.fds_len];
         let namespaces = &fds[NAMESPACES..NAMESPACES + NAMESPACES_LEN];
-        let mut hop = JailFork { namespaces, layers_left_out: request.layers_left_out, tid: state.tid, intermediate: -1, child: -1, failed: None };
-        match hop::clone_into_jail(&mut hop) {
+        let mut jail_fork = JailFork {
+            namespaces,
+            layers_left_out: request.layers_left_out,
+            tid: state.tid,
+            intermediate: -1,
+            child: -1,
+            failed: None,
+        };
+        match clone_into_jail::clone_into_jail(&mut jail_fork) {
             Ok(ForkSide::Child) => {
                 confine_child(&request, fds)?;
                 let awaited = request.awaited != 0;
@@ -181,10 +190,10 @@ pub(crate) fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, R
                 }
                 return Ok(awaited || state.page_ranges_len > 0);
             }
-            Ok(ForkSide::Zygote) => send_fork_reply(&hop)?,
-            Err(why) => {
-                hop.failed = Some((SetupStep::Namespaces, why));
-                send_fork_reply(&hop)?;
+            Ok(ForkSide::Zygote) => send_fork_reply(&jail_fork)?,
+            Err(errno) => {
+                jail_fork.failed = Some((SetupStep::Namespaces, errno));
+                send_fork_reply(&jail_fork)?;
             }
         }
         after();
@@ -193,12 +202,12 @@ pub(crate) fn serve_forks(before: impl Fn(), after: impl Fn()) -> Result<bool, R
 }
 
 /// Sends the result of a fork request to the launcher.
-fn send_fork_reply(hop: &JailFork<'_>) -> SysResult<()> {
-    let (step, errno) = hop.failed.map_or((0, 0), |(step, why)| (step as u32, why.0));
-    let fds = [hop.intermediate, hop.child];
+fn send_fork_reply(jail_fork: &JailFork<'_>) -> SysResult<()> {
+    let (step, errno) = jail_fork.failed.map_or((0, 0), |(step, errno)| (step as u32, errno.0));
+    let fds = [jail_fork.intermediate, jail_fork.child];
     // If a later descriptor exists, so do the earlier ones.
-    let there = fds.iter().take_while(|fd| **fd >= 0).count();
-    let sent = socket::send(LAUNCHER_FD, bytes_of(&ForkReply { step, errno }), &[], &fds[..there]);
+    let open_len = fds.iter().take_while(|fd| **fd >= 0).count();
+    let sent = packet_socket::send(LAUNCHER_FD, bytes_of(&ForkReply { step, errno }), &[], &fds[..open_len]);
     fds.into_iter().filter(|fd| *fd >= 0).for_each(close);
     sent
 }
@@ -207,7 +216,7 @@ fn send_fork_reply(hop: &JailFork<'_>) -> SysResult<()> {
 fn confine_child(request: &ForkRequest, fds: &[i32]) -> Result<(), RawErrno> {
     let state = state();
     restore_thread(state);
-    match born::confine(request, fds, &state.for_children.program()) {
+    match child_setup::confine(request, fds, &state.for_children.program()) {
         Ok(listener) => {
             state.listener = listener;
             state.pid = safe_syscall(number::GETPID, &[])?;
@@ -225,21 +234,21 @@ fn restore_thread(state: &ZygoteState) {
     }
 }
 
-fn fail(fd: i32, step: SetupStep, why: RawErrno, detail: &[u8]) -> ! {
-    let word = StatusMessage { kind: kind::FAILED, step: step as u32, errno: why.0 };
+fn fail(fd: i32, step: SetupStep, errno: RawErrno, detail: &[u8]) -> ! {
+    let status = StatusMessage { kind: kind::FAILED, step: step as u32, errno: errno.0 };
     // Fails only if the launcher is gone.
-    let _sent = socket::send(fd, bytes_of(&word), &detail[..detail.len().min(1_024)], &[]);
+    let _sent = packet_socket::send(fd, bytes_of(&status), &detail[..detail.len().min(1_024)], &[]);
     exit_now(1)
 }
 
 /// Reports a step that failed after the child was confined, and exits.
-fn fail_task(step: SetupStep, why: RawErrno, detail: &[u8]) -> ! {
-    let Some(pipe) = state().pipe else { fail(LAUNCHER_FD, step, why, detail) };
+fn fail_task(step: SetupStep, errno: RawErrno, detail: &[u8]) -> ! {
+    let Some(pipe) = state().pipe else { fail(LAUNCHER_FD, step, errno, detail) };
     const HEAD: usize = size_of::<StatusMessage>();
-    let word = StatusMessage { kind: kind::FAILED, step: step as u32, errno: why.0 };
+    let status = StatusMessage { kind: kind::FAILED, step: step as u32, errno: errno.0 };
     let detail = &detail[..detail.len().min(1_024)];
     let mut packet = [0; HEAD + 1_024];
-    packet[..HEAD].copy_from_slice(bytes_of(&word));
+    packet[..HEAD].copy_from_slice(bytes_of(&status));
     packet[HEAD..HEAD + detail.len()].copy_from_slice(detail);
     // A single write, so that the launcher reads it at once. If the launcher is gone, no report is needed.
     let _sent = write_all(pipe, &packet[..HEAD + detail.len()]);
@@ -254,52 +263,51 @@ fn exit_now(status: usize) -> ! {
 
 /// Reports that the child is confined, or ready for its task.
 fn report_ready() -> SysResult<()> {
-    let word = StatusMessage { kind: kind::READY, step: 0, errno: 0 };
+    let status = StatusMessage { kind: kind::READY, step: 0, errno: 0 };
     let listener = state().listener.take();
-    let told = match state().pipe {
-        Some(pipe) => write_all(pipe, bytes_of(&word)),
-        None => socket::send(LAUNCHER_FD, bytes_of(&word), &[], listener.as_slice()),
+    let sent = match state().pipe {
+        Some(pipe) => write_all(pipe, bytes_of(&status)),
+        None => packet_socket::send(LAUNCHER_FD, bytes_of(&status), &[], listener.as_slice()),
     };
     listener.into_iter().for_each(close);
-    told
+    sent
 }
 
 /// Reports that the child is confined, and waits until the launcher has inspected it. From then on the
 /// launcher accepts only bytes, through a pipe that is attached to its answer.
-#[allow(dead_code, reason = "only Python imports ahead of time")]
-pub(crate) fn await_inspection() -> SysResult<()> {
+pub fn await_inspection() -> SysResult<()> {
     report_ready()?;
-    let received = socket::receive(LAUNCHER_FD, &mut [0; 8])?;
+    let received = packet_socket::receive(LAUNCHER_FD, &mut [0; 8])?;
     state().pipe = Some(*received.fds[..received.fds_len].first().ok_or(EBADMSG)?);
     Ok(())
 }
 
 /// Reports that the child is ready, and waits for its task. Exits if no task will come.
-pub(crate) fn await_task() -> ChildTask {
-    let told = report_ready();
+pub fn await_task() -> ChildTask {
+    let sent = report_ready();
     if state().awaited {
         // The launcher inspects this child meanwhile; otherwise its program would fault these pages in one by
         // one.
         state().prefault();
     }
     let mut workdir = [0; 4_096];
-    let message = told.and_then(|()| socket::receive(LAUNCHER_FD, &mut workdir));
-    match message {
-        Ok(message) => match start_task(&message, &workdir[..message.bytes]) {
+    let packet = sent.and_then(|()| packet_socket::receive(LAUNCHER_FD, &mut workdir));
+    match packet {
+        Ok(packet) => match start_task(&packet, &workdir[..packet.bytes]) {
             Ok(task) => task,
-            Err((step, why, detail)) => fail_task(step, why, detail),
+            Err((step, errno, detail)) => fail_task(step, errno, detail),
         },
         Err(ESRCH) => exit_now(0),
-        Err(why) => fail_task(SetupStep::Order, why, &[]),
+        Err(errno) => fail_task(SetupStep::Order, errno, &[]),
     }
 }
 
 type TaskError = (SetupStep, RawErrno, &'static [u8]);
 
 /// Unpacks the files, then connects the streams. The socket to the launcher is closed last.
-fn start_task(message: &socket::Packet, workdir: &[u8]) -> Result<ChildTask, TaskError> {
-    let failed = |step: SetupStep| move |why: RawErrno| (step, why, &[][..]);
-    let fds = &message.fds[..message.fds_len];
+fn start_task(packet: &packet_socket::Packet, workdir: &[u8]) -> Result<ChildTask, TaskError> {
+    let failed = |step: SetupStep| move |errno: RawErrno| (step, errno, &[][..]);
+    let fds = &packet.fds[..packet.fds_len];
     let [payload, streams @ ..] = fds else { return Err((SetupStep::Order, EBADMSG, &[])) };
     let payload = Payload::map(*payload).map_err(failed(SetupStep::Order))?;
     let folder = open_dir(WORKSPACE).map_err(failed(SetupStep::Files))?;
@@ -324,7 +332,8 @@ fn open_dir(path: &[u8]) -> SysResult<i32> {
     const O_PATH: usize = 0o10_000_000;
     let name = CPath::new(path)?;
     // SAFETY: the path ends in NUL and lives across the call.
-    unsafe { syscall(number::OPENAT, [AT_FDCWD, name.pointer(), O_PATH | O_CLOEXEC, 0, 0, 0]) }.map(|fd| fd as i32)
+    unsafe { syscall(number::OPENAT, [AT_FDCWD, name.pointer(), O_PATH | O_CLOEXEC, 0, 0, 0]) }
+        .map(|fd| fd as i32)
 }
 
 fn change_dir(path: &[u8]) -> SysResult<()> {
@@ -346,19 +355,17 @@ fn connect_streams(streams: &[i32]) -> SysResult<()> {
 }
 
 /// Returns whether a run is already waiting for this child.
-#[allow(dead_code, reason = "only Python imports ahead of time")]
-pub(crate) fn is_awaited() -> bool {
+pub fn is_awaited() -> bool {
     state().awaited
 }
 
 /// Returns the process id of the child in its own pid namespace.
-#[allow(dead_code, reason = "Python asks for itself")]
-pub(crate) fn pid() -> usize {
+pub fn pid() -> usize {
     state().pid
 }
 
 /// Exits, and announces it to the launcher before the process's memory is torn down.
-pub(crate) fn announce_exit(status: usize) -> ! {
+pub fn announce_exit(status: usize) -> ! {
     if safe_syscall(number::GETPID, &[]) == Ok(state().pid) {
         // Returns only if there is no listener.
         let _refused = safe_syscall(number::EXIT_GROUP, &[status & 0xff, EXIT_MAGIC as usize]);

@@ -5,7 +5,7 @@
 
 use core::arch::naked_asm;
 
-use super::call::{number, safe_syscall};
+use crate::syscall::{number, safe_syscall};
 
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;

@@ -6,8 +6,8 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
 
 use super::Object;
-use super::call::{number, safe_syscall};
-use super::zygote;
+use belljar_zygote::interpreter;
+use belljar_zygote::syscall::{number, safe_syscall};
 
 const SIGINT: c_int = 2;
 const PRINT_RAW: c_int = 1;
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn run_generator(_module: Object, arguments: Object
     let Some(program) = generator.and_then(|generator| resume(&generator)) else {
         // SAFETY: an exception is set.
         unsafe { PyErr_Print() };
-        zygote::announce_exit(1)
+        interpreter::announce_exit(1)
     };
     run(&program)
 }
@@ -220,7 +220,7 @@ fn run(program: &Reference) -> ! {
     if is_interrupted {
         die_of_interrupt();
     }
-    zygote::announce_exit(status)
+    interpreter::announce_exit(status)
 }
 
 /// Executes a program: `(atexit._run_exitfuncs, globals, code)`, or, not compiled yet,
@@ -394,7 +394,10 @@ unsafe fn is_builtins(name: Object) -> bool {
 /// `object` must be alive.
 unsafe fn is_instance(object: Object, class: *mut Class) -> bool {
     // SAFETY: every object has a class, and the interpreter's built-in classes are static.
-    unsafe { Reference::returned(PyObject_Type(object)).is_some_and(|own| PyType_IsSubtype(own.0, class.cast()) == 1) }
+    unsafe {
+        Reference::returned(PyObject_Type(object))
+            .is_some_and(|own| PyType_IsSubtype(own.0, class.cast()) == 1)
+    }
 }
 
 /// Kills this process with SIGINT, so that its parent can tell that it was interrupted.

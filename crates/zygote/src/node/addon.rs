@@ -6,22 +6,12 @@
 //! it must never wait for them to end; and it exits immediately, where Node.js would take its time.
 #![no_std]
 
-mod born;
-mod call;
-mod hop;
-mod message;
-mod payload;
-mod rights;
-mod seccomp;
-mod socket;
-mod vfork;
-mod zygote;
-
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::{null_mut, without_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use message::kind;
+use belljar_zygote::message::kind;
+use belljar_zygote::{interpreter, message, syscall};
 
 type Pointer = *mut c_void;
 type Callback = unsafe extern "C" fn(Pointer, Pointer) -> Pointer;
@@ -78,12 +68,12 @@ unsafe extern "C" fn napi_register_module_v1(env: Pointer, exports: Pointer) -> 
 }
 
 /// Exits if a call to the launcher failed: without its launcher, a zygote has no purpose.
-fn or_exit<T>(answer: call::SysResult<T>) -> T {
-    answer.unwrap_or_else(|_| zygote::announce_exit(0))
+fn or_exit<T>(answer: syscall::SysResult<T>) -> T {
+    answer.unwrap_or_else(|_| interpreter::announce_exit(0))
 }
 
 unsafe extern "C" fn start(_env: Pointer, _info: Pointer) -> Pointer {
-    or_exit(zygote::start());
+    or_exit(interpreter::start());
     null_mut()
 }
 
@@ -94,27 +84,27 @@ fn include_memory_in_forks() {
     const END: usize = 0x7fff_ffff_0000;
     // Unmapped ranges and the kernel's mappings at the end are reported as errors, but the rest is still
     // processed.
-    let _done = call::safe_syscall(call::number::MADVISE, &[LOWEST, END - LOWEST, MADV_DOFORK]);
+    let _done = syscall::safe_syscall(syscall::number::MADVISE, &[LOWEST, END - LOWEST, MADV_DOFORK]);
 }
 
 /// Returns the descriptors that Node.js uses internally, one bit per number.
 fn internal_descriptors() -> u64 {
     const F_GETFD: usize = 1;
-    let open = |number: &usize| call::safe_syscall(call::number::FCNTL, &[*number, F_GETFD]).is_ok();
+    let open = |number: &usize| syscall::safe_syscall(syscall::number::FCNTL, &[*number, F_GETFD]).is_ok();
     (message::LAUNCHER_FD as usize + 1..64).filter(open).fold(0, |all, number| all | 1 << number)
 }
 
 /// Replaces the descriptors that a child no longer has. Node.js recreates those of its main thread; the
 /// others, which it uses again only when the process ends, are replaced by eventfds that can be written to
 /// and are never read.
-fn replace_descriptors(descriptors: u64) -> call::SysResult<()> {
+fn replace_descriptors(descriptors: u64) -> syscall::SysResult<()> {
     const NONBLOCKING_CLOSED_ON_EXEC: usize = 0o2_004_000;
     const O_CLOEXEC: usize = 0o2_000_000;
     for number in (0..64).filter(|number| descriptors >> number & 1 == 1) {
-        let one = call::safe_syscall(call::number::EVENTFD, &[0, NONBLOCKING_CLOSED_ON_EXEC])?;
+        let one = syscall::safe_syscall(syscall::number::EVENTFD, &[0, NONBLOCKING_CLOSED_ON_EXEC])?;
         if one != number {
-            call::safe_syscall(call::number::DUP3, &[one, number, O_CLOEXEC])?;
-            call::close(one as i32);
+            syscall::safe_syscall(syscall::number::DUP3, &[one, number, O_CLOEXEC])?;
+            syscall::close(one as i32);
         }
     }
     Ok(())
@@ -122,11 +112,13 @@ fn replace_descriptors(descriptors: u64) -> call::SysResult<()> {
 
 unsafe extern "C" fn serve_forks(env: Pointer, _info: Pointer) -> Pointer {
     let descriptors = internal_descriptors();
-    or_exit(zygote::send_status(kind::ZYGOTE_READY, &[]));
-    let awaited = or_exit(zygote::serve_forks(include_memory_in_forks, || {}));
+    or_exit(interpreter::send_status(kind::ZYGOTE_READY, &[]));
+    let awaited = or_exit(interpreter::serve_forks(include_memory_in_forks, || {}));
     FORKED.store(true, Ordering::Relaxed);
     or_exit(replace_descriptors(descriptors));
-    for handler in HANDLERS.iter().map(|slot| slot.load(Ordering::Relaxed)).take_while(|handler| *handler != 0) {
+    for handler in
+        HANDLERS.iter().map(|slot| slot.load(Ordering::Relaxed)).take_while(|handler| *handler != 0)
+    {
         // SAFETY: the handler was registered to be called in the child of a fork.
         unsafe { core::mem::transmute::<usize, extern "C" fn()>(handler)() };
     }
@@ -137,7 +129,7 @@ unsafe extern "C" fn serve_forks(env: Pointer, _info: Pointer) -> Pointer {
         uv_loop_fork(event_loop)
     };
     if renewed != 0 {
-        zygote::announce_exit(101);
+        interpreter::announce_exit(101);
     }
     let mut answer = null_mut();
     // SAFETY: creates a new number.
@@ -146,7 +138,7 @@ unsafe extern "C" fn serve_forks(env: Pointer, _info: Pointer) -> Pointer {
 }
 
 unsafe extern "C" fn await_task(env: Pointer, _info: Pointer) -> Pointer {
-    let task = zygote::await_task();
+    let task = interpreter::await_task();
     let text = |bytes: &[u8]| {
         let mut made = null_mut();
         // SAFETY: the bytes are copied.
@@ -169,13 +161,13 @@ unsafe extern "C" fn await_task(env: Pointer, _info: Pointer) -> Pointer {
 unsafe extern "C" fn pid(env: Pointer, _info: Pointer) -> Pointer {
     let mut number = null_mut();
     // SAFETY: creates a new number.
-    unsafe { napi_create_int32(env, zygote::pid() as c_int, &raw mut number) };
+    unsafe { napi_create_int32(env, interpreter::pid() as c_int, &raw mut number) };
     number
 }
 
 unsafe extern "C" fn exit_child(env: Pointer, info: Pointer) -> Pointer {
     // SAFETY: both belong to the current call.
-    zygote::announce_exit(unsafe { number(env, info) } as usize)
+    interpreter::announce_exit(unsafe { number(env, info) } as usize)
 }
 
 /// Sets the exit status after an uncaught exception.
@@ -210,7 +202,12 @@ static HANDLERS: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 /// Records `pthread_atfork` handlers, which libc registers through this function.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __register_atfork(before: Pointer, after: Pointer, child: usize, library: Pointer) -> c_int {
+unsafe extern "C" fn __register_atfork(
+    before: Pointer,
+    after: Pointer,
+    child: usize,
+    library: Pointer,
+) -> c_int {
     type Register = unsafe extern "C" fn(Pointer, Pointer, usize, Pointer) -> c_int;
     store_in_free_slot(&HANDLERS, child);
     // SAFETY: the arguments are passed on unchanged.
@@ -234,7 +231,12 @@ unsafe fn next<F: Copy>(name: &core::ffi::CStr) -> F {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_create(thread: *mut usize, how: Pointer, start: Pointer, argument: Pointer) -> c_int {
+unsafe extern "C" fn pthread_create(
+    thread: *mut usize,
+    how: Pointer,
+    start: Pointer,
+    argument: Pointer,
+) -> c_int {
     type Create = unsafe extern "C" fn(*mut usize, Pointer, Pointer, Pointer) -> c_int;
     // SAFETY: the arguments are passed on unchanged.
     let (made, number) = unsafe {
@@ -253,7 +255,7 @@ unsafe extern "C" fn pthread_join(thread: usize, result: Pointer) -> c_int {
     let left_behind = THREADS.iter().any(|slot| slot.load(Ordering::Relaxed) == thread);
     // Node.js joins these threads only when the process ends after an uncaught exception.
     if FORKED.load(Ordering::Relaxed) && left_behind {
-        zygote::announce_exit(STATUS.load(Ordering::Relaxed));
+        interpreter::announce_exit(STATUS.load(Ordering::Relaxed));
     }
     // SAFETY: the arguments are passed on unchanged.
     unsafe { next::<Join>(c"pthread_join")(thread, result) }
@@ -263,7 +265,7 @@ unsafe extern "C" fn pthread_join(thread: usize, result: Pointer) -> c_int {
 unsafe extern "C" fn exit(status: c_int) -> ! {
     type Exit = unsafe extern "C" fn(c_int) -> !;
     if FORKED.load(Ordering::Relaxed) {
-        zygote::announce_exit(status as usize);
+        interpreter::announce_exit(status as usize);
     }
     // SAFETY: the argument is passed on unchanged.
     unsafe { next::<Exit>(c"exit")(status) }
@@ -271,5 +273,5 @@ unsafe extern "C" fn exit(status: c_int) -> ! {
 
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    zygote::announce_exit(101)
+    interpreter::announce_exit(101)
 }

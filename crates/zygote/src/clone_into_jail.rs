@@ -7,9 +7,9 @@
 //!
 //! The zygote's filter allows exactly these two clone flag words.
 
-use super::call::{RawErrno, SysResult, number, safe_syscall, syscall};
-use super::message::{NAMESPACES_LEN, SetupStep, without};
-use super::vfork::{self, CLONE_PARENT, CLONE_PIDFD};
+use crate::message::{NAMESPACES_LEN, SetupStep, without};
+use crate::syscall::{RawErrno, SysResult, number, safe_syscall, syscall};
+use crate::vfork::{self, CLONE_PARENT, CLONE_PIDFD};
 
 const CLONE_NEWNS: usize = 0x2_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
@@ -22,10 +22,10 @@ const CLONE_NEWPID: usize = 0x2000_0000;
 const CLONE_NEWNET: usize = 0x4000_0000;
 
 /// Flag word with which a zygote clones the intermediate process.
-pub(crate) const INTERMEDIATE_FLAGS: usize = vfork::VFORK_FLAGS | CLONE_PARENT;
+pub const INTERMEDIATE_FLAGS: usize = vfork::VFORK_FLAGS | CLONE_PARENT;
 /// Flag word with which the intermediate process forks the child.
-pub(crate) const CHILD_FLAGS: usize = CLONE_PARENT | CLONE_PIDFD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
-/// Kinds of the namespaces that a child enters, in the order of [`super::message::NAMESPACES`].
+pub const CHILD_FLAGS: usize = CLONE_PARENT | CLONE_PIDFD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
+/// Kinds of the namespaces that a child enters, in the order of [`crate::message::NAMESPACES`].
 pub(crate) const NAMESPACE_KINDS: [usize; NAMESPACES_LEN] =
     [CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUTS, CLONE_NEWCGROUP, CLONE_NEWPID];
 
@@ -42,17 +42,17 @@ pub(crate) struct JailFork<'a> {
     pub(crate) failed: Option<(SetupStep, RawErrno)>,
 }
 
-/// The process in which [`hop`] returned.
+/// The process in which [`clone_into_jail`] returned.
 pub(crate) enum ForkSide {
     Zygote,
     Child,
 }
 
 /// Forks a child into the jail.
-pub(crate) fn clone_into_jail(hop: &mut JailFork<'_>) -> SysResult<ForkSide> {
-    let pidfd = &raw mut hop.intermediate;
+pub(crate) fn clone_into_jail(jail_fork: &mut JailFork<'_>) -> SysResult<ForkSide> {
+    let pidfd = &raw mut jail_fork.intermediate;
     // SAFETY: `inside` ends the intermediate process and writes only to `hop`; the child has a copy.
-    match unsafe { vfork::spawn_intermediate(run_intermediate, hop, pidfd, INTERMEDIATE_FLAGS) } {
+    match unsafe { vfork::spawn_intermediate(run_intermediate, jail_fork, pidfd, INTERMEDIATE_FLAGS) } {
         0 => Ok(ForkSide::Child),
         refused if refused < 0 => Err(RawErrno(-refused as i32)),
         _ => Ok(ForkSide::Zygote),
@@ -60,36 +60,36 @@ pub(crate) fn clone_into_jail(hop: &mut JailFork<'_>) -> SysResult<ForkSide> {
 }
 
 /// Body of the intermediate process. Only the child returns from it.
-extern "C" fn run_intermediate(hop: &mut JailFork<'_>) -> isize {
-    match enter_and_fork(hop) {
+extern "C" fn run_intermediate(jail_fork: &mut JailFork<'_>) -> isize {
+    match enter_and_fork(jail_fork) {
         Ok(ForkSide::Child) => return 0,
         Ok(ForkSide::Zygote) => {}
-        Err(failed) => hop.failed = Some(failed),
+        Err(failed) => jail_fork.failed = Some(failed),
     }
     vfork::exit_intermediate()
 }
 
-fn enter_and_fork(hop: &mut JailFork<'_>) -> Result<ForkSide, (SetupStep, RawErrno)> {
+fn enter_and_fork(jail_fork: &mut JailFork<'_>) -> Result<ForkSide, (SetupStep, RawErrno)> {
     let is_left_out = |kind: usize| {
         cfg!(feature = "faults")
             && kind == CLONE_NEWCGROUP
-            && hop.layers_left_out & without::CGROUP_NAMESPACE != 0
+            && jail_fork.layers_left_out & without::CGROUP_NAMESPACE != 0
     };
     for (namespace, kind) in
-        hop.namespaces.iter().zip(NAMESPACE_KINDS).filter(|(_, kind)| !is_left_out(*kind))
+        jail_fork.namespaces.iter().zip(NAMESPACE_KINDS).filter(|(_, kind)| !is_left_out(*kind))
     {
         safe_syscall(number::SETNS, &[*namespace as usize, kind])
             .map_err(|why| (SetupStep::Namespaces, why))?;
     }
-    fork(hop).map_err(|why| (SetupStep::Fork, why))
+    fork(jail_fork).map_err(|why| (SetupStep::Fork, why))
 }
 
 /// Forks the child.
-fn fork(hop: &mut JailFork<'_>) -> SysResult<ForkSide> {
+fn fork(jail_fork: &mut JailFork<'_>) -> SysResult<ForkSide> {
     let mut pidfd = -1_i32;
     let mut unused = 0_i32;
     // If libc keeps no thread id, the kernel writes to an unused variable.
-    let tid = if hop.tid != 0 { hop.tid } else { &raw mut unused as usize };
+    let tid = if jail_fork.tid != 0 { jail_fork.tid } else { &raw mut unused as usize };
     let pidfd_at = &raw mut pidfd as usize;
     // `clone` rather than `clone3`, whose flags a filter cannot see. Arguments: stack, pidfd; then, depending
     // on the architecture, tid and tls.
@@ -105,6 +105,6 @@ fn fork(hop: &mut JailFork<'_>) -> SysResult<ForkSide> {
         return Ok(ForkSide::Child);
     }
     // SAFETY: `pidfd` is a live local; the read is volatile because the kernel, not the compiler, wrote it.
-    hop.child = unsafe { (&raw const pidfd).read_volatile() };
+    jail_fork.child = unsafe { (&raw const pidfd).read_volatile() };
     Ok(ForkSide::Zygote)
 }

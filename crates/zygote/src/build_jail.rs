@@ -10,10 +10,10 @@ use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 
-use super::call::{RawErrno, SysResult, close, number, safe_syscall, syscall_at, write_all};
-use super::message::{SetupStep, without};
-use super::pid1::{self, Pid1};
-use super::vfork;
+use crate::message::{SetupStep, without};
+use crate::pid1::{self, Pid1};
+use crate::syscall::{RawErrno, SysResult, close, number, safe_syscall, syscall_at, write_all};
+use crate::vfork;
 
 const CLONE_VM: usize = 0x100;
 const CLONE_FILES: usize = 0x400;
@@ -34,34 +34,44 @@ const PID1_FLAGS: usize =
     CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWPID | CLONE_CLEAR_SIGHAND;
 
 /// Input and output of the intermediate process.
-pub(crate) struct JailParts<'a> {
-    /// The namespace set: user, network and mount namespace.
-    pub(crate) user: i32,
-    pub(crate) network: i32,
-    pub(crate) mounts: i32,
+pub struct JailParts<'a> {
+    /// The user namespace of the namespace set.
+    pub user: i32,
+    /// The network namespace of the set.
+    pub network: i32,
+    /// The mount namespace of the set.
+    pub mounts: i32,
     /// Cgroup join fds of the jail: a process joins by writing `0` to each.
-    pub(crate) cgroup_join_fds: &'a [i32],
+    pub cgroup_join_fds: &'a [i32],
     /// The builder's own `/proc`.
-    pub(crate) proc: i32,
-    pub(crate) pid1: Pid1<'a>,
-    /// Results: the pidfd of PID 1, and the cgroup namespace.
-    pub(crate) pid1_pidfd: i32,
-    pub(crate) cgroup_namespace: i32,
-    pub(crate) failed: Option<(SetupStep, RawErrno)>,
+    pub proc: i32,
+    /// What PID 1 does and returns.
+    pub pid1: Pid1<'a>,
+    /// Result: the pidfd of PID 1.
+    pub pid1_pidfd: i32,
+    /// Result: the cgroup namespace.
+    pub cgroup_namespace: i32,
+    /// Result: the step that failed, if one did.
+    pub failed: Option<(SetupStep, RawErrno)>,
 }
 
 /// Builds a jail, and returns when PID 1 has finished its setup. The caller must be a single-threaded
 /// process.
-pub(crate) fn build(parts: &mut JailParts<'_>) -> Result<(), (SetupStep, RawErrno)> {
-    let mut between = -1;
+pub fn build(parts: &mut JailParts<'_>) -> Result<(), (SetupStep, RawErrno)> {
+    let mut intermediate = -1;
     // SAFETY: `inside` ends the intermediate process and never returns.
     let cloned = unsafe {
-        vfork::spawn_intermediate(run_intermediate, parts, &raw mut between, vfork::VFORK_FLAGS | SIGCHLD)
+        vfork::spawn_intermediate(
+            run_intermediate,
+            parts,
+            &raw mut intermediate,
+            vfork::VFORK_FLAGS | SIGCHLD,
+        )
     };
     if cloned < 0 {
         return Err((SetupStep::Namespaces, RawErrno(-cloned as i32)));
     }
-    close(between);
+    close(intermediate);
     // PID 1 uses `parts` until it reports completion. If it does not report in time it may still use `parts`
     // at any moment, so the builder exits, which also ends every process in its pid namespace.
     if parts.pid1_pidfd >= 0 && pid1::await_stage(&parts.pid1.stage, pid1::DONE).is_err() {
@@ -108,8 +118,9 @@ const CGROUP_NAMESPACE: &CStr = c"self/ns/cgroup";
 
 /// Enters the namespace set, and creates the namespaces that PID 1 and the program share.
 fn enter_namespaces(parts: &JailParts<'_>) -> SysResult<()> {
-    let plot = [(parts.user, CLONE_NEWUSER), (parts.network, CLONE_NEWNET), (parts.mounts, CLONE_NEWNS)];
-    for (namespace, kind) in plot {
+    let namespaces =
+        [(parts.user, CLONE_NEWUSER), (parts.network, CLONE_NEWNET), (parts.mounts, CLONE_NEWNS)];
+    for (namespace, kind) in namespaces {
         safe_syscall(number::SETNS, &[namespace as usize, kind])?;
     }
     safe_syscall(number::UNSHARE, &[CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS]).map(drop)
@@ -140,7 +151,7 @@ unsafe impl Sync for Stack {}
 
 static STACK: Stack = Stack(UnsafeCell::new([0; 32 << 10]));
 
-/// Calls `clone3` with a separate stack for the new process, which continues in [`pid1::live`].
+/// Calls `clone3` with a separate stack for the new process, which continues in [`pid1::run_pid1`].
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn clone3_pid1(arguments: *const u64, size: usize, pid1: *mut Pid1<'_>) -> isize {
@@ -176,6 +187,6 @@ unsafe extern "C" fn clone3_pid1(arguments: *const u64, size: usize, pid1: *mut 
         "2:",
         "ret",
         clone3 = const number::CLONE3,
-        live = sym pid1::live,
+        live = sym pid1::run_pid1,
     )
 }

@@ -1,7 +1,7 @@
 //! Sends and receives packets with descriptors attached.
 
-use super::call::{EINTR, ESRCH, SysResult, number, syscall};
-use super::message::MAX_FDS;
+use crate::message::MAX_FDS;
+use crate::syscall::{EINTR, ESRCH, SysResult, number, syscall};
 
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
 const MSG_NOSIGNAL: usize = 0x4000;
@@ -33,17 +33,20 @@ struct ControlMessage {
     fds: [i32; MAX_FDS],
 }
 
-/// A received packet: its length and its attached descriptors.
-pub(crate) struct Packet {
-    pub(crate) bytes: usize,
-    pub(crate) fds: [i32; MAX_FDS],
-    pub(crate) fds_len: usize,
+/// A received packet.
+pub struct Packet {
+    /// Its length.
+    pub bytes: usize,
+    /// The attached descriptors.
+    pub fds: [i32; MAX_FDS],
+    /// How many of them there are.
+    pub fds_len: usize,
 }
 
 const CONTROL_HEADER_BYTES: usize = size_of::<usize>() + 2 * size_of::<i32>();
 
 /// Sends a packet made of two pieces, with descriptors attached.
-pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> SysResult<()> {
+pub fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> SysResult<()> {
     let piece = |bytes: &[u8]| IoVec { start: bytes.as_ptr() as usize, len: bytes.len() };
     let slices = [piece(head), piece(tail)];
     let len = CONTROL_HEADER_BYTES + size_of_val(fds);
@@ -71,7 +74,7 @@ pub(crate) fn send(socket: i32, head: &[u8], tail: &[u8], fds: &[i32]) -> SysRes
 }
 
 /// Receives a packet. Fails with `ESRCH` if the peer closed the connection.
-pub(crate) fn receive(socket: i32, buffer: &mut [u8]) -> SysResult<Packet> {
+pub fn receive(socket: i32, buffer: &mut [u8]) -> SysResult<Packet> {
     let slice = IoVec { start: buffer.as_mut_ptr() as usize, len: buffer.len() };
     let mut control = ControlMessage { len: 0, level: 0, kind: 0, fds: [0; MAX_FDS] };
     let mut header = MsgHeader {

@@ -3,10 +3,10 @@
 
 use core::ffi::CStr;
 
-use super::call::{
+use crate::payload::CPath;
+use crate::syscall::{
     AT_FDCWD, EEXIST, EINVAL, ENOENT, EROFS, SysResult, close, number, safe_syscall, syscall, syscall_at,
 };
-use super::payload::CPath;
 
 const MS_RDONLY: usize = 1;
 const MS_NOSUID: usize = 2;
@@ -34,7 +34,7 @@ const DISK_DIRS: [(&CStr, &CStr, usize); 4] = [
 const WORKSPACE: &CStr = c"workspace";
 /// Files in `/proc` that show host information to every user. Files that only root may open need no mask,
 /// because root has no id in a jail.
-pub(crate) const MASKED_FILES: [&CStr; 9] = [
+pub const MASKED_FILES: [&CStr; 9] = [
     c"proc/cmdline",
     c"proc/interrupts",
     c"proc/iomem",
@@ -45,7 +45,8 @@ pub(crate) const MASKED_FILES: [&CStr; 9] = [
     c"proc/modules",
     c"proc/softirqs",
 ];
-pub(crate) const MASKED_DIRS: [&CStr; 7] =
+/// Directories in `/proc` that show host information.
+pub const MASKED_DIRS: [&CStr; 7] =
     [c"proc/acpi", c"proc/asound", c"proc/bus", c"proc/driver", c"proc/fs", c"proc/irq", c"proc/scsi"];
 
 fn mount(kind: &CStr, target: &CStr, flags: usize, options: &CStr) -> SysResult<()> {
@@ -63,13 +64,13 @@ pub(crate) fn bind(source: &CStr, target: &CStr) -> SysResult<()> {
 }
 
 /// Mounts the disk: one tmpfs for everything writable, so that its size limits the total.
-pub(crate) fn mount_disk(options: &CStr) -> SysResult<()> {
+pub fn mount_disk(options: &CStr) -> SysResult<()> {
     mount(c"tmpfs", DISK_MOUNT_POINT, MS_NOSUID | MS_NODEV, options)
 }
 
 /// Bind-mounts the directories of the disk in their places, the last one over the disk itself, which makes
 /// the disk unreachable. With `own_workspace` unset, the workspace is a host directory and is skipped.
-pub(crate) fn bind_disk_dirs(owner: (u32, u32), own_workspace: bool) -> SysResult<()> {
+pub fn bind_disk_dirs(owner: (u32, u32), own_workspace: bool) -> SysResult<()> {
     for (folder, place, mode) in DISK_DIRS {
         syscall_at(number::MKDIRAT, AT_FDCWD, folder, &[0o700])?;
         syscall_at(number::FCHMODAT, AT_FDCWD, folder, &[mode])?;
@@ -82,7 +83,7 @@ pub(crate) fn bind_disk_dirs(owner: (u32, u32), own_workspace: bool) -> SysResul
 }
 
 /// Mounts `/proc`, and verifies the file system type.
-pub(crate) fn mount_proc() -> SysResult<()> {
+pub fn mount_proc() -> SysResult<()> {
     mount(c"proc", c"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, c"hidepid=2")?;
     let folder = syscall_at(number::OPENAT, AT_FDCWD, c"proc", &[O_PATH | O_CLOEXEC])?;
     let mut found = [0_usize; 16];
@@ -94,7 +95,7 @@ pub(crate) fn mount_proc() -> SysResult<()> {
 }
 
 /// Masks files in `/proc` that show host information, and makes `/proc/sys` read-only.
-pub(crate) fn mask_proc() -> SysResult<()> {
+pub fn mask_proc() -> SysResult<()> {
     let unless_absent = |done: SysResult<()>| if done == Err(ENOENT) { Ok(()) } else { done };
     MASKED_FILES.iter().try_for_each(|file| unless_absent(bind(c"dev/null", file)))?;
     // `/sys` is an empty, read-only directory of the root tree.
@@ -106,7 +107,8 @@ pub(crate) fn mask_proc() -> SysResult<()> {
     unsafe { syscall(number::MOUNT, [0, settings.as_ptr() as usize, 0, flags, 0, 0]) }.map(drop)
 }
 
-pub(crate) fn mount_devpts() -> SysResult<()> {
+/// Mounts `/dev/pts`, with terminals of its own.
+pub fn mount_devpts() -> SysResult<()> {
     mount(c"devpts", c"dev/pts", MS_NOSUID | MS_NOEXEC, c"newinstance,ptmxmode=0666,mode=0620")
 }
 
@@ -117,14 +119,14 @@ pub(crate) fn detach_tree(path: &CStr) -> SysResult<i32> {
 }
 
 /// Attaches a detached mount again. `is_folder` selects the kind of mount point to create.
-pub(crate) fn attach_tree(held: i32, path: &[u8], is_folder: bool) -> SysResult<()> {
+pub(crate) fn attach_tree(detached: i32, path: &[u8], is_folder: bool) -> SysResult<()> {
     make_mount_point(path, is_folder)?;
     let target = CPath::new(path)?;
     let empty = c"".as_ptr() as usize;
-    let arguments = [held as usize, empty, AT_FDCWD, target.pointer(), MOVE_MOUNT_F_EMPTY_PATH, 0];
+    let arguments = [detached as usize, empty, AT_FDCWD, target.pointer(), MOVE_MOUNT_F_EMPTY_PATH, 0];
     // SAFETY: both paths end in NUL and live across the call.
     let moved = unsafe { syscall(number::MOVE_MOUNT, arguments) }.map(drop);
-    close(held);
+    close(detached);
     moved
 }
 
@@ -134,8 +136,8 @@ fn make_mount_point(path: &[u8], is_folder: bool) -> SysResult<()> {
             Ok(_) | Err(EEXIST | EROFS) => Ok(()),
             Err(refused) => Err(refused),
         };
-    let ends = path.iter().enumerate().filter(|(at, byte)| *at > 0 && **byte == b'/');
-    ends.map(|(end, _)| &path[..end]).try_for_each(make)?;
+    let parents = path.iter().enumerate().filter(|(at, byte)| *at > 0 && **byte == b'/');
+    parents.map(|(end, _)| &path[..end]).try_for_each(make)?;
     if is_folder {
         return make(path);
     }

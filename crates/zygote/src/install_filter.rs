@@ -1,15 +1,17 @@
 //! Installs a compiled seccomp filter.
 
-use super::call::{SysResult, number, syscall};
+use crate::syscall::{SysResult, number, syscall};
 
 const SECCOMP_SET_MODE_FILTER: usize = 1;
 
 /// A filter in the layout that the kernel expects (`sock_fprog`).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FilterProgram {
-    pub(crate) len: u16,
-    pub(crate) instructions: usize,
+pub struct FilterProgram {
+    /// Number of instructions.
+    pub len: u16,
+    /// Address of the first instruction.
+    pub instructions: usize,
 }
 
 /// Installs a filter, and returns its notification listener if `flags` ask for one.

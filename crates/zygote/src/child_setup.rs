@@ -1,10 +1,10 @@
 //! Confines a zygote's child, from its fork to the start of the tenant's code. The order of the steps
 //! matters.
 
-use super::call::{SysResult, RawErrno, close, number, safe_syscall, prctl, write_all};
-use super::message::{ForkRequest, SetupStep, LAUNCHER_FD, OWN_SOCKET, OPTIONAL_FDS, without};
-use super::rights;
-use super::seccomp::{self, FilterProgram};
+use crate::install_filter::{self, FilterProgram};
+use crate::message::{ForkRequest, LAUNCHER_FD, OPTIONAL_FDS, OWN_SOCKET, SetupStep, without};
+use crate::privileges;
+use crate::syscall::{RawErrno, SysResult, close, number, prctl, safe_syscall, write_all};
 
 const PR_SET_PDEATHSIG: usize = 1;
 const PR_SET_DUMPABLE: usize = 4;
@@ -21,7 +21,11 @@ pub(crate) struct SetupFailed {
 
 /// Confines this process, which has already entered its namespaces. Returns the notification listener of its
 /// filter, if it has one.
-pub(crate) fn confine(request: &ForkRequest, fds: &[i32], filter: &FilterProgram) -> Result<Option<i32>, SetupFailed> {
+pub(crate) fn confine(
+    request: &ForkRequest,
+    fds: &[i32],
+    filter: &FilterProgram,
+) -> Result<Option<i32>, SetupFailed> {
     let left_out = |layer: u32| cfg!(feature = "faults") && request.layers_left_out & layer != 0;
     let step = |step: SetupStep, perform: &mut dyn FnMut() -> SysResult<()>| {
         if cfg!(feature = "faults") && request.failing_step == step as u32 {
@@ -36,13 +40,13 @@ pub(crate) fn confine(request: &ForkRequest, fds: &[i32], filter: &FilterProgram
         if left_out(without::RLIMITS) {
             return Ok(());
         }
-        rights::set_rlimits(&request.limits[..request.limits_len as usize])
+        privileges::set_rlimits(&request.limits[..request.limits_len as usize])
     })?;
     if !left_out(without::CAPABILITIES) {
-        step(SetupStep::Capabilities, &mut rights::clear_bounding_set)?;
+        step(SetupStep::Capabilities, &mut privileges::clear_bounding_set)?;
     }
     step(SetupStep::Ids, &mut || {
-        rights::become_user((request.uid, request.uid), (request.uid, request.uid))?;
+        privileges::become_user((request.uid, request.uid), (request.uid, request.uid))?;
         // The change of ids clears the death signal and the dumpable flag. With them set again, the child
         // dies with the launcher, and its files in /proc belong to its user.
         prctl(PR_SET_PDEATHSIG, SIGKILL)?;
@@ -50,12 +54,12 @@ pub(crate) fn confine(request: &ForkRequest, fds: &[i32], filter: &FilterProgram
     })?;
     // ── from here on: unprivileged ──
     if !left_out(without::CAPABILITIES) {
-        step(SetupStep::Capabilities, &mut rights::drop_capabilities)?;
+        step(SetupStep::Capabilities, &mut privileges::drop_capabilities)?;
     }
     // The join fds were opened as this user, so they cannot move other users' processes.
     step(SetupStep::JoinCgroup, &mut || join_fds.iter().try_for_each(|fd| write_all(*fd, b"0")))?;
     if !left_out(without::NO_NEW_PRIVS) {
-        step(SetupStep::NoNewPrivs, &mut rights::set_no_new_privs)?;
+        step(SetupStep::NoNewPrivs, &mut privileges::set_no_new_privs)?;
     }
     if let Some(rules) = rules.first().filter(|_| !left_out(without::LANDLOCK)) {
         step(SetupStep::Landlock, &mut || {
@@ -88,9 +92,9 @@ fn move_fd_up(fd: usize) -> SysResult<usize> {
 
 /// Installs the filter, with a listener unless this process already has a filter with one.
 fn install_with_listener(filter: &FilterProgram) -> SysResult<Option<i32>> {
-    match seccomp::install_filter(filter, SECCOMP_FILTER_FLAG_NEW_LISTENER) {
+    match install_filter::install_filter(filter, SECCOMP_FILTER_FLAG_NEW_LISTENER) {
         Ok(listener) => Ok(Some(move_fd_up(listener)? as i32)),
-        Err(BUSY) => seccomp::install_filter(filter, 0).map(|_| None),
+        Err(BUSY) => install_filter::install_filter(filter, 0).map(|_| None),
         Err(refused) => Err(refused),
     }
 }

@@ -1,6 +1,6 @@
 //! Drops privileges: ids, capabilities, `no_new_privs`, resource limits.
 
-use super::call::{EINVAL, EPERM, SysResult, number, prctl, safe_syscall, syscall};
+use crate::syscall::{EINVAL, EPERM, SysResult, number, prctl, safe_syscall, syscall};
 
 const PR_CAPBSET_DROP: usize = 24;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
@@ -13,14 +13,17 @@ const MAX_CAPABILITY: usize = 63;
 /// A resource limit. The hard limit of the process is never raised.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct ResourceLimit {
-    pub(crate) resource: u64,
-    pub(crate) soft: u64,
-    pub(crate) hard: u64,
+pub struct ResourceLimit {
+    /// The number of the resource.
+    pub resource: u64,
+    /// The soft limit.
+    pub soft: u64,
+    /// The hard limit.
+    pub hard: u64,
 }
 
 /// Sets the user and group ids. `keep` becomes the saved ids, which the process can switch back to later.
-pub(crate) fn become_user((uid, gid): (u32, u32), keep: (u32, u32)) -> SysResult<()> {
+pub fn become_user((uid, gid): (u32, u32), keep: (u32, u32)) -> SysResult<()> {
     match safe_syscall(number::SETGROUPS, &[0, 0]) {
         // If an unprivileged user created the namespace, `setgroups` is forbidden, and no group was gained
         // either.
@@ -33,7 +36,7 @@ pub(crate) fn become_user((uid, gid): (u32, u32), keep: (u32, u32)) -> SysResult
 
 /// Empties the bounding set, so that no executed program can gain a capability. Current capabilities are
 /// kept.
-pub(crate) fn clear_bounding_set() -> SysResult<()> {
+pub fn clear_bounding_set() -> SysResult<()> {
     for capability in 0..=MAX_CAPABILITY {
         match prctl(PR_CAPBSET_DROP, capability) {
             Ok(_) => {}
@@ -45,7 +48,7 @@ pub(crate) fn clear_bounding_set() -> SysResult<()> {
 }
 
 /// Empties the ambient, effective, permitted and inheritable capability sets.
-pub(crate) fn drop_capabilities() -> SysResult<()> {
+pub fn drop_capabilities() -> SysResult<()> {
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)?;
     let header = [CAPABILITY_VERSION_3, 0];
     let none = [0_u32; 6];
@@ -56,12 +59,12 @@ pub(crate) fn drop_capabilities() -> SysResult<()> {
 }
 
 /// Sets `no_new_privs`: no program executed from here on can regain privileges.
-pub(crate) fn set_no_new_privs() -> SysResult<()> {
+pub fn set_no_new_privs() -> SysResult<()> {
     prctl(PR_SET_NO_NEW_PRIVS, 1).map(drop)
 }
 
 /// Sets resource limits, each capped at the current hard limit.
-pub(crate) fn set_rlimits(limits: &[ResourceLimit]) -> SysResult<()> {
+pub fn set_rlimits(limits: &[ResourceLimit]) -> SysResult<()> {
     for limit in limits {
         let mut now = [0_u64; 2];
         let resource = limit.resource as usize;

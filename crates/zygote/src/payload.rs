@@ -9,7 +9,7 @@
 //! for each file: content
 //! ```
 
-use super::call::{EBADMSG, EEXIST, RawErrno, SysResult, close, number, safe_syscall, syscall, write_all};
+use crate::syscall::{EBADMSG, EEXIST, RawErrno, SysResult, close, number, safe_syscall, syscall, write_all};
 
 const PATH_MAX: usize = 4_097;
 const O_NOFOLLOW_DIRECTORY_PATH: usize = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
@@ -27,32 +27,38 @@ const O_NOFOLLOW: usize = 0o100_000;
 
 /// A payload, mapped into memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Payload<'a> {
+pub struct Payload<'a> {
     index: &'a [u8],
     files: u32,
     /// Text for the program that runs in the jail.
-    pub(crate) text: &'a [u8],
+    pub text: &'a [u8],
     data: &'a [u8],
 }
 
 /// One file of a payload.
 #[derive(Clone, Copy)]
-pub(crate) struct PayloadEntry<'a> {
-    pub(crate) target: u32,
-    pub(crate) mode: u32,
-    pub(crate) path: &'a [u8],
-    pub(crate) content: &'a [u8],
+pub struct PayloadEntry<'a> {
+    /// Where it is written: 0 for the workspace, 1 for the inbox.
+    pub target: u32,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its path below the target.
+    pub path: &'a [u8],
+    /// Its content.
+    pub content: &'a [u8],
 }
 
-/// A file that could not be written, and the errno.
-pub(crate) struct UnpackError<'a> {
-    pub(crate) path: &'a [u8],
-    pub(crate) errno: RawErrno,
+/// A file that could not be written.
+pub struct UnpackError<'a> {
+    /// The path of the file.
+    pub path: &'a [u8],
+    /// The errno.
+    pub errno: RawErrno,
 }
 
 impl<'a> Payload<'a> {
     /// Maps a payload into memory; it is never unmapped.
-    pub(crate) fn map(fd: i32) -> SysResult<Payload<'static>> {
+    pub fn map(fd: i32) -> SysResult<Payload<'static>> {
         const SEEK_END: usize = 2;
         const PROT_READ: usize = 1;
         const MAP_PRIVATE: usize = 2;
@@ -65,7 +71,7 @@ impl<'a> Payload<'a> {
     }
 
     /// Splits the bytes into index, text and file contents. Returns `None` if they are truncated.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes;
         let (files, text) = (take_u32(&mut rest)?, take_u32(&mut rest)?);
         let index = rest;
@@ -78,20 +84,20 @@ impl<'a> Payload<'a> {
     }
 
     /// Iterates over the files. Stops early if the contents are truncated.
-    pub(crate) fn entries(self) -> impl Iterator<Item = PayloadEntry<'a>> {
+    pub fn entries(self) -> impl Iterator<Item = PayloadEntry<'a>> {
         let (mut index, mut data) = (self.index, self.data);
         (0..self.files).map_while(move |_| {
-            let (place, mode) = (take_u32(&mut index)?, take_u32(&mut index)?);
+            let (target, mode) = (take_u32(&mut index)?, take_u32(&mut index)?);
             let len = usize::try_from(take_u64(&mut index)?).ok()?;
             let path_len = take_u32(&mut index)? as usize;
             let path = take_bytes(&mut index, path_len)?;
-            Some(PayloadEntry { target: place, mode, path, content: take_bytes(&mut data, len)? })
+            Some(PayloadEntry { target, mode, path, content: take_bytes(&mut data, len)? })
         })
     }
 
     /// Writes the files of one place below `folder`, as the current user of this process.
-    pub(crate) fn unpack(self, place: u32, folder: i32) -> Result<(), UnpackError<'a>> {
-        for entry in self.entries().filter(|entry| entry.target == place) {
+    pub fn unpack(self, target: u32, folder: i32) -> Result<(), UnpackError<'a>> {
+        for entry in self.entries().filter(|entry| entry.target == target) {
             write_file(&entry, folder).map_err(|why| UnpackError { path: entry.path, errno: why })?;
         }
         Ok(())
@@ -179,7 +185,7 @@ impl CPath {
     }
 
     pub(crate) fn as_c_str(&self) -> &core::ffi::CStr {
-        // `of` leaves at least one NUL at the end.
+        // `new` leaves at least one NUL at the end.
         core::ffi::CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
     }
 

@@ -10,12 +10,12 @@ use core::arch::asm;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::call::{
+use crate::install_filter::{self, FilterProgram};
+use crate::message::{LandlockAccess, MAX_VISIBLE_PATHS, SetupStep, without};
+use crate::syscall::{
     AT_FDCWD, EINVAL, RawErrno, SysResult, close, number, prctl, safe_syscall, syscall, syscall_at,
 };
-use super::message::{LandlockAccess, MAX_VISIBLE_PATHS, SetupStep, without};
-use super::seccomp::{self, FilterProgram};
-use super::{mounts, rights};
+use crate::{mounts, privileges};
 
 const O_PATH: usize = 0o10_000_000;
 const O_CLOEXEC: usize = 0o2_000_000;
@@ -28,42 +28,55 @@ const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
 
 /// Input and output of a PID 1, in memory that it shares with the builder.
-pub(crate) struct Pid1<'a> {
-    /// User id of the program, and of PID 1.
-    pub(crate) uid: u32,
-    pub(crate) init_uid: u32,
+pub struct Pid1<'a> {
+    /// User id of the program.
+    pub uid: u32,
+    /// User id of PID 1.
+    pub init_uid: u32,
     /// Mount options of the disk.
-    pub(crate) disk_options: &'a CStr,
-    pub(crate) landlock: &'a LandlockAccess,
-    pub(crate) filter: FilterProgram,
+    pub disk_options: &'a CStr,
+    /// The Landlock rights of the program.
+    pub landlock: &'a LandlockAccess,
+    /// The filter of PID 1.
+    pub filter: FilterProgram,
     /// Paths that stay visible, each preceded by `d` (directory) or `f` (file) and followed by NUL.
-    pub(crate) visible_paths: &'a [u8],
-    pub(crate) liveness_pipe: i32,
-    /// For tests: layers to leave out, and the step that fails.
-    pub(crate) layers_left_out: u32,
-    pub(crate) failing_step: u32,
-    pub(crate) opened: JailFds,
-    pub(crate) failed: Option<(SetupStep, RawErrno)>,
-    pub(crate) stage: AtomicU32,
+    pub visible_paths: &'a [u8],
+    /// The pipe whose end makes PID 1 exit.
+    pub liveness_pipe: i32,
+    /// For tests: the layers to leave out.
+    pub layers_left_out: u32,
+    /// For tests: the number of the step that fails.
+    pub failing_step: u32,
+    /// Result: what it opened.
+    pub opened: JailFds,
+    /// Result: the step that failed, if one did.
+    pub failed: Option<(SetupStep, RawErrno)>,
+    /// How far it has come; starts at 0.
+    pub stage: AtomicU32,
 }
 
 /// Descriptors that PID 1 opens in the table that it shares with the builder; -1 if not open.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct JailFds {
-    pub(crate) pid_namespace: i32,
-    pub(crate) mount_namespace: i32,
-    pub(crate) ipc_namespace: i32,
-    pub(crate) uts_namespace: i32,
+pub struct JailFds {
+    /// The pid namespace.
+    pub pid_namespace: i32,
+    /// The mount namespace.
+    pub mount_namespace: i32,
+    /// The ipc namespace.
+    pub ipc_namespace: i32,
+    /// The uts namespace.
+    pub uts_namespace: i32,
     /// The workspace, through which the launcher inspects the disk without resolving a path.
-    pub(crate) disk: i32,
+    pub disk: i32,
     /// The jail's own `/proc`.
-    pub(crate) procfs: i32,
+    pub procfs: i32,
     /// The Landlock ruleset of the program.
-    pub(crate) landlock_ruleset: i32,
+    pub landlock_ruleset: i32,
 }
 
 impl JailFds {
-    pub(crate) const NONE: Self = Self {
+    /// Nothing is open.
+    pub const NONE: Self = Self {
         pid_namespace: -1,
         mount_namespace: -1,
         ipc_namespace: -1,
@@ -90,16 +103,8 @@ pub(crate) extern "C" fn run_pid1(pid1: &mut Pid1<'_>) -> ! {
 
 /// Performs the remaining setup steps, in order. No other process is in the jail until this is done.
 fn finish_setup(pid1: &mut Pid1<'_>) -> Result<(), (SetupStep, RawErrno)> {
-    let Pid1 {
-        uid,
-        init_uid,
-        disk_options,
-        landlock: guard,
-        filter,
-        visible_paths: kept,
-        liveness_pipe: leash,
-        ..
-    } = *pid1;
+    let Pid1 { uid, init_uid, disk_options, landlock: access, filter, visible_paths, liveness_pipe, .. } =
+        *pid1;
     let (left_out, fail) = (pid1.layers_left_out, pid1.failing_step);
     let is_left_out = |layer: u32| cfg!(feature = "faults") && left_out & layer != 0;
     let step = |step: SetupStep, perform: &mut dyn FnMut() -> SysResult<()>| {
@@ -109,7 +114,7 @@ fn finish_setup(pid1: &mut Pid1<'_>) -> Result<(), (SetupStep, RawErrno)> {
         perform().map_err(|why| (step, why))
     };
     step(SetupStep::Ids, &mut || {
-        rights::become_user((init_uid, init_uid), (init_uid, init_uid))?;
+        privileges::become_user((init_uid, init_uid), (init_uid, init_uid))?;
         // The death signal is cleared by every change of ids. If the launcher died before this call, the
         // liveness pipe is closed as well.
         prctl(PR_SET_PDEATHSIG, SIGKILL).map(drop)
@@ -122,12 +127,12 @@ fn finish_setup(pid1: &mut Pid1<'_>) -> Result<(), (SetupStep, RawErrno)> {
         unsafe { syscall(number::SETHOSTNAME, [name.as_ptr() as usize, name.count_bytes(), 0, 0, 0, 0]) }
             .map(drop)
     })?;
-    step(SetupStep::Disk, &mut || mount_disk_dirs(disk_options, uid, kept))?;
+    step(SetupStep::Disk, &mut || mount_disk_dirs(disk_options, uid, visible_paths))?;
     step(SetupStep::Terminals, &mut mounts::mount_devpts)?;
     step(SetupStep::Namespaces, &mut || open_namespaces(&mut pid1.opened))?;
-    if guard.handled != 0 {
+    if access.handled != 0 {
         step(SetupStep::Landlock, &mut || {
-            pid1.opened.landlock_ruleset = create_ruleset(guard)?;
+            pid1.opened.landlock_ruleset = create_ruleset(access)?;
             Ok(())
         })?;
     }
@@ -136,13 +141,17 @@ fn finish_setup(pid1: &mut Pid1<'_>) -> Result<(), (SetupStep, RawErrno)> {
         ignore_signal(SIGCHLD)?;
         // From here on it has its own descriptor table, with only the liveness pipe in it.
         safe_syscall(number::UNSHARE, &[CLONE_FILES])?;
-        safe_syscall(number::DUP3, &[leash as usize, 0, O_CLOEXEC])?;
+        safe_syscall(number::DUP3, &[liveness_pipe as usize, 0, O_CLOEXEC])?;
         safe_syscall(number::CLOSE_RANGE, &[1, u32::MAX as usize, 0])?;
         if !is_left_out(without::CAPABILITIES) {
-            rights::drop_capabilities()?;
+            privileges::drop_capabilities()?;
         }
-        rights::set_no_new_privs()?;
-        if is_left_out(without::SECCOMP) { Ok(()) } else { seccomp::install_filter(&filter, 0).map(drop) }
+        privileges::set_no_new_privs()?;
+        if is_left_out(without::SECCOMP) {
+            Ok(())
+        } else {
+            install_filter::install_filter(&filter, 0).map(drop)
+        }
     })
 }
 
@@ -161,41 +170,41 @@ fn open_namespaces(opened: &mut JailFds) -> SysResult<()> {
 }
 
 /// Mounts the disk directories, which cover the zygote's own and its inbox, and keeps some paths visible.
-fn mount_disk_dirs(options: &CStr, uid: u32, kept: &[u8]) -> SysResult<()> {
-    let mut held = [None; MAX_VISIBLE_PATHS];
-    let paths = || kept.split_inclusive(|byte| *byte == 0).filter_map(|path| path.split_first());
-    for (held, (_, path)) in held.iter_mut().zip(paths()) {
+fn mount_disk_dirs(options: &CStr, uid: u32, visible_paths: &[u8]) -> SysResult<()> {
+    let mut detached = [None; MAX_VISIBLE_PATHS];
+    let paths = || visible_paths.split_inclusive(|byte| *byte == 0).filter_map(|path| path.split_first());
+    for (detached, (_, path)) in detached.iter_mut().zip(paths()) {
         let path = CStr::from_bytes_with_nul(path).map_err(|_| EINVAL)?;
-        *held = Some(mounts::detach_tree(path)?);
+        *detached = Some(mounts::detach_tree(path)?);
     }
     mounts::mount_disk(options)?;
     mounts::bind_disk_dirs((uid, uid), true)?;
     mounts::bind(c"sys", c"run/belljar")?;
-    for (held, (kind, path)) in held.iter().flatten().zip(paths()) {
-        mounts::attach_tree(*held, &path[..path.len() - 1], *kind == b'd')?;
+    for (detached, (kind, path)) in detached.iter().flatten().zip(paths()) {
+        mounts::attach_tree(*detached, &path[..path.len() - 1], *kind == b'd')?;
     }
     Ok(())
 }
 
 /// Creates the Landlock ruleset.
-fn create_ruleset(guard: &LandlockAccess) -> SysResult<i32> {
+fn create_ruleset(access: &LandlockAccess) -> SysResult<i32> {
     const LANDLOCK_RULE_PATH_BENEATH: usize = 1;
-    let places = [
-        (c"/", guard.read),
-        (c"/dev", guard.devices),
-        (c"/dev/shm", guard.write),
-        (c"/tmp", guard.write),
-        (c"/home/sandbox", guard.write),
-        (c"/workspace", guard.write),
+    let rules = [
+        (c"/", access.read),
+        (c"/dev", access.devices),
+        (c"/dev/shm", access.write),
+        (c"/tmp", access.write),
+        (c"/home/sandbox", access.write),
+        (c"/workspace", access.write),
     ];
     // Handled file accesses, network accesses, scopes. An older kernel accepts fields that it does not know
     // if they are 0.
-    let watched = [guard.handled, 0, guard.scoped];
+    let watched = [access.handled, 0, access.scoped];
     let size = size_of_val(&watched);
     // SAFETY: the kernel reads `size` bytes of `watched`.
     let ruleset =
         unsafe { syscall(number::LANDLOCK_CREATE_RULESET, [watched.as_ptr() as usize, size, 0, 0, 0, 0]) }?;
-    for (path, access) in places {
+    for (path, access) in rules {
         let folder = syscall_at(number::OPENAT, AT_FDCWD, path, &[O_PATH | O_CLOEXEC])?;
         // Layout: the access rights, followed by the descriptor.
         let rule = [access, folder as u64];
@@ -233,7 +242,7 @@ static mut POLL_FD: RawPollFd = RawPollFd { fd: 0, events: 0, found: 0 };
 /// instruction to the last: as soon as the builder continues, this stack may belong to another process.
 #[cfg(target_arch = "x86_64")]
 fn wake_builder_and_wait(stage: &AtomicU32) -> ! {
-    // SAFETY: nothing is left to drop; the kernel never writes to `stage`, only to `POLLED`.
+    // SAFETY: nothing is left to drop; the kernel never writes to `stage`, only to `POLL_FD`.
     unsafe {
         asm!(
             "mov dword ptr [rdi], {done}",
@@ -304,7 +313,7 @@ fn wake_builder_and_wait(stage: &AtomicU32) -> ! {
             in("x3") 0,
             in("x4") 0,
             in("x5") 0,
-            in("x12") &raw mut POLLED,
+            in("x12") &raw mut POLL_FD,
             options(noreturn)
         )
     }

@@ -2,22 +2,13 @@
 //! works with every Python version that has a global lock.
 #![no_std]
 
-mod born;
-mod call;
-mod hop;
-mod message;
-mod payload;
-mod python_run;
-mod rights;
-mod seccomp;
-mod socket;
-mod vfork;
-mod zygote;
+mod run_program;
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::{null, null_mut};
 
-use message::kind;
+use belljar_zygote::message::kind;
+use belljar_zygote::{interpreter, syscall};
 
 type Object = *mut c_void;
 type Function = unsafe extern "C" fn(Object, Object) -> Object;
@@ -69,7 +60,7 @@ static METHODS: StaticTable<[MethodDef; 11]> = StaticTable([
     method(c"await_inspection".as_ptr(), await_inspection, NO_ARGUMENTS),
     method(c"dry_run".as_ptr(), dry_run, ONE_ARGUMENT),
     method(c"await_task".as_ptr(), await_task, NO_ARGUMENTS),
-    method(c"run_generator".as_ptr(), python_run::run_generator, ANY_ARGUMENTS),
+    method(c"run_generator".as_ptr(), run_program::run_generator, ANY_ARGUMENTS),
     method(c"exit".as_ptr(), exit_child, ONE_ARGUMENT),
     MethodDef { name: null(), function: None, flags: 0, doc: null() },
 ]);
@@ -120,32 +111,34 @@ fn none() -> Object {
 }
 
 /// Exits if a call to the launcher failed: without its launcher, a zygote has no purpose.
-fn or_exit<T>(answer: call::SysResult<T>) -> T {
-    answer.unwrap_or_else(|_| zygote::announce_exit(0))
+fn or_exit<T>(answer: syscall::SysResult<T>) -> T {
+    answer.unwrap_or_else(|_| interpreter::announce_exit(0))
 }
 
 unsafe extern "C" fn start(_module: Object, _nothing: Object) -> Object {
-    or_exit(zygote::start());
+    or_exit(interpreter::start());
     none()
 }
 
 unsafe extern "C" fn module_imported(_module: Object, name: Object) -> Object {
     // SAFETY: Python passes an object that stays alive during the call.
-    or_exit(zygote::send_status(kind::IMPORTED, unsafe { bytes(name) }));
+    or_exit(interpreter::send_status(kind::IMPORTED, unsafe { bytes(name) }));
     none()
 }
 
 unsafe extern "C" fn import_failed(_module: Object, reason: Object) -> Object {
     // SAFETY: Python passes an object that stays alive during the call.
-    or_exit(zygote::send_status(kind::IMPORT_FAILED, unsafe { bytes(reason) }));
+    or_exit(interpreter::send_status(kind::IMPORT_FAILED, unsafe { bytes(reason) }));
     none()
 }
 
 unsafe extern "C" fn serve_forks(_module: Object, _nothing: Object) -> Object {
-    or_exit(zygote::send_status(kind::ZYGOTE_READY, &[]));
+    or_exit(interpreter::send_status(kind::ZYGOTE_READY, &[]));
     // SAFETY: the global lock is held, as these functions require, and they are called in pairs.
-    let awaited =
-        or_exit(zygote::serve_forks(|| unsafe { PyOS_BeforeFork() }, || unsafe { PyOS_AfterFork_Parent() }));
+    let awaited = or_exit(interpreter::serve_forks(
+        || unsafe { PyOS_BeforeFork() },
+        || unsafe { PyOS_AfterFork_Parent() },
+    ));
     // SAFETY: this is the child, before any Python code has run in it.
     unsafe {
         PyOS_AfterFork_Child();
@@ -156,23 +149,23 @@ unsafe extern "C" fn serve_forks(_module: Object, _nothing: Object) -> Object {
 /// Returns whether a run is already waiting for this child.
 unsafe extern "C" fn is_awaited(_module: Object, _nothing: Object) -> Object {
     // SAFETY: creates a new integer.
-    unsafe { PyLong_FromLong(zygote::is_awaited().into()) }
+    unsafe { PyLong_FromLong(interpreter::is_awaited().into()) }
 }
 
 unsafe extern "C" fn await_inspection(_module: Object, _nothing: Object) -> Object {
-    or_exit(zygote::await_inspection());
+    or_exit(interpreter::await_inspection());
     none()
 }
 
 unsafe extern "C" fn await_task(_module: Object, _nothing: Object) -> Object {
-    let task = zygote::await_task();
+    let task = interpreter::await_task();
     triple(task.text, task.code, task.arguments)
 }
 
 /// Writes to memory that `await_task` and a short program will write to, so that these pages are already
 /// copied.
 unsafe extern "C" fn dry_run(_module: Object, program: Object) -> Object {
-    python_run::dry_run(program);
+    run_program::dry_run(program);
     triple(&[0; 64], Some(&[0; 64]), None)
 }
 
@@ -195,7 +188,7 @@ fn triple(text: &[u8], code: Option<&[u8]>, arguments: Option<&[u8]>) -> Object 
 
 unsafe extern "C" fn exit_child(_module: Object, status: Object) -> Object {
     // SAFETY: Python passes an object that stays alive during the call.
-    zygote::announce_exit(unsafe { PyLong_AsLong(status) } as usize)
+    interpreter::announce_exit(unsafe { PyLong_AsLong(status) } as usize)
 }
 
 /// Returns the content of a `bytes` object.
@@ -209,5 +202,5 @@ unsafe fn bytes<'a>(object: Object) -> &'a [u8] {
 
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    zygote::announce_exit(101)
+    interpreter::announce_exit(101)
 }
