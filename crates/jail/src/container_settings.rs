@@ -2,7 +2,8 @@
 
 use std::ffi::CStr;
 
-use crate::bare::mounts::{MASKED_DIRS, MASKED_FILES};
+use belljar_zygote::mounts::{MASKED_DIRS, MASKED_FILES};
+
 use crate::inside;
 use crate::spec::JailLimits;
 

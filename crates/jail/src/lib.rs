@@ -1,11 +1,10 @@
-//! Linux jails, and the only `unsafe` code in the workspace.
+//! Linux jails. All `unsafe` code of the workspace is here and in `belljar-zygote`.
 //!
 //! A single-threaded [`launcher`] is started once. It builds root trees (`root_trees`), keeps a few spare
 //! jails whose PID 1 waits, and tells one of them what to run. That PID 1 and the program's own process take
 //! the steps in `inside`. The seccomp filter is installed last because it would forbid the steps before it.
 #![cfg(target_os = "linux")]
 
-mod bare;
 pub mod cgroup;
 pub mod container_settings;
 mod fault;

@@ -1,4 +1,4 @@
-//! Packs a jail's payload. See `bare/payload.rs` for its layout and for unpacking.
+//! Packs a jail's payload. See `belljar_zygote::payload` for its layout and for unpacking.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -48,8 +48,8 @@ pub fn pack(text: &[u8], files: &[(PayloadFile, &[u8])]) -> std::io::Result<Owne
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bare::payload::Payload;
     use crate::spec::PayloadTarget;
+    use belljar_zygote::payload::Payload;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;
 

@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
+use belljar_zygote::syscall::RawErrno;
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
@@ -20,6 +22,18 @@ fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
 /// outside the kernel's range.
 pub(crate) fn errno_from_peer(number: i32) -> Errno {
     if (1..4096).contains(&number) { Errno::from_raw_os_error(number) } else { Errno::IO }
+}
+
+/// Converts the errno of a raw system call.
+pub(crate) fn errno(raw: RawErrno) -> Errno {
+    errno_from_peer(raw.0)
+}
+
+/// Returns whether there is something to read, or the other end is closed.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&now)) != Ok(0)
 }
 
 /// `libc` declares this flag with too narrow a type.

@@ -21,7 +21,7 @@ use crate::step::StepFailed;
 
 /// Maximum packet size in bytes; many times what a jail with its environment and commands needs.
 pub const MAX_PACKET_BYTES: usize = 192 << 10;
-const MAX_FDS: usize = crate::bare::message::MAX_FDS;
+const MAX_FDS: usize = belljar_zygote::message::MAX_FDS;
 
 /// A message to the launcher.
 #[derive(Debug, Serialize, Deserialize)]

@@ -22,7 +22,7 @@ use super::{Controller, MissingController, files, v1, v2};
 /// The result of discovery.
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
-    pub(super) places: Vec<LauncherDir>,
+    pub(super) launcher_dirs: Vec<LauncherDir>,
     pub(super) missing: Vec<MissingController>,
     /// Where groups can be frozen.
     pub(super) freezer: Freezer,
@@ -77,7 +77,7 @@ pub(super) fn discover() -> Discovery {
     if !wanted.is_empty() {
         found.search_v2(&host, &wanted);
     }
-    if !found.places.iter().any(LauncherDir::can_freeze) {
+    if !found.launcher_dirs.iter().any(LauncherDir::can_freeze) {
         found.search_freezer(&host);
     }
     found.missing.sort_by_key(|missing| missing.controller);
@@ -96,10 +96,10 @@ impl Discovery {
             .extend(controllers.iter().map(|controller| obstacle.missing(*controller, version, setting)));
     }
 
-    fn add_place(&mut self, place: LauncherDir) {
-        let index = self.places.len();
-        self.abandoned.extend(abandoned(place.parent.as_fd()).into_iter().map(|dir| (index, dir)));
-        self.places.push(place);
+    fn add_place(&mut self, launcher_dir: LauncherDir) {
+        let index = self.launcher_dirs.len();
+        self.abandoned.extend(abandoned(launcher_dir.parent.as_fd()).into_iter().map(|dir| (index, dir)));
+        self.launcher_dirs.push(launcher_dir);
     }
 
     fn search_v1(&mut self, host: &HostCgroups, own: &Membership) {
@@ -109,22 +109,22 @@ impl Discovery {
         if wanted.is_empty() && !accounting {
             return;
         }
-        let mut place = match v1_place(host, own) {
-            Ok(place) => place,
+        let mut launcher_dir = match v1_place(host, own) {
+            Ok(launcher_dir) => launcher_dir,
             Err(obstacle) => return self.report_missing(&wanted, &obstacle, CgroupVersion::V1, host.setting),
         };
-        place.counts_cpu = accounting;
-        place.is_freezer = own.has(v1::FREEZER);
+        launcher_dir.counts_cpu = accounting;
+        launcher_dir.is_freezer = own.has(v1::FREEZER);
         for controller in wanted {
-            if v1::supports_limit(place.dir.as_fd(), controller) {
-                place.controllers.push(controller);
+            if v1::supports_limit(launcher_dir.dir.as_fd(), controller) {
+                launcher_dir.controllers.push(controller);
             } else {
                 let obstacle = Obstacle::NoSuchLimit { file: v1::limit_file(controller) };
                 self.report_missing(&[controller], &obstacle, CgroupVersion::V1, host.setting);
             }
         }
-        if accounting || !place.controllers.is_empty() {
-            self.add_place(place);
+        if accounting || !launcher_dir.controllers.is_empty() {
+            self.add_place(launcher_dir);
         }
     }
 
@@ -133,10 +133,10 @@ impl Discovery {
     fn search_freezer(&mut self, host: &HostCgroups) {
         let own = host.memberships.iter().find(|own| own.has(v1::FREEZER));
         match own.ok_or(Obstacle::NotMounted).and_then(|own| v1_place(host, own)) {
-            Ok(mut place) => {
-                place.is_freezer = true;
-                self.freezer.abandoned = abandoned(place.parent.as_fd());
-                self.freezer.place = Some(Arc::new(place));
+            Ok(mut launcher_dir) => {
+                launcher_dir.is_freezer = true;
+                self.freezer.abandoned = abandoned(launcher_dir.parent.as_fd());
+                self.freezer.launcher_dir = Some(Arc::new(launcher_dir));
             }
             Err(obstacle) => self.freezer.obstacle = Some(obstacle.reason(v1::FREEZER)),
         }
@@ -144,9 +144,9 @@ impl Discovery {
 
     fn search_v2(&mut self, host: &HostCgroups, wanted: &[Controller]) {
         let lacking = match v2_place(host, wanted) {
-            Ok((place, lacking)) => {
-                if !place.controllers.is_empty() {
-                    self.add_place(place);
+            Ok((launcher_dir, lacking)) => {
+                if !launcher_dir.controllers.is_empty() {
+                    self.add_place(launcher_dir);
                 }
                 lacking
             }
@@ -181,7 +181,7 @@ struct BaseCandidate {
     evacuate: bool,
     /// The child group into which an earlier launcher moved this process. The last launcher to leave removes
     /// it.
-    refuge: Option<String>,
+    child_group: Option<String>,
 }
 
 type UnavailableControllers = Vec<(Controller, Obstacle)>;
@@ -202,7 +202,7 @@ fn v2_place(
     let candidates = if own.as_ref().is_some_and(given) { [own, root] } else { [root, own] };
     for candidate in candidates.into_iter().flatten() {
         match candidate.and_then(|candidate| create_place(host.owner, candidate, wanted)) {
-            Ok(place) => return Ok(place),
+            Ok(launcher_dir) => return Ok(launcher_dir),
             Err(obstacle) => refusal = obstacle,
         }
     }
@@ -219,14 +219,14 @@ fn root_candidate(host: &HostCgroups, mount: &CgroupMount) -> Option<Result<Base
         Err(obstacle) => return Some(Err(obstacle)),
     };
     let free = v2::is_true_root(base.as_fd()) || v2::members(base.as_fd()).is_ok_and(|all| all.is_empty());
-    free.then(|| Ok(BaseCandidate { folder: mount.point.clone(), base, evacuate: false, refuge: None }))
+    free.then(|| Ok(BaseCandidate { folder: mount.point.clone(), base, evacuate: false, child_group: None }))
 }
 
 /// Returns the group of this process, or its parent if an earlier launcher moved this process into a child of
 /// it.
 fn own_candidate(host: &HostCgroups, own: &Membership) -> Option<Result<BaseCandidate, Obstacle>> {
     let folder = parse::own_folder(&host.mounts, own)?;
-    let (folder, refuge) = match folder.rsplit_once('/') {
+    let (folder, child_group) = match folder.rsplit_once('/') {
         Some((above, name)) if name.ends_with(MOVED_SUFFIX) && LauncherIdentity::parse(name).is_some() => {
             (above.to_owned(), Some(name.to_owned()))
         }
@@ -236,7 +236,7 @@ fn own_candidate(host: &HostCgroups, own: &Membership) -> Option<Result<BaseCand
         folder,
         base,
         evacuate: true,
-        refuge,
+        child_group,
     }))
 }
 
@@ -247,34 +247,35 @@ fn create_place(
     candidate: BaseCandidate,
     wanted: &[Controller],
 ) -> Result<(LauncherDir, UnavailableControllers), Obstacle> {
-    let BaseCandidate { folder, base, evacuate, refuge: known } = candidate;
+    let BaseCandidate { folder, base, evacuate, child_group: known_child_group } = candidate;
     let above = v2::has_visible_parent(base.as_fd()).then(|| folder.rsplit_once('/')).flatten();
     let not_offered =
         || Obstacle::NotOffered { folder: folder.clone(), above: above.map(|(above, _)| above.to_owned()) };
     if !wanted.iter().any(|controller| v2::is_available(base.as_fd(), *controller)) {
         return Err(not_offered()); // before anything is created or moved
     }
-    let mut place = LauncherDir::create(base, me, CgroupVersion::V2)
+    let mut launcher_dir = LauncherDir::create(base, me, CgroupVersion::V2)
         .map_err(|errno| Obstacle::failed(&folder, &me.to_string(), errno))?;
-    let refuge = format!("{}{MOVED_SUFFIX}", place.name);
-    let evacuated = evacuate && v2::move_processes_to_child(place.parent.as_fd(), &refuge, &folder)?;
-    place.moved_into = if evacuated { Some(refuge) } else { known };
+    let child_group = format!("{}{MOVED_SUFFIX}", launcher_dir.name);
+    let evacuated =
+        evacuate && v2::move_processes_to_child(launcher_dir.parent.as_fd(), &child_group, &folder)?;
+    launcher_dir.moved_into = if evacuated { Some(child_group) } else { known_child_group };
     let mut lacking = UnavailableControllers::new();
     for controller in wanted.iter().copied() {
-        if !v2::is_available(place.parent.as_fd(), controller) {
+        if !v2::is_available(launcher_dir.parent.as_fd(), controller) {
             lacking.push((controller, not_offered()));
             continue;
         }
-        let enabled = v2::enable(place.parent.as_fd(), controller)
-            .and_then(|()| v2::enable(place.dir.as_fd(), controller));
+        let enabled = v2::enable(launcher_dir.parent.as_fd(), controller)
+            .and_then(|()| v2::enable(launcher_dir.dir.as_fd(), controller));
         match enabled {
-            Ok(()) => place.controllers.push(controller),
+            Ok(()) => launcher_dir.controllers.push(controller),
             Err(errno) => {
                 lacking.push((controller, Obstacle::failed(&folder, "cgroup.subtree_control", errno)))
             }
         }
     }
-    Ok((place, lacking))
+    Ok((launcher_dir, lacking))
 }
 
 /// Opens a directory and verifies that it is a cgroup: another file system may be mounted over it.

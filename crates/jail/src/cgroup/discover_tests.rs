@@ -20,7 +20,7 @@ impl Tree {
 
     fn candidate(&self, evacuate: bool) -> BaseCandidate {
         let folder = self.0.to_str().unwrap().to_owned();
-        BaseCandidate { base: files::open_dir(CWD, &folder).unwrap(), folder, evacuate, refuge: None }
+        BaseCandidate { base: files::open_dir(CWD, &folder).unwrap(), folder, evacuate, child_group: None }
     }
 
     fn text(&self, file: &str) -> String {
@@ -47,17 +47,17 @@ fn nothing_is_created_if_no_requested_controller_is_available() {
 fn available_controllers_are_enabled_and_others_reported() {
     let tree = Tree::new("one", &[("cgroup.controllers", "cpu memory\n"), ("cgroup.subtree_control", "")]);
     let wanted = [Controller::Memory, Controller::Pids];
-    let (place, lacking) =
+    let (launcher_dir, lacking) =
         create_place(LauncherIdentity::current().unwrap(), tree.candidate(false), &wanted).unwrap();
     assert_eq!(tree.text("cgroup.subtree_control"), "+memory");
     // The new directory has no `cgroup.subtree_control`, which the kernel would have created: reported, not
     // ignored.
-    assert!(place.controllers.is_empty());
+    assert!(launcher_dir.controllers.is_empty());
     assert!(matches!(lacking[0], (Controller::Memory, Obstacle::Failed { errno: Errno::NOENT, .. })));
     assert!(matches!(lacking[1], (Controller::Pids, Obstacle::NotOffered { .. })));
-    let name = place.name.clone();
+    let name = launcher_dir.name.clone();
     assert!(tree.0.join(&name).exists());
-    drop(place);
+    drop(launcher_dir);
     assert!(!tree.0.join(name).exists());
 }
 

@@ -17,7 +17,7 @@ use super::{Controller, Error, Group, Hierarchy, owner, v2};
 /// The separate hierarchy in which groups can be frozen, if none of those with limits can freeze.
 #[derive(Debug, Default)]
 pub(super) struct Freezer {
-    pub(super) place: Option<Arc<LauncherDir>>,
+    pub(super) launcher_dir: Option<Arc<LauncherDir>>,
     /// The reason why groups cannot be frozen.
     pub(super) obstacle: Option<String>,
     /// Directories of dead launchers there.
@@ -27,8 +27,8 @@ pub(super) struct Freezer {
 impl Freezer {
     /// Kills and removes what dead launchers left.
     pub(super) fn sweep(&mut self) {
-        if let Some(place) = &self.place {
-            self.abandoned.retain(|dir| !owner::remove_abandoned(place.parent.as_fd(), dir));
+        if let Some(launcher_dir) = &self.launcher_dir {
+            self.abandoned.retain(|dir| !owner::remove_abandoned(launcher_dir.parent.as_fd(), dir));
         }
     }
 }
@@ -42,14 +42,14 @@ impl Hierarchy {
     /// Creates a group for the jail of a sandbox: it can be frozen, and a process in it that runs out of
     /// memory is killed alone. `None` if this host has no cgroups at all.
     pub fn create_for_sandbox(&self) -> Result<Option<Group>, Error> {
-        if self.places.is_empty() && self.freezer.place.is_none() {
+        if self.launcher_dirs.is_empty() && self.freezer.launcher_dir.is_none() {
             return Ok(None);
         }
         let mut group = self.make(1)?;
         group.disable_group_kill()?;
-        if let Some(place) = &self.freezer.place {
-            group.freezer_place = Some(Arc::clone(place));
-            group.open_in(place)?;
+        if let Some(launcher_dir) = &self.freezer.launcher_dir {
+            group.freezer_place = Some(Arc::clone(launcher_dir));
+            group.open_in(launcher_dir)?;
         }
         Ok(Some(group))
     }
@@ -58,13 +58,13 @@ impl Hierarchy {
 impl Group {
     /// Returns every hierarchy in which the group has a directory.
     pub(super) fn all_places(&self) -> impl Iterator<Item = &LauncherDir> {
-        self.places.iter().chain(self.freezer_place.as_deref())
+        self.launcher_dirs.iter().chain(self.freezer_place.as_deref())
     }
 
     fn disable_group_kill(&self) -> Result<(), Error> {
         match self.place_with(Controller::Memory) {
-            Some(place) if place.version == CgroupVersion::V2 => {
-                v2::disable_group_kill(place.group_dir(self))
+            Some(launcher_dir) if launcher_dir.version == CgroupVersion::V2 => {
+                v2::disable_group_kill(launcher_dir.group_dir(self))
             }
             _ => Ok(()),
         }
@@ -73,12 +73,14 @@ impl Group {
     /// Requests that all its processes freeze or thaw. This takes time; see [`Group::is_frozen`].
     pub fn set_frozen(&self, frozen: bool) -> Result<(), Error> {
         let unable = Error::Open { file: "freezer", errno: Errno::NOSYS };
-        self.all_places().find(|place| place.can_freeze()).ok_or(unable)?.freeze(self, frozen)
+        self.all_places().find(|launcher_dir| launcher_dir.can_freeze()).ok_or(unable)?.freeze(self, frozen)
     }
 
     /// Returns whether all its processes are frozen.
     pub fn is_frozen(&self) -> bool {
-        self.all_places().find(|place| place.can_freeze()).is_some_and(|place| place.is_frozen(self))
+        self.all_places()
+            .find(|launcher_dir| launcher_dir.can_freeze())
+            .is_some_and(|launcher_dir| launcher_dir.is_frozen(self))
     }
 
     /// Returns whether it contains exactly one thread that is not ours; `false` if threads are not counted.
@@ -88,6 +90,7 @@ impl Group {
 
     /// Returns the current number of processes and threads.
     pub fn process_count(&self) -> Option<u64> {
-        self.place_with(Controller::Pids).and_then(|place| place.group_dir(self).number_in("pids.current"))
+        self.place_with(Controller::Pids)
+            .and_then(|launcher_dir| launcher_dir.group_dir(self).number_in("pids.current"))
     }
 }

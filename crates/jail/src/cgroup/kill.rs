@@ -12,42 +12,42 @@ use super::{Group, files, v2};
 const ROUNDS: usize = 4;
 
 /// Kills the members of a group; they take time to die.
-pub(super) fn kill_members(home: BorrowedFd<'_>, group: &str) {
-    if files::write(home, &format!("{group}/cgroup.kill"), "1").is_ok() {
+pub(super) fn kill_members(dir_held: BorrowedFd<'_>, group: &str) {
+    if files::write(dir_held, &format!("{group}/cgroup.kill"), "1").is_ok() {
         return;
     }
     // If this hierarchy does not count processes, another one does, or the rounds continue.
-    let _no_more = files::write(home, &format!("{group}/pids.max"), "0");
+    let _no_more = files::write(dir_held, &format!("{group}/pids.max"), "0");
     for _ in 0..ROUNDS {
-        let members = members(home, group);
+        let members = members(dir_held, group);
         if members.is_empty() {
             return;
         }
-        members.into_iter().for_each(|pid| kill(home, group, pid));
+        members.into_iter().for_each(|pid| kill(dir_held, group, pid));
     }
 }
 
 /// Kills a member, but not another process that has reused its pid.
-fn kill(home: BorrowedFd<'_>, group: &str, pid: i32) {
+fn kill(dir_held: BorrowedFd<'_>, group: &str, pid: i32) {
     let Some(pidfd) = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
         return;
     };
-    if members(home, group).contains(&pid) {
+    if members(dir_held, group).contains(&pid) {
         // Killing fails only if the process has already exited, which is the desired state.
         let _killed = pidfd_send_signal(&pidfd, Signal::KILL);
     }
 }
 
-fn members(home: BorrowedFd<'_>, group: &str) -> Vec<i32> {
-    let text = files::read(home, &format!("{group}/{}", v2::MEMBERS)).unwrap_or_default();
+fn members(dir_held: BorrowedFd<'_>, group: &str) -> Vec<i32> {
+    let text = files::read(dir_held, &format!("{group}/{}", v2::MEMBERS)).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 impl Group {
     /// Returns the processes in the group.
     pub fn members(&self) -> Vec<i32> {
-        let home = self.all_places().next().map(|place| std::os::fd::AsFd::as_fd(&place.dir));
-        home.map(|home| members(home, &self.number)).unwrap_or_default()
+        let dir = self.all_places().next().map(|launcher_dir| std::os::fd::AsFd::as_fd(&launcher_dir.dir));
+        dir.map(|dir| members(dir, &self.number)).unwrap_or_default()
     }
 
     /// Kills the processes left in the group and removes it. Returns it if a process is still dying.
@@ -63,8 +63,8 @@ impl Group {
 
     /// Kills all processes in the group.
     pub fn kill(&self) {
-        for place in self.all_places() {
-            kill_members(std::os::fd::AsFd::as_fd(&place.dir), &self.number);
+        for launcher_dir in self.all_places() {
+            kill_members(std::os::fd::AsFd::as_fd(&launcher_dir.dir), &self.number);
         }
     }
 }

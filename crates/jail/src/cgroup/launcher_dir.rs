@@ -237,8 +237,8 @@ impl Drop for LauncherDir {
             return;
         }
         owner::remove_folder(self.parent.as_fd(), &self.name);
-        if let Some(refuge) = &self.moved_into {
-            v2::undo_move(self.parent.as_fd(), refuge);
+        if let Some(child_group) = &self.moved_into {
+            v2::undo_move(self.parent.as_fd(), child_group);
         }
     }
 }

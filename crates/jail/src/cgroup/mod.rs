@@ -152,7 +152,7 @@ pub enum Error {
 /// Its directories are removed when it and all its groups have been dropped.
 #[derive(Debug)]
 pub struct Hierarchy {
-    places: Arc<Vec<LauncherDir>>,
+    launcher_dirs: Arc<Vec<LauncherDir>>,
     next_number: AtomicU64,
     /// Recycled groups, with the time since when they have been unused.
     reusable: RefCell<VecDeque<(Instant, Group)>>,
@@ -174,9 +174,9 @@ impl Hierarchy {
     /// Finds where groups can be created, and removes what dead launchers left there. Never fails:
     /// controllers that cannot be used are returned in the list.
     pub fn discover() -> (Hierarchy, Vec<MissingController>) {
-        let discover::Discovery { places, missing, abandoned, freezer } = discover::discover();
+        let discover::Discovery { launcher_dirs, missing, abandoned, freezer } = discover::discover();
         let mut hierarchy = Hierarchy {
-            places: Arc::new(places),
+            launcher_dirs: Arc::new(launcher_dirs),
             next_number: AtomicU64::new(0),
             reusable: RefCell::default(),
             abandoned,
@@ -190,7 +190,9 @@ impl Hierarchy {
 
     /// Returns the controllers of the groups created here.
     pub fn controllers(&self) -> Vec<Controller> {
-        let usable = |controller: &Controller| self.places.iter().any(|place| place.has(*controller));
+        let usable = |controller: &Controller| {
+            self.launcher_dirs.iter().any(|launcher_dir| launcher_dir.has(*controller))
+        };
         Controller::ALL.into_iter().filter(usable).collect()
     }
 
@@ -202,8 +204,10 @@ impl Hierarchy {
         if self.next_sweep().is_none() || now < at {
             return;
         }
-        let places = &self.places;
-        self.abandoned.retain(|(place, dir)| !owner::remove_abandoned(places[*place].parent.as_fd(), dir));
+        let launcher_dirs = &self.launcher_dirs;
+        self.abandoned.retain(|(launcher_dir, dir)| {
+            !owner::remove_abandoned(launcher_dirs[*launcher_dir].parent.as_fd(), dir)
+        });
         self.freezer.sweep();
         self.retry = (now + pause, (pause * 2).min(MAX_SWEEP_DELAY));
     }
@@ -226,10 +230,10 @@ impl Hierarchy {
 
     fn make(&self, ours: u32) -> Result<Group, Error> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed).to_string();
-        let places = Arc::clone(&self.places);
+        let launcher_dirs = Arc::clone(&self.launcher_dirs);
         // From here on, dropping the group removes the directories created so far if a later step fails.
         let mut group = Group {
-            places,
+            launcher_dirs,
             number,
             own_processes: ours,
             v1_join_fds: Vec::new(),
@@ -241,8 +245,8 @@ impl Hierarchy {
             open_files: Box::default(),
             cache: Box::default(),
         };
-        for place in self.places.iter() {
-            group.open_in(place)?;
+        for launcher_dir in self.launcher_dirs.iter() {
+            group.open_in(launcher_dir)?;
         }
         Ok(group)
     }
@@ -282,7 +286,7 @@ const MAX_RESIDUE_BYTES: u64 = 2 << 20;
 /// A cgroup with limits and counters for one run. Dropping it removes it if it is empty.
 #[derive(Debug)]
 pub struct Group {
-    places: Arc<Vec<LauncherDir>>,
+    launcher_dirs: Arc<Vec<LauncherDir>>,
     number: String,
     /// Number of processes in every run that belong to us.
     own_processes: u32,
@@ -309,19 +313,19 @@ struct GroupCache {
 }
 
 impl Group {
-    fn open_in(&mut self, place: &LauncherDir) -> Result<(), Error> {
-        mkdirat(&place.dir, &self.number, Mode::from(0o755)).map_err(|errno| Error::Make { errno })?;
-        place.apply_defaults(self)?;
-        match place.version {
+    fn open_in(&mut self, launcher_dir: &LauncherDir) -> Result<(), Error> {
+        mkdirat(&launcher_dir.dir, &self.number, Mode::from(0o755)).map_err(|errno| Error::Make { errno })?;
+        launcher_dir.apply_defaults(self)?;
+        match launcher_dir.version {
             CgroupVersion::V1 => {
-                let door = v1::open_join_file(place.group_dir(self))?;
-                self.v1_join_fds.push(door);
-                if place.has(Controller::Memory) {
-                    self.oom_eventfd = v1::oom_event(place.group_dir(self))?;
+                let join_fd = v1::open_join_file(launcher_dir.group_dir(self))?;
+                self.v1_join_fds.push(join_fd);
+                if launcher_dir.has(Controller::Memory) {
+                    self.oom_eventfd = v1::oom_event(launcher_dir.group_dir(self))?;
                 }
             }
             CgroupVersion::V2 => {
-                let folder = files::open_dir(place.dir.as_fd(), &self.number);
+                let folder = files::open_dir(launcher_dir.dir.as_fd(), &self.number);
                 self.v2_dir = Some(folder.map_err(|errno| Error::Make { errno })?);
             }
         }
@@ -341,7 +345,7 @@ impl Group {
     }
 
     fn limit(&self, limits: &GroupLimits) -> Result<(), Error> {
-        self.places.iter().try_for_each(|place| place.set_limits(self, limits))
+        self.launcher_dirs.iter().try_for_each(|launcher_dir| launcher_dir.set_limits(self, limits))
     }
 
     /// v1: files to each of which a process writes `0` to join. Empty if there is only v2.
@@ -363,9 +367,10 @@ impl Group {
     /// v2: files to which the launcher or a builder writes a process id to move that process into the group.
     pub fn v2_join_fds(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
         if self.v2_join_fds.get().is_none() {
-            let newer = self.places.iter().filter(|place| place.version == CgroupVersion::V2);
+            let newer =
+                self.launcher_dirs.iter().filter(|launcher_dir| launcher_dir.version == CgroupVersion::V2);
             let opened = newer
-                .map(|place| v2::open_join_file(place.group_dir(self)))
+                .map(|launcher_dir| v2::open_join_file(launcher_dir.group_dir(self)))
                 .collect::<Result<Vec<_>, _>>()?;
             let _first = self.v2_join_fds.set(opened);
         }
@@ -379,21 +384,25 @@ impl Group {
         let own = rustix::process::geteuid().as_raw();
         let acted = |errno| Error::Open { file: "tasks", errno };
         crate::sys::set_effective_uid(uid).map_err(acted)?;
-        let older = self.places.iter().filter(|place| place.version == CgroupVersion::V1);
-        let opened = older.map(|place| v1::open_join_file(place.group_dir(self))).collect();
+        let older =
+            self.launcher_dirs.iter().filter(|launcher_dir| launcher_dir.version == CgroupVersion::V1);
+        let opened = older.map(|launcher_dir| v1::open_join_file(launcher_dir.group_dir(self))).collect();
         crate::sys::set_effective_uid(own).map_err(acted)?;
         opened
     }
 
     /// Returns the suffix of the group's path in each hierarchy, as shown in `/proc/PID/cgroup`.
     pub(crate) fn path_suffixes(&self) -> Vec<String> {
-        self.places.iter().map(|place| format!("/{}/{}", place.name, self.number)).collect()
+        self.launcher_dirs
+            .iter()
+            .map(|launcher_dir| format!("/{}/{}", launcher_dir.name, self.number))
+            .collect()
     }
 
     /// Returns the memory in use now.
     pub fn memory_in_use(&self) -> Option<u64> {
-        let place = self.place_with(Controller::Memory)?;
-        place.group_dir(self).number_in(launcher_dir::memory_usage_file(place.version))
+        let launcher_dir = self.place_with(Controller::Memory)?;
+        launcher_dir.group_dir(self).number_in(launcher_dir::memory_usage_file(launcher_dir.version))
     }
 
     /// v1: an eventfd that becomes readable when the group runs out of memory, so that its other processes
@@ -411,23 +420,27 @@ impl Group {
 
     /// Returns how many processes were killed because memory ran out.
     pub fn oom_kills(&self) -> u64 {
-        self.place_with(Controller::Memory).and_then(|place| place.oom_kills(self)).unwrap_or(0)
+        self.place_with(Controller::Memory).and_then(|launcher_dir| launcher_dir.oom_kills(self)).unwrap_or(0)
     }
 
     /// Returns how often a new process or thread was refused.
     pub fn forks_refused(&self) -> u64 {
-        let place = self.place_with(Controller::Pids);
-        place.and_then(|place| place.group_dir(self).value_in("pids.events", "max")).unwrap_or(0)
+        let launcher_dir = self.place_with(Controller::Pids);
+        launcher_dir
+            .and_then(|launcher_dir| launcher_dir.group_dir(self).value_in("pids.events", "max"))
+            .unwrap_or(0)
     }
 
     /// Returns the usage of the group so far.
     pub fn usage(&self) -> GroupUsage {
         GroupUsage {
-            cpu: self.places.iter().find_map(|place| place.cpu_time(self)),
-            peak_memory_bytes: self.place_with(Controller::Memory).and_then(|place| place.peak_memory(self)),
+            cpu: self.launcher_dirs.iter().find_map(|launcher_dir| launcher_dir.cpu_time(self)),
+            peak_memory_bytes: self
+                .place_with(Controller::Memory)
+                .and_then(|launcher_dir| launcher_dir.peak_memory(self)),
             peak_processes: self
                 .place_with(Controller::Pids)
-                .and_then(|place| place.group_dir(self).number_in("pids.peak")),
+                .and_then(|launcher_dir| launcher_dir.group_dir(self).number_in("pids.peak")),
         }
     }
 
@@ -435,7 +448,7 @@ impl Group {
     /// be reset, so they must be unchanged. Only v1 allows resetting the rest, and only there is creating a
     /// group expensive.
     fn is_reusable(&self) -> bool {
-        let older = self.places.iter().all(|place| place.version == CgroupVersion::V1);
+        let older = self.launcher_dirs.iter().all(|launcher_dir| launcher_dir.version == CgroupVersion::V1);
         let usage = self.usage();
         let fewest = u64::from(self.own_processes) + 1;
         let quiet = usage.peak_processes.is_none_or(|peak| peak <= fewest)
@@ -447,7 +460,7 @@ impl Group {
             && self.memory_in_use().is_none_or(|bytes| bytes < MAX_RESIDUE_BYTES)
             && self
                 .place_with(Controller::Memory)
-                .is_none_or(|place| v1::reset_peak_memory(place.group_dir(self)).is_ok())
+                .is_none_or(|launcher_dir| v1::reset_peak_memory(launcher_dir.group_dir(self)).is_ok())
     }
 
     /// Returns whether no process is left, like [`Group::is_empty`] but cheaper where processes are counted:
@@ -455,13 +468,13 @@ impl Group {
     fn has_no_processes(&self) -> bool {
         let counted = self
             .place_with(Controller::Pids)
-            .and_then(|place| place.group_dir(self).number_in("pids.current"));
+            .and_then(|launcher_dir| launcher_dir.group_dir(self).number_in("pids.current"));
         counted.map_or_else(|| self.is_empty(), |count| count == 0)
     }
 
     /// Returns whether no process is left in the group.
     pub fn is_empty(&self) -> bool {
-        self.all_places().all(|place| place.is_empty(self))
+        self.all_places().all(|launcher_dir| launcher_dir.is_empty(self))
     }
 
     /// Removes the group. Returns it if a process in it is still dying, to be tried again later.
@@ -470,14 +483,14 @@ impl Group {
     }
 
     fn remove_folders(&mut self) -> bool {
-        let gone = |place: &LauncherDir| owner::remove_folder(place.dir.as_fd(), &self.number);
+        let gone = |launcher_dir: &LauncherDir| owner::remove_folder(launcher_dir.dir.as_fd(), &self.number);
         // Not `all`, which would stop at the first busy directory.
-        self.removed = self.all_places().filter(|place| !gone(place)).count() == 0;
+        self.removed = self.all_places().filter(|launcher_dir| !gone(launcher_dir)).count() == 0;
         self.removed
     }
 
     fn place_with(&self, controller: Controller) -> Option<&LauncherDir> {
-        self.places.iter().find(|place| place.has(controller))
+        self.launcher_dirs.iter().find(|launcher_dir| launcher_dir.has(controller))
     }
 }
 

@@ -27,17 +27,17 @@ fn hierarchy() -> Option<Hierarchy> {
 
 fn run_in_group(group: &Group, work: fn() -> i32) -> i32 {
     // The few tests that fork join through v1's `tasks`; a v2 group is joined through its `cgroup.procs`.
-    let mut doors: Vec<i32> = group.v1_join_fds().iter().map(AsRawFd::as_raw_fd).collect();
-    let door =
+    let mut join_fds: Vec<i32> = group.v1_join_fds().iter().map(AsRawFd::as_raw_fd).collect();
+    let join_file =
         group.v2_dir_fd().map(|dir| files::open(dir, v2::MEMBERS, rustix::fs::OFlags::WRONLY).unwrap());
-    doors.extend(door.iter().map(AsRawFd::as_raw_fd));
+    join_fds.extend(join_file.iter().map(AsRawFd::as_raw_fd));
     // SAFETY: the child makes only system calls (write, mmap, fork, _exit) and never returns from here.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        for door in doors.iter() {
+        for join_file in join_fds.iter() {
             // SAFETY: one byte is read from a literal that has one.
-            if unsafe { libc::write(*door, b"0".as_ptr().cast(), 1) } != 1 {
+            if unsafe { libc::write(*join_file, b"0".as_ptr().cast(), 1) } != 1 {
                 // SAFETY: ends this process without touching its parent's state.
                 unsafe { libc::_exit(99) };
             }
@@ -171,20 +171,21 @@ fn forks_beyond_the_limit_are_refused_and_counted() {
 #[test]
 fn groups_have_separate_counters_and_are_removed_at_the_end() {
     let Some(hierarchy) = hierarchy() else { return };
-    let places = Arc::clone(&hierarchy.places);
+    let launcher_dirs = Arc::clone(&hierarchy.launcher_dirs);
     // By descriptor: a concurrent test may reuse the name of a removed directory.
-    let homes: Vec<_> = places.iter().map(|place| place.dir.try_clone().unwrap()).collect();
-    let stands = |home: &std::os::fd::OwnedFd| files::exists(home.as_fd(), v2::MEMBERS);
-    drop(places);
+    let held_dirs: Vec<_> =
+        launcher_dirs.iter().map(|launcher_dir| launcher_dir.dir.try_clone().unwrap()).collect();
+    let stands = |dir_held: &std::os::fd::OwnedFd| files::exists(dir_held.as_fd(), v2::MEMBERS);
+    drop(launcher_dirs);
     let (used, fresh) = (hierarchy.create(1).unwrap(), hierarchy.create(1).unwrap());
     assert_eq!(run_in_group(&used, idle), 0);
     assert_eq!(fresh.usage().peak_processes.unwrap_or(0), 0);
     assert_eq!(fresh.oom_kills() + fresh.forks_refused(), 0);
     assert!(remove_eventually(used));
     drop(hierarchy);
-    assert!(homes.iter().all(stands), "kept while a group exists");
+    assert!(held_dirs.iter().all(stands), "kept while a group exists");
     drop(fresh);
-    assert!(!homes.iter().any(stands), "removed with the last group");
+    assert!(!held_dirs.iter().any(stands), "removed with the last group");
 }
 
 #[test]
@@ -192,9 +193,9 @@ fn removing_a_group_in_use_returns_it() {
     let Some(hierarchy) = hierarchy() else { return };
     let group = hierarchy.create(1).unwrap();
     let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-    for place in group.places.iter() {
-        let door = format!("{}/{}", group.number, v2::MEMBERS);
-        files::write(place.dir.as_fd(), &door, &sleeper.id().to_string()).unwrap();
+    for launcher_dir in group.launcher_dirs.iter() {
+        let join_file = format!("{}/{}", group.number, v2::MEMBERS);
+        files::write(launcher_dir.dir.as_fd(), &join_file, &sleeper.id().to_string()).unwrap();
     }
     assert!(!group.is_empty());
     let group = group.remove().unwrap_err();
@@ -204,11 +205,11 @@ fn removing_a_group_in_use_returns_it() {
 }
 
 /// Starts a process in a directory of this name in every hierarchy.
-fn sleeper_in(places: &[LauncherDir], folder: impl Fn(&LauncherDir) -> String) -> std::process::Child {
+fn sleeper_in(launcher_dirs: &[LauncherDir], folder: impl Fn(&LauncherDir) -> String) -> std::process::Child {
     let sleeper = std::process::Command::new("sleep").arg("3600").spawn().unwrap();
-    for place in places {
-        let door = format!("{}/{}", folder(place), v2::MEMBERS);
-        files::write(place.parent.as_fd(), &door, &sleeper.id().to_string()).unwrap();
+    for launcher_dir in launcher_dirs {
+        let join_file = format!("{}/{}", folder(launcher_dir), v2::MEMBERS);
+        files::write(launcher_dir.parent.as_fd(), &join_file, &sleeper.id().to_string()).unwrap();
     }
     sleeper
 }
@@ -226,7 +227,8 @@ fn was_killed(mut sleeper: std::process::Child) -> bool {
 fn processes_left_in_a_group_are_killed() {
     let Some(hierarchy) = hierarchy() else { return };
     let group = hierarchy.create(1).unwrap();
-    let sleeper = sleeper_in(&group.places, |place| format!("{}/{}", place.name, group.number));
+    let sleeper =
+        sleeper_in(&group.launcher_dirs, |launcher_dir| format!("{}/{}", launcher_dir.name, group.number));
     let mut left = group.kill_and_remove().err();
     assert!(was_killed(sleeper));
     assert!(eventually(|| {
@@ -236,12 +238,14 @@ fn processes_left_in_a_group_are_killed() {
 }
 
 /// Creates a directory that looks abandoned, and locks it. Until then a concurrent test may sweep it.
-fn held(place: &LauncherDir, name: &str) -> std::os::fd::OwnedFd {
+fn held(launcher_dir: &LauncherDir, name: &str) -> std::os::fd::OwnedFd {
     let mut held = None;
     assert!(eventually(|| {
-        let _ = mkdirat(&place.parent, name, Mode::from(0o755));
-        held = files::open_dir(place.parent.as_fd(), name).ok().filter(|held| owner::try_lock(held.as_fd()));
-        held.is_some() && files::exists(place.parent.as_fd(), name)
+        let _ = mkdirat(&launcher_dir.parent, name, Mode::from(0o755));
+        held = files::open_dir(launcher_dir.parent.as_fd(), name)
+            .ok()
+            .filter(|held| owner::try_lock(held.as_fd()));
+        held.is_some() && files::exists(launcher_dir.parent.as_fd(), name)
     }));
     held.unwrap()
 }
@@ -251,33 +255,35 @@ fn processes_left_by_a_dead_launcher_are_killed_and_its_directory_is_removed() {
     let Some(hierarchy) = hierarchy() else { return };
     // Below a directory in which no other launcher of this machine searches.
     let apart = format!("belljarette-{}", std::process::id());
-    let places = &hierarchy.places;
+    let launcher_dirs = &hierarchy.launcher_dirs;
     for folder in
         [apart.clone(), format!("{apart}/belljar-4194997-1"), format!("{apart}/belljar-4194997-1/0")]
     {
-        places.iter().for_each(|place| mkdirat(&place.parent, &folder, Mode::from(0o755)).unwrap());
+        launcher_dirs
+            .iter()
+            .for_each(|launcher_dir| mkdirat(&launcher_dir.parent, &folder, Mode::from(0o755)).unwrap());
     }
-    let sleeper = sleeper_in(places, |_| format!("{apart}/belljar-4194997-1/0"));
-    let is_swept = |place: &LauncherDir| {
-        let Ok(base) = files::open_dir(place.parent.as_fd(), &apart) else { return true };
+    let sleeper = sleeper_in(launcher_dirs, |_| format!("{apart}/belljar-4194997-1/0"));
+    let is_swept = |launcher_dir: &LauncherDir| {
+        let Ok(base) = files::open_dir(launcher_dir.parent.as_fd(), &apart) else { return true };
         owner::remove_abandoned(base.as_fd(), &owner::AbandonedDir::new("belljar-4194997-1", false))
             && owner::abandoned(base.as_fd()).is_empty()
-            && owner::remove_folder(place.parent.as_fd(), &apart)
+            && owner::remove_folder(launcher_dir.parent.as_fd(), &apart)
     };
     // The killed process takes time to die.
-    let _swept = is_swept(&places[0]);
+    let _swept = is_swept(&launcher_dirs[0]);
     assert!(was_killed(sleeper));
-    assert!(places.iter().all(|place| eventually(|| is_swept(place))));
+    assert!(launcher_dirs.iter().all(|launcher_dir| eventually(|| is_swept(launcher_dir))));
 }
 
 #[test]
 fn directory_of_a_dying_launcher_is_removed_once_its_lock_is_free() {
     let Some(hierarchy) = hierarchy() else { return };
-    let place = &hierarchy.places[0];
+    let launcher_dir = &hierarchy.launcher_dirs[0];
     // Below a directory in which no other launcher of this machine searches.
     let apart = format!("belljarette-dying-{}", std::process::id());
-    mkdirat(&place.parent, &apart, Mode::from(0o755)).unwrap();
-    let base = files::open_dir(place.parent.as_fd(), &apart).unwrap();
+    mkdirat(&launcher_dir.parent, &apart, Mode::from(0o755)).unwrap();
+    let base = files::open_dir(launcher_dir.parent.as_fd(), &apart).unwrap();
     let name = "belljar-4194998-1";
     mkdirat(&base, name, Mode::from(0o755)).unwrap();
     let lock = files::open_dir(base.as_fd(), name).unwrap();
@@ -291,18 +297,19 @@ fn directory_of_a_dying_launcher_is_removed_once_its_lock_is_free() {
     drop(lock);
     assert!(owner::remove_abandoned(base.as_fd(), &dying));
     assert!(!files::exists(base.as_fd(), name));
-    assert!(owner::remove_folder(place.parent.as_fd(), &apart));
+    assert!(owner::remove_folder(launcher_dir.parent.as_fd(), &apart));
 }
 
 #[test]
 fn lower_cpu_quota_of_an_ancestor_applies_without_error() {
     let Some(hierarchy) = hierarchy() else { return };
-    let place = hierarchy.places.iter().find(|place| place.has(Controller::Cpu)).unwrap();
-    let (file, text) = match place.version {
+    let launcher_dir =
+        hierarchy.launcher_dirs.iter().find(|launcher_dir| launcher_dir.has(Controller::Cpu)).unwrap();
+    let (file, text) = match launcher_dir.version {
         CgroupVersion::V1 => ("cpu.cfs_quota_us", "50000"),
         CgroupVersion::V2 => ("cpu.max", "50000 100000"),
     };
-    files::write(place.dir.as_fd(), file, text).unwrap();
+    files::write(launcher_dir.dir.as_fd(), file, text).unwrap();
     let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
     let too_little = group.set_limits(&GroupLimits { cpu_millis: 1, ..LIMITS }).unwrap_err();
@@ -312,24 +319,26 @@ fn lower_cpu_quota_of_an_ancestor_applies_without_error() {
 #[test]
 fn only_directories_of_dead_launchers_are_swept() {
     let Some(hierarchy) = hierarchy() else { return };
-    let base = hierarchy.places[0].parent.try_clone().unwrap();
-    let living = std::process::id();
+    let base = hierarchy.launcher_dirs[0].parent.try_clone().unwrap();
+    let own_pid = std::process::id();
     // An impossible pid, this pid with another start time, and names that only look similar.
     let dead =
-        ["belljar-4194999-1".to_owned(), format!("belljar-{living}-1"), "belljar-4194999-3.1".to_owned()];
-    let other = format!("belljarette-4194999-{living}");
+        ["belljar-4194999-1".to_owned(), format!("belljar-{own_pid}-1"), "belljar-4194999-3.1".to_owned()];
+    let other = format!("belljarette-4194999-{own_pid}");
     for name in dead.iter().chain([&other]) {
         let _ = mkdirat(&base, name, Mode::from(0o755));
         let _ = mkdirat(&base, format!("{name}/0"), Mode::from(0o755));
     }
     // Locked, with an owner whose pid is not visible: only the lock protects it.
-    let held_name = format!("belljar-4194998-{living}");
-    let held = held(&hierarchy.places[0], &held_name);
+    let held_name = format!("belljar-4194998-{own_pid}");
+    let held = held(&hierarchy.launcher_dirs[0], &held_name);
     let (again, _) = Hierarchy::discover();
     // Directories that a concurrent test has begun to sweep are left to it.
     assert!(eventually(|| dead.iter().all(|name| !files::exists(base.as_fd(), name))));
     assert!(
-        [&other, &held_name, &hierarchy.places[0].name].iter().all(|name| files::exists(base.as_fd(), name))
+        [&other, &held_name, &hierarchy.launcher_dirs[0].name]
+            .iter()
+            .all(|name| files::exists(base.as_fd(), name))
     );
     drop((again, held));
     assert!(owner::remove_folder(base.as_fd(), &format!("{other}/0")));

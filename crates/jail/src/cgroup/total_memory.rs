@@ -36,8 +36,13 @@ impl Hierarchy {
     /// spare. If that cannot be set, only the limit of each group applies.
     pub fn reserve_host_memory(&self) {
         let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_total_memory(&text));
-        let place = self.places.iter().find(|place| place.has(Controller::Memory));
-        let least = place.and_then(|place| place.parent_memory_limit()).into_iter().chain(total).min();
+        let launcher_dir =
+            self.launcher_dirs.iter().find(|launcher_dir| launcher_dir.has(Controller::Memory));
+        let least = launcher_dir
+            .and_then(|launcher_dir| launcher_dir.parent_memory_limit())
+            .into_iter()
+            .chain(total)
+            .min();
         if let Some(total) = least {
             self.set_total_memory_limit(total - (total / 10).max(RESERVED_BYTES.min(total / 2)));
         }
@@ -48,10 +53,12 @@ impl Hierarchy {
         if self.total_memory_limit.get().is_some_and(|limit| limit <= memory_bytes) {
             return;
         }
-        for place in self.places.iter().filter(|place| place.has(Controller::Memory)) {
+        for launcher_dir in
+            self.launcher_dirs.iter().filter(|launcher_dir| launcher_dir.has(Controller::Memory))
+        {
             // If this fails, the limit of each group still applies.
-            if place.set_total_memory(memory_bytes).is_ok() {
-                place.watch_total_ooms();
+            if launcher_dir.set_total_memory(memory_bytes).is_ok() {
+                launcher_dir.watch_total_ooms();
                 self.total_memory_limit.set(Some(memory_bytes));
             }
         }
@@ -64,18 +71,21 @@ impl Hierarchy {
 
     /// Returns the memory used by all groups together.
     pub fn total_memory_in_use(&self) -> Option<u64> {
-        self.places.iter().find(|place| place.has(Controller::Memory))?.total_memory_in_use()
+        self.launcher_dirs
+            .iter()
+            .find(|launcher_dir| launcher_dir.has(Controller::Memory))?
+            .total_memory_in_use()
     }
 }
 
 impl Group {
     /// Returns the out-of-memory events of the group.
     pub fn memory_events(&self) -> MemoryEvents {
-        let Some(place) = self.place_with(Controller::Memory) else { return MemoryEvents::default() };
+        let Some(launcher_dir) = self.place_with(Controller::Memory) else { return MemoryEvents::default() };
         MemoryEvents {
-            kills: place.oom_kills(self).unwrap_or(0),
-            group_ooms: place.group_ooms(self),
-            total_ooms: place.total_ooms(),
+            kills: launcher_dir.oom_kills(self).unwrap_or(0),
+            group_ooms: launcher_dir.group_ooms(self),
+            total_ooms: launcher_dir.total_ooms(),
         }
     }
 

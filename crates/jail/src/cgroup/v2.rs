@@ -114,11 +114,11 @@ pub(super) fn foreign_processes(members: &[u32]) -> Vec<u32> {
     members.iter().copied().filter(|pid| *pid == 0 || !ours.contains(pid)).collect()
 }
 
-/// Moves all processes in `base` into its new child `refuge`. Returns `false` if there were none and nothing
+/// Moves all processes in `base` into its new child `child_group`. Returns `false` if there were none and nothing
 /// was created.
 pub(super) fn move_processes_to_child(
     base: BorrowedFd<'_>,
-    refuge: &str,
+    child_group: &str,
     folder: &str,
 ) -> Result<bool, Obstacle> {
     let failed = |file: &str, errno: Errno| Obstacle::failed(folder, file, errno);
@@ -130,28 +130,28 @@ pub(super) fn move_processes_to_child(
     if !strangers.is_empty() {
         return Err(Obstacle::Occupied { folder: folder.to_owned(), pids: strangers });
     }
-    mkdirat(base, refuge, Mode::from(0o755)).map_err(|errno| failed(refuge, errno))?;
-    let door = format!("{refuge}/{MEMBERS}");
+    mkdirat(base, child_group, Mode::from(0o755)).map_err(|errno| failed(child_group, errno))?;
+    let members_file = format!("{child_group}/{MEMBERS}");
     for pid in members {
-        if let Err(errno) = files::write(base, &door, &pid.to_string()) {
-            undo_move(base, refuge);
-            return Err(failed(&door, errno));
+        if let Err(errno) = files::write(base, &members_file, &pid.to_string()) {
+            undo_move(base, child_group);
+            return Err(failed(&members_file, errno));
         }
     }
     Ok(true)
 }
 
-/// Undoes [`move_processes_to_child`], best effort: while another launcher has groups there, nothing can be
-/// undone, and the last launcher does it. A leftover child is recognized by its name at the next start.
-pub(super) fn undo_move(base: BorrowedFd<'_>, refuge: &str) {
+/// Undoes [`move_processes_to_child`], best effort: while another launcher has groups there, nothing can be undone, and the
+/// last launcher does it. A leftover child is recognized by its name at the next start.
+pub(super) fn undo_move(base: BorrowedFd<'_>, child_group: &str) {
     for controller in Controller::ALL {
         let _ = files::write(base, SUBTREE_CONTROL, &format!("-{controller}"));
     }
-    let members = files::read(base, &format!("{refuge}/{MEMBERS}")).unwrap_or_default();
+    let members = files::read(base, &format!("{child_group}/{MEMBERS}")).unwrap_or_default();
     for pid in members.split_whitespace() {
         let _ = files::write(base, MEMBERS, pid);
     }
-    remove_folder(base, refuge);
+    remove_folder(base, child_group);
 }
 
 #[cfg(test)]

@@ -9,6 +9,10 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 
+use belljar_zygote::build_jail::{self, JailParts};
+use belljar_zygote::install_filter::FilterProgram;
+use belljar_zygote::message::{LandlockAccess, SetupStep};
+use belljar_zygote::pid1::{JailFds, Pid1};
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 use serde::{Deserialize, Serialize};
@@ -16,14 +20,10 @@ use serde::{Deserialize, Serialize};
 use super::inspect::{self, ExpectedChild};
 use super::namespace_set::{self, NamespaceSetPlan};
 use super::{init, privileges};
-use crate::bare::errno;
-use crate::bare::jail::{self, JailParts};
-use crate::bare::message::{LandlockAccess, SetupStep};
-use crate::bare::pid1::{JailFds, Pid1};
-use crate::bare::seccomp::FilterProgram;
 use crate::seccomp::SeccompFilter;
 use crate::spec::INNER_UID;
 use crate::step::{Step, StepFailed};
+use crate::sys::errno;
 use crate::{sys, wire};
 
 /// Input of a builder, the same for all its jails.
@@ -105,15 +105,15 @@ fn serve(builder: &BuilderSetup<'_>) {
     let mut buffer = Vec::new();
     loop {
         match wire::receive::<BuilderRequest>(builder.launcher_socket.as_fd(), &mut buffer) {
-            Ok(Some((order, fds))) => handle(builder, order, fds),
+            Ok(Some((request, fds))) => handle(builder, request, fds),
             Err(Errno::INTR) => {}
             Ok(None) | Err(_) => return,
         }
     }
 }
 
-fn handle(builder: &BuilderSetup<'_>, order: BuilderRequest, fds: Vec<OwnedFd>) {
-    let (notice, fds) = match order {
+fn handle(builder: &BuilderSetup<'_>, request: BuilderRequest, fds: Vec<OwnedFd>) {
+    let (event, fds) = match request {
         BuilderRequest::Build(plan) => match build(builder, &plan, fds) {
             Ok((has_rules, fds)) => (BuilderEvent::Built { number: plan.number, has_rules }, fds),
             Err(failure) => (BuilderEvent::NotBuilt { number: plan.number, failure }, Vec::new()),
@@ -125,7 +125,7 @@ fn handle(builder: &BuilderSetup<'_>, order: BuilderRequest, fds: Vec<OwnedFd>) 
     };
     let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
     // If the launcher is gone, the next receive notices.
-    let _sent = wire::send_blocking(builder.launcher_socket.as_fd(), &notice, &fds);
+    let _sent = wire::send_blocking(builder.launcher_socket.as_fd(), &event, &fds);
 }
 
 fn build(
@@ -135,12 +135,12 @@ fn build(
 ) -> Result<(bool, Vec<OwnedFd>), StepFailed> {
     let lost = || StepFailed::new(Step::Order, "", Errno::BADMSG);
     let mut fds = fds.into_iter();
-    let leash = fds.next().ok_or_else(lost)?;
-    let (plot, is_new): (Vec<OwnedFd>, bool) = match &plan.new_namespaces {
+    let liveness_pipe = fds.next().ok_or_else(lost)?;
+    let (namespaces, is_new): (Vec<OwnedFd>, bool) = match &plan.new_namespaces {
         Some(new) => (namespace_set::create(builder, new)?, true),
         None => (fds.by_ref().take(3).collect(), false),
     };
-    let [user, network, mounts, ..] = plot.as_slice() else { return Err(lost()) };
+    let [user, network, mounts, ..] = namespaces.as_slice() else { return Err(lost()) };
     let groups: Vec<i32> = fds.as_slice().iter().map(AsRawFd::as_raw_fd).collect();
     let disk_options = CString::new(plan.disk_options.as_str()).map_err(|_| lost())?;
     let mut parts = JailParts {
@@ -159,7 +159,7 @@ fn build(
                 instructions: builder.filter.bytes().as_ptr() as usize,
             },
             visible_paths: builder.visible_paths,
-            liveness_pipe: leash.as_raw_fd(),
+            liveness_pipe: liveness_pipe.as_raw_fd(),
             layers_left_out: plan.without,
             failing_step: plan.fail,
             opened: JailFds::NONE,
@@ -170,11 +170,11 @@ fn build(
         cgroup_namespace: -1,
         failed: None,
     };
-    let built = jail::build(&mut parts);
+    let built = build_jail::build(&mut parts);
     let jail = take_fds(&parts);
     let JailFds { landlock_ruleset: rules, .. } = parts.pid1.opened;
     built.map_err(|(step, why)| setup_failure(step, errno(why)))?;
-    Ok((rules >= 0, jail.into_iter().chain(plot.into_iter().filter(|_| is_new)).collect()))
+    Ok((rules >= 0, jail.into_iter().chain(namespaces.into_iter().filter(|_| is_new)).collect()))
 }
 
 /// Takes ownership of the descriptors opened for a jail, so that they are closed in any case.

@@ -18,29 +18,29 @@ use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, CStringArray};
 
 /// Returns 0 if the launcher has no use for this jail, and otherwise only the reason why there is no guest.
-pub(super) fn become_guest(shell: &JailSetup<'_>, binary: &OwnedFd) -> Result<i32, StepFailed> {
-    let Some((jail, fds)) = await_task(&shell.init_socket)? else { return Ok(0) };
+pub(super) fn become_guest(setup: &JailSetup<'_>, binary: &OwnedFd) -> Result<i32, StepFailed> {
+    let Some((jail, fds)) = await_task(&setup.init_socket)? else { return Ok(0) };
     let mut fds = fds.into_iter();
     let line = step(Step::Order, "", || fds.next().ok_or(Errno::BADF))?;
     let score = fds.next();
     mounts::resize_disk(&jail)?;
     step(Step::Stdio, "", || stdio(&line, score.as_ref()))?;
-    confine(shell, &jail)?;
+    confine(setup, &jail)?;
     Err(execute(binary, score.as_ref()))
 }
 
 /// Confines the guest. It runs as the sandbox user, so the kernel counts it among that user's processes.
-fn confine(shell: &JailSetup<'_>, jail: &Jail) -> Result<(), StepFailed> {
-    let ours = super::own_process_count(false, shell.cgroup_limits_processes);
-    program::drop_privileges(shell, jail, ours, || {
+fn confine(setup: &JailSetup<'_>, jail: &Jail) -> Result<(), StepFailed> {
+    let ours = super::own_process_count(false, setup.cgroup_limits_processes);
+    program::drop_privileges(setup, jail, ours, || {
         step(Step::Init, "", || {
             // The change of ids clears the death signal.
             init::die_with_launcher()?;
-            if init::launcher_is_gone(&shell.report) { Err(Errno::SRCH) } else { Ok(()) }
+            if init::launcher_is_gone(&setup.report) { Err(Errno::SRCH) } else { Ok(()) }
         })
     })?;
     // Last, because the filter would forbid the steps above.
-    step(Step::Seccomp, "", || program::install_notifying_filter(shell, &shell.init_socket))
+    step(Step::Seccomp, "", || program::install_notifying_filter(setup, &setup.init_socket))
 }
 
 /// Starts a session, with `/dev/null` at 0 to 2 and the guest's socket at 3. Only the OOM score file is

@@ -31,44 +31,44 @@ impl WaitingCommand {
 }
 
 /// Runs as PID 1, and returns its exit status.
-pub(super) fn set_up_and_supervise(shell: &JailSetup<'_>) -> Result<i32, StepFailed> {
-    let uid = privileges::init_uid(shell.own_init_uid);
-    let inbox = set_up(shell, uid)?;
-    if let Some(binary) = shell.guest_binary {
+pub(super) fn set_up_and_supervise(setup: &JailSetup<'_>) -> Result<i32, StepFailed> {
+    let uid = privileges::init_uid(setup.own_init_uid);
+    let inbox = set_up(setup, uid)?;
+    if let Some(binary) = setup.guest_binary {
         drop(inbox);
-        return guest::become_guest(shell, binary);
+        return guest::become_guest(setup, binary);
     }
-    let started = (0..shell.command_sockets.len())
-        .map(|seat| fork_command(shell, &inbox, seat))
+    let started = (0..setup.command_sockets.len())
+        .map(|index| fork_command(setup, &inbox, index))
         .collect::<Result<Vec<_>, _>>()?;
     drop(inbox);
     // The task may have arrived already, but no command may continue before PID 1 has dropped its privileges.
     step(Step::Init, "", || {
-        confine_pid1(shell, started.iter().map(|command| &command.go), uid)?;
+        confine_pid1(setup, started.iter().map(|command| &command.go), uid)?;
         started.first().map_or(Ok(()), WaitingCommand::release)
     })?;
-    let Some((jail, fds)) = await_task(&shell.init_socket)? else { return Ok(0) };
-    Ok(supervise(shell, &jail, fds.first(), &started))
+    let Some((jail, fds)) = await_task(&setup.init_socket)? else { return Ok(0) };
+    Ok(supervise(setup, &jail, fds.first(), &started))
 }
 
 /// Performs all setup that does not depend on what will run, and returns the inbox.
-fn set_up(shell: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
+fn set_up(setup: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     step(Step::IdMap, "", || {
         sys::die_with_parent()?;
-        close_all_but_own(shell)?;
-        await_byte(&shell.id_map_ready)?;
+        close_all_but_own(setup)?;
+        await_byte(&setup.id_map_ready)?;
         // Only after the id map is written: a process that is not dumpable belongs to root in /proc,
         // including the map of an unprivileged user's jail.
         die_with_launcher()
     })?;
-    step(Step::JoinCgroup, "", || shell.cgroup_join_fds.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
+    step(Step::JoinCgroup, "", || setup.cgroup_join_fds.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
     step(Step::CgroupNamespace, "", || {
         if fault::is_left_out(JailLayer::CgroupNs) { Ok(()) } else { sys::unshare(libc::CLONE_NEWCGROUP) }
     })?;
-    if shell.new_network {
+    if setup.new_network {
         step(Step::Network, "", sys::loopback_up)?;
-        shell.proxy_socket.map_or(Ok(()), |line| {
-            step(Step::Network, "with a gate", || crate::proxy_sockets::create_and_send(line))
+        setup.proxy_socket.map_or(Ok(()), |socket| {
+            step(Step::Network, "with a gate", || crate::proxy_sockets::create_and_send(socket))
         })?;
     }
     step(Step::Hostname, "", || {
@@ -79,7 +79,7 @@ fn set_up(shell: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
         die_with_launcher()
     })?;
     step(Step::Capabilities, "", privileges::clear_bounding_set)?;
-    mounts::build_jail_root(&shell.mounts)
+    mounts::build_jail_root(&setup.mounts)
 }
 
 /// Makes this process die with the launcher, and hides its memory and /proc files from others.
@@ -89,14 +89,14 @@ pub(super) fn die_with_launcher() -> Result<(), Errno> {
 }
 
 /// Starts a command's process. It waits for its task, and then for its turn.
-fn fork_command(shell: &JailSetup<'_>, inbox: &OwnedFd, seat: usize) -> Result<WaitingCommand, StepFailed> {
+fn fork_command(setup: &JailSetup<'_>, inbox: &OwnedFd, index: usize) -> Result<WaitingCommand, StepFailed> {
     step(Step::Fork, "", || {
         let (turn, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         match sys::clone(0, None)? {
             CloneResult::Child => {
                 // With its own copy open, it would wait forever if PID 1 died.
                 drop(go);
-                program::run_command_process(shell, inbox, seat, &turn)
+                program::run_command_process(setup, inbox, index, &turn)
             }
             CloneResult::Parent { pid, .. } => Ok(WaitingCommand { pid, go }),
         }
@@ -105,47 +105,47 @@ fn fork_command(shell: &JailSetup<'_>, inbox: &OwnedFd, seat: usize) -> Result<W
 
 /// Drops the privileges of PID 1, except the saved id with which it collects artifacts as the sandbox user.
 fn confine_pid1<'a>(
-    shell: &'a JailSetup<'_>,
-    kept: impl Iterator<Item = &'a OwnedFd>,
+    setup: &'a JailSetup<'_>,
+    kept_fds: impl Iterator<Item = &'a OwnedFd>,
     uid: u32,
 ) -> Result<(), Errno> {
-    close_all_but(0, [&shell.report, &shell.init_socket].into_iter().chain(kept))?;
+    close_all_but(0, [&setup.report, &setup.init_socket].into_iter().chain(kept_fds))?;
     privileges::become_user(uid, INNER_UID)?;
     privileges::drop_capabilities()?;
     die_with_launcher()?;
-    if launcher_is_gone(&shell.report) {
+    if launcher_is_gone(&setup.report) {
         return Err(Errno::SRCH);
     }
     privileges::set_no_new_privs()?;
     if fault::is_left_out(JailLayer::Seccomp) {
         return Ok(());
     }
-    program::install_filter(shell.init_filter)
+    program::install_filter(setup.init_filter)
 }
 
 /// Closes the copies of the launcher's descriptors, except those meant for this jail.
-fn close_all_but_own(shell: &JailSetup<'_>) -> Result<(), Errno> {
-    let own = [&shell.id_map_ready, &shell.init_socket, &shell.report].into_iter();
-    let binds = shell.mounts.binds.iter().map(|(mount, _)| mount);
+fn close_all_but_own(setup: &JailSetup<'_>) -> Result<(), Errno> {
+    let own = [&setup.id_map_ready, &setup.init_socket, &setup.report].into_iter();
+    let binds = setup.mounts.binds.iter().map(|(mount, _)| mount);
     // The program's descriptor numbers stay occupied, so that no other descriptor is opened at them.
     sys::reserve_standard_fds()?;
     close_all_but(
         4,
-        own.chain(&shell.command_sockets)
-            .chain(shell.cgroup_join_fds)
+        own.chain(&setup.command_sockets)
+            .chain(setup.cgroup_join_fds)
             .chain(binds)
-            .chain(shell.guest_binary)
-            .chain(shell.proxy_socket),
+            .chain(setup.guest_binary)
+            .chain(setup.proxy_socket),
     )
 }
 
 pub(super) fn close_all_but<'a>(
     mut first: i32,
-    kept: impl Iterator<Item = &'a OwnedFd>,
+    kept_fds: impl Iterator<Item = &'a OwnedFd>,
 ) -> Result<(), Errno> {
-    let mut kept: Vec<i32> = kept.map(AsRawFd::as_raw_fd).collect();
-    kept.sort_unstable();
-    for fd in kept {
+    let mut kept_fds: Vec<i32> = kept_fds.map(AsRawFd::as_raw_fd).collect();
+    kept_fds.sort_unstable();
+    for fd in kept_fds {
         sys::close_range(first, fd - 1)?;
         first = fd + 1;
     }
@@ -162,7 +162,7 @@ pub(super) fn launcher_is_gone(report: &OwnedFd) -> bool {
 
 /// Reaps until the program has ended, and reports how.
 fn supervise(
-    shell: &JailSetup<'_>,
+    setup: &JailSetup<'_>,
     jail: &Jail,
     artifacts: Option<&OwnedFd>,
     commands: &[WaitingCommand],
@@ -174,7 +174,7 @@ fn supervise(
             Ok(reaped) => reaped,
             Err(Errno::INTR) => continue,
             Err(errno) => {
-                send_report(&shell.report, &SetupReport::Failed(StepFailed::new(Step::Init, "", errno)));
+                send_report(&setup.report, &SetupReport::Failed(StepFailed::new(Step::Init, "", errno)));
                 return 1;
             }
         };
@@ -191,7 +191,7 @@ fn supervise(
         let disk_full = disk_is_full();
         collect_artifacts(jail, artifacts);
         let (status, peak_memory_bytes) = (reaped.status, reaped.peak_memory_bytes);
-        send_report(&shell.report, &SetupReport::Ended { status, cpu, peak_memory_bytes, disk_full });
+        send_report(&setup.report, &SetupReport::Ended { status, cpu, peak_memory_bytes, disk_full });
         return 0;
     }
 }

@@ -7,11 +7,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use belljar_zygote::message::NAMESPACES_LEN;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::bare::message::NAMESPACES_LEN;
 use crate::sys;
 
 /// Expected properties of a child.

@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
+use belljar_zygote::message::LandlockAccess;
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::io::Errno;
 
-use crate::bare::message::LandlockAccess;
 use crate::spec::{HOME, Jail, WORKSPACE};
 
 /// The newest Landlock version requested; an older kernel enforces the part that it knows.

@@ -28,11 +28,11 @@ mod zygote_setup;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_zygote::privileges::ResourceLimit;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::bare::rights::ResourceLimit;
 use crate::seccomp::SeccompFilter;
 use crate::spec::{Jail, JailLayer, JailLimits, RootTree, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
@@ -124,11 +124,11 @@ pub(crate) enum SetupReport {
 }
 
 /// Runs as PID 1 of a new jail; never returns.
-pub(crate) fn run_pid1(shell: &JailSetup<'_>) -> ! {
-    let status = match init::set_up_and_supervise(shell) {
+pub(crate) fn run_pid1(setup: &JailSetup<'_>) -> ! {
+    let status = match init::set_up_and_supervise(setup) {
         Ok(status) => status,
         Err(failed) => {
-            send_report(&shell.report, &SetupReport::Failed(failed));
+            send_report(&setup.report, &SetupReport::Failed(failed));
             1
         }
     };
@@ -137,12 +137,12 @@ pub(crate) fn run_pid1(shell: &JailSetup<'_>) -> ! {
 
 /// Returns the reported failure, if any. The reporting process is gone, so the report is waited for only
 /// briefly.
-pub(crate) fn read_reported_failure(told: BorrowedFd<'_>) -> Option<StepFailed> {
+pub(crate) fn read_reported_failure(report: BorrowedFd<'_>) -> Option<StepFailed> {
     let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-    let mut polled = [PollFd::from_borrowed_fd(told, PollFlags::IN)];
+    let mut polled = [PollFd::from_borrowed_fd(report, PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&patience)).ok().filter(|ready| *ready > 0)?;
     let mut buffer = [0; rustix::pipe::PIPE_BUF];
-    let read = rustix::io::read(told, &mut buffer).ok()?;
+    let read = rustix::io::read(report, &mut buffer).ok()?;
     match postcard::from_bytes(&buffer[..read]).ok()? {
         SetupReport::Failed(failed) => Some(failed),
         SetupReport::Ended { .. } | SetupReport::Ready => None,
@@ -150,10 +150,10 @@ pub(crate) fn read_reported_failure(told: BorrowedFd<'_>) -> Option<StepFailed> 
 }
 
 /// Waits until a namespace set is created.
-fn await_ready(told: BorrowedFd<'_>) -> Result<(), StepFailed> {
+fn await_ready(report: BorrowedFd<'_>) -> Result<(), StepFailed> {
     let mut buffer = [0; rustix::pipe::PIPE_BUF];
     let lost = |errno| StepFailed::new(Step::Init, "(it was killed)", errno);
-    let read = rustix::io::retry_on_intr(|| rustix::io::read(told, &mut buffer)).map_err(lost)?;
+    let read = rustix::io::retry_on_intr(|| rustix::io::read(report, &mut buffer)).map_err(lost)?;
     match postcard::from_bytes(&buffer[..read]) {
         Ok(SetupReport::Ready) => Ok(()),
         Ok(SetupReport::Failed(failed)) => Err(failed),
@@ -161,11 +161,11 @@ fn await_ready(told: BorrowedFd<'_>) -> Result<(), StepFailed> {
     }
 }
 
-fn send_report(report: &OwnedFd, told: &SetupReport) {
-    let Ok(mut bytes) = postcard::to_allocvec(told) else { return };
+fn send_report(pipe: &OwnedFd, report: &SetupReport) {
+    let Ok(mut bytes) = postcard::to_allocvec(report) else { return };
     bytes.truncate(rustix::pipe::PIPE_BUF);
     // If the launcher is gone, there is no reader, and this process is about to be killed.
-    let _told = rustix::io::write(report, &bytes);
+    let _sent = rustix::io::write(pipe, &bytes);
 }
 
 /// Returns the layers in force after such a jail was entered without a failed step.
@@ -271,8 +271,8 @@ fn await_byte(fd: &OwnedFd) -> Result<(), Errno> {
 }
 
 /// Waits for a task; `None` if the launcher has no use for this jail.
-fn await_task(orders: &OwnedFd) -> Result<Option<(Jail, Vec<OwnedFd>)>, StepFailed> {
-    step(Step::Order, "", || wire::receive_one::<Jail>(orders.as_fd()))
+fn await_task(socket: &OwnedFd) -> Result<Option<(Jail, Vec<OwnedFd>)>, StepFailed> {
+    step(Step::Order, "", || wire::receive_one::<Jail>(socket.as_fd()))
 }
 
 /// Duplicates a descriptor to a fixed number, where it survives `execve`.

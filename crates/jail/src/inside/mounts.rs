@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, UnmountFlags};
 
 use super::MountPlan;
-use crate::bare::{self, errno};
 use crate::spec::{HOME, INBOX, Jail, JailLayer, RootEntry, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
+use crate::sys::errno;
 use crate::{fault, sys};
 
 const NOSUID_NODEV: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
@@ -24,13 +24,13 @@ const BYTES_PER_INODE: u64 = 16 << 10;
 
 /// Mounts everything and makes it the root. Returns the inbox, which is writable only through this
 /// descriptor.
-pub(super) fn build_jail_root(ground: &MountPlan<'_>) -> Result<OwnedFd, StepFailed> {
-    let inbox = mount_base(ground)?;
-    step(Step::Proc, "", || bare::mounts::mount_proc().map_err(errno))?;
-    step(Step::Masks, "/proc", || bare::mounts::mask_proc().map_err(errno))?;
-    step(Step::Terminals, "", || bare::mounts::mount_devpts().map_err(errno))?;
-    for (mount, destination) in ground.binds {
-        step(Step::Binds, destination, || attach_mount(ground, mount, destination))?;
+pub(super) fn build_jail_root(plan: &MountPlan<'_>) -> Result<OwnedFd, StepFailed> {
+    let inbox = mount_base(plan)?;
+    step(Step::Proc, "", || belljar_zygote::mounts::mount_proc().map_err(errno))?;
+    step(Step::Masks, "/proc", || belljar_zygote::mounts::mask_proc().map_err(errno))?;
+    step(Step::Terminals, "", || belljar_zygote::mounts::mount_devpts().map_err(errno))?;
+    for (mount, destination) in plan.binds {
+        step(Step::Binds, destination, || attach_mount(plan, mount, destination))?;
     }
     step(Step::Pivot, "", pivot)?;
     Ok(inbox)
@@ -38,8 +38,8 @@ pub(super) fn build_jail_root(ground: &MountPlan<'_>) -> Result<OwnedFd, StepFai
 
 /// Builds the root of a warm interpreter, which runs no tenant code: without `/proc`, which would show the
 /// launcher's namespace, and with the directories that requests supply hidden.
-pub(super) fn build_zygote_root(ground: &MountPlan<'_>, hidden: &[String]) -> Result<OwnedFd, StepFailed> {
-    let inbox = mount_base(ground)?;
+pub(super) fn build_zygote_root(plan: &MountPlan<'_>, hidden: &[String]) -> Result<OwnedFd, StepFailed> {
+    let inbox = mount_base(plan)?;
     for path in hidden {
         step(Step::Masks, path, || rustix::mount::mount_bind(EMPTY_DIR, format!(".{path}")))?;
     }
@@ -48,14 +48,14 @@ pub(super) fn build_zygote_root(ground: &MountPlan<'_>, hidden: &[String]) -> Re
 }
 
 /// Mounts the tree and the disk, and returns the inbox.
-fn mount_base(ground: &MountPlan<'_>) -> Result<OwnedFd, StepFailed> {
-    step(Step::Root, "", || enter_root(ground.root_path))?;
-    for entry in ground.tree {
+fn mount_base(plan: &MountPlan<'_>) -> Result<OwnedFd, StepFailed> {
+    step(Step::Root, "", || enter_root(plan.root_path))?;
+    for entry in plan.tree {
         if let RootEntry::Image { path, .. } = entry {
             step(Step::Root, path, || overlay_image(path))?;
         }
     }
-    step(Step::Disk, "", || mount_disk(ground))
+    step(Step::Disk, "", || mount_disk(plan))
 }
 
 /// Enters a root tree. The mounts of a copy from outside are locked; a tree bound over itself can be pivoted
@@ -86,17 +86,17 @@ fn overlay_image(path: &str) -> Result<(), Errno> {
 }
 
 /// Mounts the disk, which holds everything writable. It stays tiny until it is known what will run.
-fn mount_disk(ground: &MountPlan<'_>) -> Result<OwnedFd, Errno> {
-    let covered = detach_covered_binds(ground)?;
-    let options = match ground.disk_bytes {
+fn mount_disk(plan: &MountPlan<'_>) -> Result<OwnedFd, Errno> {
+    let covered = detach_covered_binds(plan)?;
+    let options = match plan.disk_bytes {
         Some(bytes) => disk_options(bytes),
         None => "size=64k,nr_inodes=64,mode=0755".to_owned(),
     };
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    bare::mounts::mount_disk(&options).map_err(errno)?;
+    belljar_zygote::mounts::mount_disk(&options).map_err(errno)?;
     let inbox = create_inbox()?;
-    bare::mounts::bind_disk_dirs(ground.owner, !ground.has_host_workspace()).map_err(errno)?;
-    covered.iter().try_for_each(|(mount, path)| attach_mount(ground, mount, path))?;
+    belljar_zygote::mounts::bind_disk_dirs(plan.owner, !plan.has_host_workspace()).map_err(errno)?;
+    covered.iter().try_for_each(|(mount, path)| attach_mount(plan, mount, path))?;
     Ok(inbox)
 }
 
@@ -132,9 +132,9 @@ fn create_inbox() -> Result<OwnedFd, Errno> {
 
 /// Detaches interpreters that are mounted below a fresh directory (a virtual environment in `/tmp`), to
 /// attach them again later.
-fn detach_covered_binds<'a>(ground: &MountPlan<'a>) -> Result<Vec<(OwnedFd, &'a str)>, Errno> {
-    let bound = ground.tree.iter().filter_map(|entry| match entry {
-        RootEntry::Bind { path, .. } if is_in_fresh_dir(ground, path) => Some(path.as_str()),
+fn detach_covered_binds<'a>(plan: &MountPlan<'a>) -> Result<Vec<(OwnedFd, &'a str)>, Errno> {
+    let bound = plan.tree.iter().filter_map(|entry| match entry {
+        RootEntry::Bind { path, .. } if is_in_fresh_dir(plan, path) => Some(path.as_str()),
         _ => None,
     });
     bound
@@ -147,8 +147,8 @@ fn detach_covered_binds<'a>(ground: &MountPlan<'a>) -> Result<Vec<(OwnedFd, &'a 
 }
 
 /// Returns whether a path lies below a directory that is fresh in this jail.
-fn is_in_fresh_dir(ground: &MountPlan<'_>, path: &str) -> bool {
-    is_below_fresh_dir(path) && !(is_below(path, WORKSPACE) && ground.has_host_workspace())
+fn is_in_fresh_dir(plan: &MountPlan<'_>, path: &str) -> bool {
+    is_below_fresh_dir(path) && !(is_below(path, WORKSPACE) && plan.has_host_workspace())
 }
 
 /// Returns whether a path lies below a directory that is fresh in every jail.
@@ -161,9 +161,9 @@ fn is_below(path: &str, place: &str) -> bool {
 }
 
 /// Attaches a mount at its destination. Mount points below a fresh directory are created; others must exist.
-fn attach_mount(ground: &MountPlan<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
+fn attach_mount(plan: &MountPlan<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
     let target = format!(".{destination}");
-    if is_in_fresh_dir(ground, destination) {
+    if is_in_fresh_dir(plan, destination) {
         make_mount_point(mount, &target)?;
     }
     rustix::mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::builder::BuilderSetup;
 use super::{SetupReport, await_byte, await_ready, init, mounts, privileges, send_report};
-use crate::bare::{self, errno};
-use crate::launcher::id_map;
+use crate::launcher::ids::map::write_maps;
 use crate::step::{Step, StepFailed, step};
+use crate::sys::errno;
 use crate::sys::{self, CloneResult};
 use crate::wire;
 
@@ -46,7 +46,7 @@ pub(super) fn create(builder: &BuilderSetup<'_>, new: &NamespaceSetPlan) -> Resu
     }
     let lost = |errno| StepFailed::new(Step::Namespaces, "", errno);
     match wire::receive_one::<Option<StepFailed>>(ours.as_fd()).map_err(lost)? {
-        Some((None, plot)) if plot.len() == 4 => Ok(plot),
+        Some((None, namespaces)) if namespaces.len() == 4 => Ok(namespaces),
         Some((Some(failed), _)) => Err(failed),
         Some((None, _)) | None => Err(lost(Errno::CHILD)),
     }
@@ -54,24 +54,24 @@ pub(super) fn create(builder: &BuilderSetup<'_>, new: &NamespaceSetPlan) -> Resu
 
 fn create_as_owner(builder: &BuilderSetup<'_>, new: &NamespaceSetPlan) -> Result<Vec<OwnedFd>, StepFailed> {
     let pipe = || step(Step::Namespaces, "", || rustix::pipe::pipe_with(PipeFlags::CLOEXEC));
-    let ((told, report), (go, let_go)) = (pipe()?, pipe()?);
+    let ((report, report_writer), (go, let_go)) = (pipe()?, pipe()?);
     let own = rustix::process::geteuid().as_raw();
     step(Step::Namespaces, "", || sys::set_effective_uid(builder.owner))?;
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWNET;
     let maker = match step(Step::Namespaces, "", || sys::clone(flags, None))? {
-        CloneResult::Child => run_namespace_creator(builder.root_path, new.own_init_uid, &go, &report),
+        CloneResult::Child => run_namespace_creator(builder.root_path, new.own_init_uid, &go, &report_writer),
         CloneResult::Parent { pidfd, .. } => pidfd.ok_or(Errno::NOSYS),
     };
-    drop((go, report));
+    drop((go, report_writer));
     step(Step::IdMap, "", || {
         sys::set_effective_uid(own)?;
         let pid = sys::pid_in_procfs(builder.proc, &maker?)?;
-        id_map::write_maps(builder.proc, pid, &new.uids, &new.gids)?;
+        write_maps(builder.proc, pid, &new.uids, &new.gids)?;
         rustix::io::write(&let_go, b"1")?;
         Ok(pid)
     })
     .and_then(|pid| {
-        await_ready(told.as_fd())?;
+        await_ready(report.as_fd())?;
         let names = ["ns/user", "ns/net", "ns/mnt", "net/sockstat"];
         names.into_iter().map(|name| open(builder.proc, pid, name)).collect()
     })
@@ -84,9 +84,9 @@ fn open(proc: &OwnedFd, pid: i32, name: &str) -> Result<OwnedFd, StepFailed> {
 
 /// Runs as the process that creates a namespace set, until its namespaces have been opened.
 fn run_namespace_creator(root: &str, own_init_uid: bool, go: &OwnedFd, report: &OwnedFd) -> ! {
-    let told = set_up_namespaces(root, own_init_uid, go, report)
+    let result = set_up_namespaces(root, own_init_uid, go, report)
         .map_or_else(SetupReport::Failed, |()| SetupReport::Ready);
-    send_report(report, &told);
+    send_report(report, &result);
     // Blocks until the builder closes the pipe.
     let _end = await_byte(go);
     sys::exit_now(0)
@@ -115,6 +115,6 @@ fn set_up_namespaces(
     step(Step::Root, "", || mounts::enter_root(root))?;
     // The kernel permits a jail to mount its own /proc only if another one is fully visible. This one shows
     // no process, because its pid namespace is gone in a moment, and the jail's own covers it.
-    step(Step::Proc, "", || bare::mounts::mount_proc().map_err(errno))?;
+    step(Step::Proc, "", || belljar_zygote::mounts::mount_proc().map_err(errno))?;
     step(Step::Pivot, "", mounts::pivot)
 }

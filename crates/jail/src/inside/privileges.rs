@@ -1,16 +1,16 @@
 //! Drops privileges, except those that a test leaves in place.
 
+use belljar_zygote::privileges::{self, ResourceLimit};
 use rustix::io::Errno;
 
-use crate::bare::rights::ResourceLimit;
-use crate::bare::{errno, rights};
 use crate::fault;
 use crate::spec::{INNER_INIT_UID, INNER_UID, JailLayer};
+use crate::sys::errno;
 
 /// Switches to a user of the jail's namespace. `keep` becomes the saved id, which the process can switch back
 /// to later.
 pub(super) fn become_user(uid: u32, keep: u32) -> Result<(), Errno> {
-    rights::become_user((uid, uid), (keep, keep)).map_err(errno)
+    privileges::become_user((uid, uid), (keep, keep)).map_err(errno)
 }
 
 /// Returns the user id of PID 1.
@@ -20,26 +20,26 @@ pub(super) fn init_uid(own: bool) -> u32 {
 
 /// Empties the bounding set. Current capabilities are kept, so this can be done in advance.
 pub(super) fn clear_bounding_set() -> Result<(), Errno> {
-    unless_left_out(JailLayer::NoCapabilities, rights::clear_bounding_set)
+    unless_left_out(JailLayer::NoCapabilities, privileges::clear_bounding_set)
 }
 
 /// Empties the other capability sets.
 pub(super) fn drop_capabilities() -> Result<(), Errno> {
-    unless_left_out(JailLayer::NoCapabilities, rights::drop_capabilities)
+    unless_left_out(JailLayer::NoCapabilities, privileges::drop_capabilities)
 }
 
 /// Sets `no_new_privs`: no program executed from here on can regain privileges.
 pub(super) fn set_no_new_privs() -> Result<(), Errno> {
-    unless_left_out(JailLayer::NoNewPrivs, rights::set_no_new_privs)
+    unless_left_out(JailLayer::NoNewPrivs, privileges::set_no_new_privs)
 }
 
 pub(super) fn set_rlimits(limits: &[ResourceLimit]) -> Result<(), Errno> {
-    unless_left_out(JailLayer::Rlimits, || rights::set_rlimits(limits))
+    unless_left_out(JailLayer::Rlimits, || privileges::set_rlimits(limits))
 }
 
 fn unless_left_out(
     layer: JailLayer,
-    perform: impl FnOnce() -> crate::bare::call::SysResult<()>,
+    perform: impl FnOnce() -> belljar_zygote::syscall::SysResult<()>,
 ) -> Result<(), Errno> {
     if fault::is_left_out(layer) { Ok(()) } else { perform().map_err(errno) }
 }

@@ -3,16 +3,16 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use belljar_zygote::payload::{Payload, UnpackError};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{JailSetup, SetupReport, dup_to, landlock, mounts, privileges, send_report};
-use crate::bare::errno;
-use crate::bare::payload::{Payload, UnpackError};
 use crate::fault;
 use crate::seccomp::SeccompFilter;
 use crate::spec::{INNER_UID, Jail, JailLayer, PayloadTarget, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
+use crate::sys::errno;
 use crate::sys::{self, CStringArray};
 use crate::wire;
 
@@ -30,43 +30,43 @@ struct CommandProcess<'a> {
 
 /// Runs as a command's process until `execve`; never returns. A read from `turn` blocks it, fully confined,
 /// until PID 1 has dropped its privileges and the commands before it have succeeded.
-pub(super) fn run_command_process(shell: &JailSetup<'_>, inbox: &OwnedFd, seat: usize, turn: &OwnedFd) -> ! {
-    let failed = match prepare(shell, inbox, seat) {
-        Ok(Some(cell)) => {
+pub(super) fn run_command_process(setup: &JailSetup<'_>, inbox: &OwnedFd, index: usize, turn: &OwnedFd) -> ! {
+    let failed = match prepare(setup, inbox, index) {
+        Ok(Some(command)) => {
             if super::await_byte(turn).is_err() {
                 sys::exit_now(1);
             }
-            execute(&cell)
+            execute(&command)
         }
         Ok(None) => sys::exit_now(0),
         Err(failed) => failed,
     };
-    send_report(&shell.report, &SetupReport::Failed(failed));
+    send_report(&setup.report, &SetupReport::Failed(failed));
     sys::exit_now(1)
 }
 
 fn prepare<'a>(
-    shell: &'a JailSetup<'a>,
+    setup: &'a JailSetup<'a>,
     inbox: &OwnedFd,
-    seat: usize,
+    index: usize,
 ) -> Result<Option<CommandProcess<'a>>, StepFailed> {
-    let Some((jail, fds)) = super::await_task(&shell.command_sockets[seat])? else { return Ok(None) };
-    let cell = step(Step::Order, "", || with_fds(shell, seat, jail, fds))?;
-    let payload = step(Step::Inbox, "", || Payload::map(cell.payload.as_raw_fd()).map_err(errno))?;
-    if seat == 0 {
-        mounts::resize_disk(&cell.jail)?;
+    let Some((jail, fds)) = super::await_task(&setup.command_sockets[index])? else { return Ok(None) };
+    let command = step(Step::Order, "", || with_fds(setup, index, jail, fds))?;
+    let payload = step(Step::Inbox, "", || Payload::map(command.payload.as_raw_fd()).map_err(errno))?;
+    if index == 0 {
+        mounts::resize_disk(&command.jail)?;
         step(Step::Inbox, "", || {
             payload.unpack(PayloadTarget::Inbox as u32, inbox.as_raw_fd()).map_err(|file| errno(file.errno))
         })?;
     }
-    confine(&cell, payload)?;
-    Ok(Some(cell))
+    confine(&command, payload)?;
+    Ok(Some(command))
 }
 
 /// Takes the descriptors in the order in which the provider sends them.
 fn with_fds<'a>(
-    shell: &'a JailSetup<'a>,
-    seat: usize,
+    setup: &'a JailSetup<'a>,
+    index: usize,
     jail: Jail,
     fds: Vec<OwnedFd>,
 ) -> Result<CommandProcess<'a>, Errno> {
@@ -74,28 +74,30 @@ fn with_fds<'a>(
     let mut next = || fds.next().ok_or(Errno::BADF);
     let [payload, stdin, stdout, stderr] = [next()?, next()?, next()?, next()?];
     let result = jail.result_pipe.then(next).transpose()?;
-    Ok(CommandProcess { setup: shell, jail, index: seat, payload, stdin, stdout, stderr, result })
+    Ok(CommandProcess { setup, jail, index, payload, stdin, stdout, stderr, result })
 }
 
-fn confine(cell: &CommandProcess<'_>, payload: Payload<'_>) -> Result<(), StepFailed> {
-    step(Step::Stdio, "", || connect_stdio(cell))?;
-    drop_privileges(cell.setup, &cell.jail, processes_of_ours(cell), || {
-        if cell.index == 0 { unpack_files(payload) } else { Ok(()) }
+fn confine(command: &CommandProcess<'_>, payload: Payload<'_>) -> Result<(), StepFailed> {
+    step(Step::Stdio, "", || connect_stdio(command))?;
+    drop_privileges(command.setup, &command.jail, processes_of_ours(command), || {
+        if command.index == 0 { unpack_files(payload) } else { Ok(()) }
     })?;
     // Last, because the filter would forbid the steps above.
-    step(Step::Seccomp, "", || install_notifying_filter(cell.setup, &cell.setup.command_sockets[cell.index]))
+    step(Step::Seccomp, "", || {
+        install_notifying_filter(command.setup, &command.setup.command_sockets[command.index])
+    })
 }
 
 /// Installs the filter, and sends its notification listener to the launcher. If a listener outside is
 /// attached to this process already, denials are not reported.
-pub(super) fn install_notifying_filter(shell: &JailSetup<'_>, line: &OwnedFd) -> Result<(), Errno> {
+pub(super) fn install_notifying_filter(setup: &JailSetup<'_>, socket: &OwnedFd) -> Result<(), Errno> {
     if fault::is_left_out(JailLayer::Seccomp) {
         return Ok(());
     }
-    let installed = shell.program_filter.install_with_listener();
+    let installed = setup.program_filter.install_with_listener();
     match installed.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) {
-        Ok(listener) => wire::send_bytes(line.as_fd(), b"1", &[listener.as_fd()]),
-        Err(Errno::BUSY) => install_filter(shell.init_filter),
+        Ok(listener) => wire::send_bytes(socket.as_fd(), b"1", &[listener.as_fd()]),
+        Err(Errno::BUSY) => install_filter(setup.init_filter),
         Err(errno) => Err(errno),
     }
 }
@@ -108,12 +110,12 @@ pub(super) fn install_filter(filter: &SeccompFilter) -> Result<(), Errno> {
 /// Drops all privileges of a process of the sandbox user, except for installing the filter. `as_user` runs as
 /// that user.
 pub(super) fn drop_privileges(
-    shell: &JailSetup<'_>,
+    setup: &JailSetup<'_>,
     jail: &Jail,
     processes_of_ours: u64,
     as_user: impl FnOnce() -> Result<(), StepFailed>,
 ) -> Result<(), StepFailed> {
-    let limits = super::resource_limits(&jail.limits, processes_of_ours, shell.limit_memory_per_process);
+    let limits = super::resource_limits(&jail.limits, processes_of_ours, setup.limit_memory_per_process);
     step(Step::Rlimits, "", || privileges::set_rlimits(&limits))?;
     step(Step::Ids, "", || privileges::become_user(INNER_UID, INNER_UID))?;
     // ── from here on: unprivileged ──
@@ -121,22 +123,22 @@ pub(super) fn drop_privileges(
     step(Step::Workdir, &jail.workdir, || rustix::process::chdir(jail.workdir.as_str()))?;
     step(Step::Capabilities, "", privileges::drop_capabilities)?;
     step(Step::NoNewPrivs, "", privileges::set_no_new_privs)?;
-    if shell.has_landlock && !fault::is_left_out(JailLayer::Landlock) {
+    if setup.has_landlock && !fault::is_left_out(JailLayer::Landlock) {
         step(Step::Landlock, "", || landlock::apply(jail))?;
     }
     Ok(())
 }
 
 /// Starts a session, and sets up descriptors 0 to 2 (and 3 for a result); all others are closed on `execve`.
-fn connect_stdio(cell: &CommandProcess<'_>) -> Result<(), Errno> {
+fn connect_stdio(command: &CommandProcess<'_>) -> Result<(), Errno> {
     rustix::process::setsid()?;
     sys::reset_sigpipe();
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    dup_to(&cell.stdin, 0)?;
-    dup_to(&cell.stdout, 1)?;
-    dup_to(&cell.stderr, 2)?;
+    dup_to(&command.stdin, 0)?;
+    dup_to(&command.stdout, 1)?;
+    dup_to(&command.stderr, 2)?;
     let mut first_closed = 3;
-    if let Some(result) = &cell.result {
+    if let Some(result) = &command.result {
         dup_to(result, 3)?;
         first_closed = 4;
     }
@@ -150,9 +152,9 @@ pub(super) fn close_on_exec_from(first: u32) -> Result<(), Errno> {
 }
 
 /// Returns how many additional processes the kernel counts for this user: waiting commands, and our own.
-fn processes_of_ours(cell: &CommandProcess<'_>) -> u64 {
-    let waiting = cell.jail.commands.len() as u64 - 1;
-    waiting + super::own_process_count(cell.setup.own_init_uid, cell.setup.cgroup_limits_processes)
+fn processes_of_ours(command: &CommandProcess<'_>) -> u64 {
+    let waiting = command.jail.commands.len() as u64 - 1;
+    waiting + super::own_process_count(command.setup.own_init_uid, command.setup.cgroup_limits_processes)
 }
 
 fn unpack_files(payload: Payload<'_>) -> Result<(), StepFailed> {
@@ -166,19 +168,20 @@ fn unpack_files(payload: Payload<'_>) -> Result<(), StepFailed> {
 }
 
 /// Looks up the program like a shell and executes it. Returns only the reason why that failed.
-fn execute(cell: &CommandProcess<'_>) -> StepFailed {
-    let command = cell.jail.commands.get(cell.index).map_or(&[][..], Vec::as_slice);
+fn execute(process: &CommandProcess<'_>) -> StepFailed {
+    let command = process.jail.commands.get(process.index).map_or(&[][..], Vec::as_slice);
     let name = command.first().map_or("", String::as_str);
     let failed = |errno| StepFailed::new(Step::Exec, name, errno);
     if let Err(errno) = fault::inject(Step::Exec) {
         return failed(errno);
     }
-    let (arguments, env) = match (CStringArray::new(command), CStringArray::new(&cell.jail.env)) {
+    let (arguments, env) = match (CStringArray::new(command), CStringArray::new(&process.jail.env)) {
         (Ok(arguments), Ok(env)) => (arguments, env),
         (Err(errno), _) | (_, Err(errno)) => return failed(errno),
     };
     let (argv, envp) = (arguments.pointers(), env.pointers());
-    let path = cell.jail.env.iter().find_map(|entry| entry.strip_prefix("PATH=")).unwrap_or("/usr/bin:/bin");
+    let path =
+        process.jail.env.iter().find_map(|entry| entry.strip_prefix("PATH=")).unwrap_or("/usr/bin:/bin");
     let mut answer = Errno::NOENT;
     for candidate in candidates(name, path) {
         let errno = sys::execve(&candidate, &argv, &envp);

@@ -12,17 +12,17 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
+use belljar_zygote::message::LAUNCHER_FD;
+use belljar_zygote::privileges::{ResourceLimit, become_user, set_rlimits};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{MountPlan, SetupReport, dup_to, init, landlock, mounts, privileges, send_report, write_once};
-use crate::bare::errno;
-use crate::bare::message::LAUNCHER_FD;
-use crate::bare::rights::{ResourceLimit, become_user, set_rlimits};
 use crate::fault;
 use crate::seccomp::SeccompFilter;
 use crate::spec::JailLayer;
 use crate::step::{Step, StepFailed, step};
+use crate::sys::errno;
 use crate::sys::{self, CStringArray};
 
 /// Input of a new zygote.
@@ -47,55 +47,55 @@ pub(crate) struct ZygoteSetup<'a> {
 }
 
 /// Runs as a new zygote; never returns.
-pub(crate) fn run_zygote(nest: &ZygoteSetup<'_>) -> ! {
-    let failed = confine_and_execute(nest);
-    send_report(&nest.report, &SetupReport::Failed(failed));
+pub(crate) fn run_zygote(setup: &ZygoteSetup<'_>) -> ! {
+    let failed = confine_and_execute(setup);
+    send_report(&setup.report, &SetupReport::Failed(failed));
     sys::exit_now(1)
 }
 
 /// Confines this process and executes the interpreter. Returns only the failure.
-fn confine_and_execute(nest: &ZygoteSetup<'_>) -> StepFailed {
-    match confine(nest) {
-        Ok(()) => execute(nest),
+fn confine_and_execute(setup: &ZygoteSetup<'_>) -> StepFailed {
+    match confine(setup) {
+        Ok(()) => execute(setup),
         Err(failed) => failed,
     }
 }
 
-fn confine(nest: &ZygoteSetup<'_>) -> Result<(), StepFailed> {
+fn confine(setup: &ZygoteSetup<'_>) -> Result<(), StepFailed> {
     step(Step::Namespaces, "", || {
         sys::die_with_parent()?;
         sys::reserve_standard_fds()?;
-        let own = [&nest.report, &nest.launcher_socket].into_iter();
-        init::close_all_but(4, own.chain(&nest.streams).chain(nest.cgroup_join_fds))
+        let own = [&setup.report, &setup.launcher_socket].into_iter();
+        init::close_all_but(4, own.chain(&setup.streams).chain(setup.cgroup_join_fds))
     })?;
-    step(Step::JoinCgroup, "", || nest.cgroup_join_fds.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
-    let inbox = mounts::build_zygote_root(&nest.mounts, nest.hidden)?;
+    step(Step::JoinCgroup, "", || setup.cgroup_join_fds.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
+    let inbox = mounts::build_zygote_root(&setup.mounts, setup.hidden)?;
     step(Step::Inbox, "", || {
-        nest.files.iter().try_for_each(|(name, content)| write_inbox_file(&inbox, name, content))
+        setup.files.iter().try_for_each(|(name, content)| write_inbox_file(&inbox, name, content))
     })?;
     step(Step::Stdio, "", || {
         rustix::process::setsid()?;
-        for (number, stream) in (0..).zip(&nest.streams) {
+        for (number, stream) in (0..).zip(&setup.streams) {
             dup_to(stream, number)?;
         }
-        dup_to(&nest.launcher_socket, LAUNCHER_FD)
+        dup_to(&setup.launcher_socket, LAUNCHER_FD)
     })?;
-    step(Step::Rlimits, "", || set_rlimits(nest.limits).map_err(errno))?;
+    step(Step::Rlimits, "", || set_rlimits(setup.limits).map_err(errno))?;
     step(Step::Capabilities, "", privileges::clear_bounding_set)?;
     step(Step::Ids, "", || {
-        become_user(nest.mounts.owner, nest.mounts.owner).map_err(errno)?;
+        become_user(setup.mounts.owner, setup.mounts.owner).map_err(errno)?;
         sys::die_with_parent()
     })?;
     step(Step::Capabilities, "", privileges::drop_capabilities)?;
     step(Step::NoNewPrivs, "", privileges::set_no_new_privs)?;
-    if nest.has_landlock && !fault::is_left_out(JailLayer::Landlock) {
+    if setup.has_landlock && !fault::is_left_out(JailLayer::Landlock) {
         step(Step::Landlock, "", landlock::apply_to_zygote)?;
     }
     step(Step::Seccomp, "", || {
         if fault::is_left_out(JailLayer::Seccomp) {
             return Ok(());
         }
-        nest.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+        setup.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
     })
 }
 
@@ -109,10 +109,10 @@ fn write_inbox_file(inbox: &OwnedFd, name: &str, content: &[u8]) -> Result<(), E
     Ok(())
 }
 
-fn execute(nest: &ZygoteSetup<'_>) -> StepFailed {
-    let name = nest.command.first().map_or("", String::as_str);
+fn execute(setup: &ZygoteSetup<'_>) -> StepFailed {
+    let name = setup.command.first().map_or("", String::as_str);
     let executed = || -> Result<Errno, Errno> {
-        let (arguments, env) = (CStringArray::new(nest.command)?, CStringArray::new(nest.env)?);
+        let (arguments, env) = (CStringArray::new(setup.command)?, CStringArray::new(setup.env)?);
         let program = CString::new(name).map_err(|_| Errno::INVAL)?;
         Ok(sys::execve(&program, &arguments.pointers(), &env.pointers()))
     };

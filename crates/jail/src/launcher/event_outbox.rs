@@ -30,15 +30,15 @@ impl<'a> EventOutbox<'a> {
     }
 
     /// Sends an event, at once or as soon as the socket has room.
-    pub(super) fn push(&mut self, notice: LauncherEvent) {
-        self.waiting.push_back(notice);
+    pub(super) fn push(&mut self, event: LauncherEvent) {
+        self.waiting.push_back(event);
         self.send();
     }
 
     /// Sends as many events as the socket has room for.
     pub(super) fn send(&mut self) {
-        while let Some(notice) = self.waiting.front() {
-            match wire::send(self.control(), notice, &[]) {
+        while let Some(event) = self.waiting.front() {
+            match wire::send(self.control(), event, &[]) {
                 Err(Errno::AGAIN) => return,
                 // If the peer is gone, the next receive notices, which ends the event loop.
                 _ => self.waiting.pop_front(),

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use super::child::PendingRun;
+use super::pending_run::PendingRun;
 use crate::sys::{self, CloneResult};
 
 /// A copy in progress.

@@ -11,15 +11,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::oom_score::Standing;
-use super::run::Run;
-use super::runs::Runs;
 
 /// How often jails are sampled while memory is short, and how often the launcher checks whether it is.
 const INTERVAL_WHEN_SHORT: Duration = Duration::from_millis(20);
 const INTERVAL_WHEN_AMPLE: Duration = Duration::from_millis(250);
-/// Maximum jails sampled in one turn of the event loop, and processes whose scores are set before it stops.
-const MAX_SAMPLED_PER_TURN: usize = 32;
-const MAX_SCORED_PER_TURN: usize = 256;
 
 /// The part of one jail in its tenant's memory share.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,9 +44,9 @@ struct TenantMemory {
 pub(super) struct MemoryShares {
     tenants: BTreeMap<String, TenantMemory>,
     /// The index of the run at which the next sample begins.
-    next_index: usize,
-    last_check: Instant,
-    is_short: bool,
+    pub(super) next_index: usize,
+    pub(super) last_check: Instant,
+    pub(super) is_short: bool,
 }
 
 impl MemoryShares {
@@ -60,7 +55,7 @@ impl MemoryShares {
     }
 
     /// Adds a jail; `total_bytes` is the memory for all jails.
-    fn claim(&mut self, total_bytes: u64, tenant: &str, limit_bytes: u64) -> MemoryClaim {
+    pub(super) fn claim(&mut self, total_bytes: u64, tenant: &str, limit_bytes: u64) -> MemoryClaim {
         let others = self.tenants.keys().filter(|other| *other != tenant).count() as u64;
         let share = total_bytes / (others + 1).max(2);
         let account = self.tenants.entry(tenant.to_owned()).or_default();
@@ -74,7 +69,7 @@ impl MemoryShares {
     }
 
     /// Removes a jail.
-    fn release(&mut self, claim: &MemoryClaim) {
+    pub(super) fn release(&mut self, claim: &MemoryClaim) {
         let Some(account) = self.tenants.get_mut(&claim.tenant) else { return };
         account.jails -= 1;
         account.used_bytes -= claim.used_bytes;
@@ -87,7 +82,7 @@ impl MemoryShares {
     }
 
     /// Records the current usage of a jail.
-    fn record_usage(&mut self, claim: &mut MemoryClaim, used_bytes: u64) {
+    pub(super) fn record_usage(&mut self, claim: &mut MemoryClaim, used_bytes: u64) {
         if let Some(account) = self.tenants.get_mut(&claim.tenant) {
             account.used_bytes = account.used_bytes - claim.used_bytes + used_bytes;
             claim.used_bytes = used_bytes;
@@ -95,84 +90,16 @@ impl MemoryShares {
     }
 
     /// Returns whether the tenant of a jail uses more than its share.
-    fn standing(&self, total_bytes: u64, claim: &MemoryClaim) -> Standing {
+    pub(super) fn standing(&self, total_bytes: u64, claim: &MemoryClaim) -> Standing {
         let share = total_bytes / (self.tenants.len() as u64).max(2);
         let used = self.tenants.get(&claim.tenant).map_or(0, |account| account.used_bytes);
         if used > share { Standing::AboveShare } else { Standing::WithinShare }
     }
 
     /// Returns when to sample next; `None` for a single tenant, which takes nothing from others.
-    fn next_check(&self) -> Option<Instant> {
+    pub(super) fn next_check(&self) -> Option<Instant> {
         let pause = if self.is_short { INTERVAL_WHEN_SHORT } else { INTERVAL_WHEN_AMPLE };
         (self.tenants.len() > 1).then_some(self.last_check + pause)
-    }
-}
-
-impl Runs {
-    /// Adds a started run, and sets its OOM scores if it is above its tenant's share.
-    pub(super) fn add_run(&mut self, number: u64, mut run: Run) {
-        if let Some(total) = self.home.groups.total_memory_limit() {
-            let claim = self.memory_shares.claim(total, run.tenant(), run.memory_limit_bytes());
-            if claim.standing == Standing::AboveShare {
-                run.set_oom_scores(&self.home, claim.standing);
-            }
-            run.memory_claim = Some(claim);
-        }
-        self.running.push((number, run));
-    }
-
-    /// Removes a run that is over.
-    pub(super) fn remove_run(&mut self, at: usize) -> Run {
-        let (_, run) = self.running.swap_remove(at);
-        if let Some(claim) = &run.memory_claim {
-            self.memory_shares.release(claim);
-        }
-        run
-    }
-
-    /// Returns when memory shares must be checked next.
-    pub(super) fn next_share_check(&self) -> Option<Instant> {
-        self.home.groups.total_memory_limit().and_then(|_| self.memory_shares.next_check())
-    }
-
-    /// Samples the memory usage of tenants and adjusts OOM scores, if that is due and memory is short.
-    pub(super) fn update_memory_shares(&mut self, now: Instant) {
-        let Some(total) = self.home.groups.total_memory_limit() else { return };
-        if self.memory_shares.next_check().is_none_or(|due| due > now) {
-            return;
-        }
-        self.memory_shares.last_check = now;
-        self.memory_shares.is_short =
-            self.home.groups.total_memory_in_use().is_some_and(|used| used > total / 2);
-        if !self.memory_shares.is_short {
-            return;
-        }
-        let jails = self.running.len();
-        let first = self.memory_shares.next_index % jails.max(1);
-        let looked_at = || (0..jails.min(MAX_SAMPLED_PER_TURN)).map(|step| (first + step) % jails);
-        for at in looked_at() {
-            let run = &mut self.running[at].1;
-            let used = run.group().and_then(|group| group.memory_in_use()).unwrap_or(0);
-            if let Some(claim) = &mut run.memory_claim {
-                self.memory_shares.record_usage(claim, used);
-            }
-        }
-        let mut changed = 0;
-        for at in looked_at() {
-            self.memory_shares.next_index = at + 1;
-            let run = &mut self.running[at].1;
-            let Some(claim) = &mut run.memory_claim else { continue };
-            let standing = self.memory_shares.standing(total, claim);
-            // Above the share, scores are set again, for processes that were started in the meantime.
-            if standing != std::mem::replace(&mut claim.standing, standing)
-                || standing == Standing::AboveShare
-            {
-                changed += run.set_oom_scores(&self.home, standing);
-            }
-            if changed > MAX_SCORED_PER_TURN {
-                break;
-            }
-        }
     }
 }
 

@@ -10,37 +10,27 @@
 //! measures the longest turn. An ending is reported first; processes are reaped and cgroups removed
 //! afterwards.
 
-mod builder;
-mod child;
-mod child_connection;
-mod cold_start;
+mod cold;
 mod event_outbox;
 mod guest_binary;
-mod id_lease;
-pub(crate) mod id_map;
+pub(crate) mod ids;
+mod limits;
+mod memory_pressure;
 mod memory_share;
-mod namespaces;
-mod notify_budget;
 mod oom_score;
 mod pause_queue;
-mod prefault;
-mod process_owner;
+mod pending_run;
+mod process;
+mod recyclable;
 mod run;
 mod runs;
 mod sandbox_run;
 mod sandboxes;
-mod seccomp_notify;
 mod setup;
-mod spare_jails;
 mod token_bucket;
 mod turns;
-mod warm_events;
-mod warm_jail;
-mod warm_pool;
-mod warm_pools;
-mod warm_share;
-mod zygote;
-mod zygote_resources;
+mod warm;
+mod watch;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -139,22 +129,16 @@ fn run_launcher(control: &OwnedFd) {
     // raised, fewer runs fit.
     let _raised = crate::sys::set_rlimit(libc::RLIMIT_NOFILE, u64::MAX, u64::MAX);
     match setup::set_up() {
-        Ok(home) => {
-            let (missing, no_freezer) = (home.missing.clone(), home.groups.freezer_obstacle());
-            let mut runs = Runs::new(home);
-            if wire::send(
-                control.as_fd(),
-                &LauncherEvent::Ready { missing, freezer_obstacle: no_freezer },
-                &[],
-            )
-            .is_ok()
-            {
+        Ok(context) => {
+            let (missing, freezer_obstacle) = (context.missing.clone(), context.groups.freezer_obstacle());
+            let mut runs = Runs::new(context);
+            if wire::send(control.as_fd(), &LauncherEvent::Ready { missing, freezer_obstacle }, &[]).is_ok() {
                 run_event_loop(control, &mut runs);
             }
             runs.kill_all();
         }
         Err(failed) => {
-            let _told = wire::send(control.as_fd(), &LauncherEvent::SetupFailed(failed), &[]);
+            let _sent = wire::send(control.as_fd(), &LauncherEvent::SetupFailed(failed), &[]);
         }
     }
 }
@@ -176,20 +160,20 @@ fn run_event_loop(control: &OwnedFd, runs: &mut Runs) {
         let watched = runs.watched();
         let ready = poll(&outbox, &watched, wait);
         clock.begin();
-        let Ok((order_ready, mut ready)) = ready else { return };
-        let quiet = !order_ready && ready.is_empty();
+        let Ok((request_ready, mut ready)) = ready else { return };
+        let quiet = !request_ready && ready.is_empty();
         runs.begin_turn(&mut ready);
         outbox.send();
-        if order_ready {
+        if request_ready {
             match wire::receive::<LauncherRequest>(control.as_fd(), &mut buffer) {
-                Ok(Some((order, fds))) => handle_request(&mut outbox, &clock, runs, order, fds),
+                Ok(Some((request, fds))) => handle_request(&mut outbox, &clock, runs, request, fds),
                 Ok(None) | Err(Errno::CONNRESET) => return,
                 Err(_) => {}
             }
             clock.lap(Handler::Order);
         }
-        for notice in ready.into_iter().flat_map(|watched| runs.handle(watched)) {
-            outbox.push(notice);
+        for event in ready.into_iter().flat_map(|watched| runs.handle(watched)) {
+            outbox.push(event);
         }
         clock.lap(Handler::Event);
         if runs.any_to_kill() {
@@ -200,8 +184,8 @@ fn run_event_loop(control: &OwnedFd, runs: &mut Runs) {
         }
         let now = Instant::now();
         runs.update_memory_shares(now);
-        for notice in runs.handle_deadlines(now).into_iter().chain(runs.proceed_pausing(now)) {
-            outbox.push(notice);
+        for event in runs.handle_deadlines(now).into_iter().chain(runs.proceed_pausing(now)) {
+            outbox.push(event);
         }
         clock.lap(Handler::Deadline);
         if idle_work && quiet {
@@ -218,10 +202,10 @@ fn handle_request(
     outbox: &mut EventOutbox<'_>,
     clock: &TurnClock,
     runs: &mut Runs,
-    order: LauncherRequest,
+    request: LauncherRequest,
     fds: Vec<OwnedFd>,
 ) {
-    match order {
+    match request {
         LauncherRequest::Configure(settings) => runs.apply_settings(settings),
         LauncherRequest::RegisterRoot { number, tree } => runs.add_root(number, tree),
         LauncherRequest::Pools { run } => {
@@ -238,8 +222,8 @@ fn handle_request(
             }
         }
         LauncherRequest::Kill { run } => {
-            if let Some(notice) = runs.kill(run) {
-                outbox.push(notice);
+            if let Some(event) = runs.kill(run) {
+                outbox.push(event);
             }
         }
     }
@@ -264,6 +248,6 @@ fn poll(
         Err(errno) => return Err(errno),
     }
     let ready = polled[1..].iter().zip(watched).filter(|(fd, _)| !fd.revents().is_empty());
-    let order_ready = !polled[0].revents().difference(PollFlags::OUT).is_empty();
-    Ok((order_ready, ready.map(|(_, (_, watched))| *watched).collect()))
+    let request_ready = !polled[0].revents().difference(PollFlags::OUT).is_empty();
+    Ok((request_ready, ready.map(|(_, (_, watched))| *watched).collect()))
 }

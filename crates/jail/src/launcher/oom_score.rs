@@ -38,18 +38,18 @@ const GUEST_SCORE_OFFSET: u32 = 300;
 const MAX_MEMBERS_SCORED: u64 = 128;
 
 impl OomScores {
-    pub(super) fn for_standing(standing: Standing, living: bool) -> Self {
+    pub(super) fn for_standing(standing: Standing, is_sandbox: bool) -> Self {
         let others = match standing {
             Standing::WithinShare => 400,
             Standing::AboveShare => 1_000,
         };
-        Self { main: if living { others - GUEST_SCORE_OFFSET } else { others }, others }
+        Self { main: if is_sandbox { others - GUEST_SCORE_OFFSET } else { others }, others }
     }
 
     /// Sets these scores for all processes of a jail; processes that they start inherit them. Returns how
     /// many processes were looked at.
-    pub(super) fn apply(&self, home: &LauncherContext, main: i32, group: Option<&Group>) -> usize {
-        set_oom_score(home, main, self.main);
+    pub(super) fn apply(&self, context: &LauncherContext, main: i32, group: Option<&Group>) -> usize {
+        set_oom_score(context, main, self.main);
         let few = |group: &&Group| group.process_count().is_some_and(|count| count <= MAX_MEMBERS_SCORED);
         let Some(group) = group.filter(few) else { return 1 };
         let others: Vec<i32> = group.members().into_iter().filter(|pid| *pid != main).collect();
@@ -58,7 +58,7 @@ impl OomScores {
         }
         // A pid may have been reused by now. So a score is written only if the pid is still a member after
         // the file was opened.
-        let opened: Vec<_> = others.iter().map(|pid| (*pid, open_oom_score(home, *pid))).collect();
+        let opened: Vec<_> = others.iter().map(|pid| (*pid, open_oom_score(context, *pid))).collect();
         let members = group.members();
         for (_, score) in opened.into_iter().filter(|(pid, _)| members.contains(pid)) {
             write_score(score, self.others);
@@ -68,14 +68,14 @@ impl OomScores {
 }
 
 /// Sets the OOM score of a process, which everything that it starts inherits.
-pub(super) fn set_oom_score(home: &LauncherContext, pid: i32, score: u32) {
-    write_score(open_oom_score(home, pid), score);
+pub(super) fn set_oom_score(context: &LauncherContext, pid: i32, score: u32) {
+    write_score(open_oom_score(context, pid), score);
 }
 
 /// Opens the OOM score of a process for writing.
-pub(super) fn open_oom_score(home: &LauncherContext, pid: i32) -> Result<OwnedFd, Errno> {
+pub(super) fn open_oom_score(context: &LauncherContext, pid: i32) -> Result<OwnedFd, Errno> {
     let path = format!("{pid}/oom_score_adj");
-    openat(&home.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+    openat(&context.proc, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn write_score(file: Result<OwnedFd, Errno>, score: u32) {
@@ -89,13 +89,13 @@ mod tests {
 
     #[test]
     fn scores_above_the_share_outrank_those_within() {
-        for living in [false, true] {
-            let within = OomScores::for_standing(Standing::WithinShare, living);
-            let above = OomScores::for_standing(Standing::AboveShare, living);
+        for is_sandbox in [false, true] {
+            let within = OomScores::for_standing(Standing::WithinShare, is_sandbox);
+            let above = OomScores::for_standing(Standing::AboveShare, is_sandbox);
             assert!(above.others > within.others + 500 && above.others <= 1_000);
             assert!(within.main > 0, "jails are killed before the rest of the machine");
-            assert_eq!(within.main < within.others, living, "programs are killed before their guest");
-            assert_eq!(above.main < above.others, living, "programs are killed before their guest");
+            assert_eq!(within.main < within.others, is_sandbox, "programs are killed before their guest");
+            assert_eq!(above.main < above.others, is_sandbox, "programs are killed before their guest");
         }
     }
 }

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::cold_start::cgroup_failure;
+use super::limits::cgroup_failure;
 use super::token_bucket::TokenBucket;
 use crate::cgroup::{self, Group};
 use crate::spec::JailResponse;
@@ -73,12 +73,12 @@ impl PauseQueue {
     }
 
     /// Queues a change. Returns an answer at once if the queue is full.
-    pub(super) fn enqueue(&mut self, question: u64, frozen: bool) -> Option<JailResponse> {
+    pub(super) fn enqueue(&mut self, request: u64, frozen: bool) -> Option<JailResponse> {
         if self.queue.len() >= MAX_QUEUED {
             let message = format!("{MAX_QUEUED} pause and resume requests are already queued; retry later");
             return Some(JailResponse::Refused(message));
         }
-        self.queue.push_back((question, frozen));
+        self.queue.push_back((request, frozen));
         None
     }
 
@@ -99,8 +99,8 @@ impl PauseQueue {
         now: Instant,
     ) -> Option<(u64, JailResponse)> {
         let Some(group) = group else {
-            let (question, _) = self.queue.pop_front()?;
-            return Some((question, JailResponse::Refused("this host has no cgroup to freeze".to_owned())));
+            let (request, _) = self.queue.pop_front()?;
+            return Some((request, JailResponse::Refused("this host has no cgroup to freeze".to_owned())));
         };
         if let Some(stopping) = self.freezing.take() {
             return self.check_frozen(stopping, group, now);
@@ -109,16 +109,16 @@ impl PauseQueue {
         if self.queue.is_empty() || !self.budget.take() {
             return None;
         }
-        let (question, frozen) = self.queue.pop_front()?;
+        let (request, frozen) = self.queue.pop_front()?;
         if let Err(error) = group.set_frozen(frozen) {
-            return Some((question, JailResponse::Refused(cgroup_failure(error).to_string())));
+            return Some((request, JailResponse::Refused(cgroup_failure(error).to_string())));
         }
         self.frozen = frozen;
         if !frozen {
-            return Some((question, JailResponse::Done));
+            return Some((request, JailResponse::Done));
         }
         self.check_frozen(
-            FreezeInProgress { request: question, since: now, next_check: now, check_delay: MIN_CHECK_DELAY },
+            FreezeInProgress { request, since: now, next_check: now, check_delay: MIN_CHECK_DELAY },
             group,
             now,
         )
@@ -152,7 +152,7 @@ impl PauseQueue {
     /// Removes all outstanding requests and returns their numbers.
     pub(super) fn cancel_all(&mut self) -> Vec<u64> {
         let stopping = self.freezing.take().map(|stopping| stopping.request);
-        stopping.into_iter().chain(self.queue.drain(..).map(|(question, _)| question)).collect()
+        stopping.into_iter().chain(self.queue.drain(..).map(|(request, _)| request)).collect()
     }
 }
 
@@ -222,8 +222,8 @@ mod tests {
         let start = Instant::now();
         let group = Slow::default();
         let mut pausing = PauseQueue::new(start);
-        for question in 0..MAX_QUEUED as u64 {
-            assert_eq!(pausing.enqueue(question, question % 2 == 0), None);
+        for request in 0..MAX_QUEUED as u64 {
+            assert_eq!(pausing.enqueue(request, request % 2 == 0), None);
         }
         assert!(matches!(pausing.enqueue(99, true), Some(JailResponse::Refused(_))), "the queue is full");
         let mut at_once = 0;

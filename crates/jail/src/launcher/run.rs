@@ -12,16 +12,16 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::child::RunningChild;
-use super::cold_start::{IdSource, Recyclable, StartedJail};
 use super::memory_share::MemoryClaim;
-use super::namespaces::NamespaceSet;
-use super::notify_budget::NotifyBudget;
 use super::oom_score::{OomScores, Standing};
-use super::process_owner::ProcessOwners;
+use super::recyclable::{IdSource, Recyclable};
 use super::sandbox_run::SandboxRun;
-use super::seccomp_notify::NotifyListener;
 use super::setup::LauncherContext;
+use super::warm::namespaces::NamespaceSet;
+use super::warm::running_child::RunningChild;
+use super::watch::notify_budget::NotifyBudget;
+use super::watch::process_owner::ProcessOwners;
+use super::watch::seccomp_notify::NotifyListener;
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, ArtifactCollector};
 use crate::seccomp::SeccompFilter;
@@ -29,6 +29,15 @@ use crate::spec::{Jail, JailDenials, JailEnding, JailLayer, JailUsage, JailWarmt
 use crate::step::StepFailed;
 use crate::sys::{self, CloneResult};
 use crate::wire::LauncherEvent;
+
+/// The handles of a jail while something runs in it: PID 1, its report pipe, and what can be recycled
+/// afterwards.
+pub(super) struct StartedJail {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) report: Option<OwnedFd>,
+    pub(super) recyclable: Recyclable,
+}
 
 /// A run, from its start until its PID 1 has been reaped.
 pub(super) struct Run {
@@ -120,14 +129,14 @@ impl Run {
     }
 
     /// Sets the OOM scores of its processes. Returns how many processes were looked at.
-    pub(super) fn set_oom_scores(&self, home: &LauncherContext, standing: Standing) -> usize {
+    pub(super) fn set_oom_scores(&self, context: &LauncherContext, standing: Standing) -> usize {
         let main = match &self.child {
             // Its pid may belong to another process by now.
             Some(child) if child.is_reaped() => return 0,
             Some(child) => child.pid(),
             None => self.pid,
         };
-        OomScores::for_standing(standing, self.is_sandbox()).apply(home, main, self.group())
+        OomScores::for_standing(standing, self.is_sandbox()).apply(context, main, self.group())
     }
 
     pub(super) fn layers(&self) -> &[JailLayer] {
@@ -145,20 +154,20 @@ impl Run {
 
     /// Returns when its pausing or resuming must proceed.
     pub(super) fn pausing_due(&self, now: Instant) -> Option<Instant> {
-        self.sandbox.as_ref().and_then(|life| life.pause_queue.next_step_at(now))
+        self.sandbox.as_ref().and_then(|sandbox| sandbox.pause_queue.next_step_at(now))
     }
 
     /// Handles the end of the report pipe. In a sandbox, PID 1 has become the guest or has exited.
-    pub(super) fn report_closed(&mut self, home: &LauncherContext) {
-        if let Some(life) = &mut self.sandbox {
-            life.open_disk(home, self.pid);
+    pub(super) fn report_closed(&mut self, context: &LauncherContext) {
+        if let Some(sandbox) = &mut self.sandbox {
+            sandbox.open_disk(context, self.pid);
         }
     }
 
     /// Returns how it ended, if it is a sandbox.
     pub(super) fn sandbox_ending(&self, status: i32) -> Option<JailEnding> {
         let memory = self.had_oom_kill().then(|| self.memory_ending());
-        self.sandbox.as_ref().map(|life| life.ending(status, memory))
+        self.sandbox.as_ref().map(|sandbox| sandbox.ending(status, memory))
     }
 
     /// Makes a warm child its program.
@@ -167,8 +176,8 @@ impl Run {
     }
 
     /// Sets its seccomp notification listeners.
-    pub(super) fn with_listener(self, ear: NotifyListener) -> Self {
-        Self { listener: ear, ..self }
+    pub(super) fn with_listener(self, listener: NotifyListener) -> Self {
+        Self { listener, ..self }
     }
 
     pub(super) fn group(&self) -> Option<&Group> {
@@ -182,7 +191,7 @@ impl Run {
     /// Returns the number of the zygote that it came of.
     pub(super) fn zygote(&self) -> Option<u64> {
         match &self.recyclable.ids {
-            IdSource::NamespaceSet(plot) => Some(plot.zygote),
+            IdSource::NamespaceSet(namespace_set) => Some(namespace_set.zygote),
             IdSource::Lease(_) => None,
         }
     }
@@ -191,7 +200,7 @@ impl Run {
     pub(super) fn unreaped_child(&self) -> Option<(&NamespaceSet, i32)> {
         let child = self.child.as_ref().filter(|child| !child.is_reaped())?;
         match &self.recyclable.ids {
-            IdSource::NamespaceSet(plot) => Some((plot, child.pid())),
+            IdSource::NamespaceSet(namespace_set) => Some((namespace_set, child.pid())),
             IdSource::Lease(_) => None,
         }
     }
@@ -207,8 +216,8 @@ impl Run {
         if let Some(child) = self.child.as_mut().filter(|_| !matches!(self.collecting, Collecting::Due(_))) {
             child.close_disk();
         }
-        if let Some(life) = &mut self.sandbox {
-            life.close_disk();
+        if let Some(sandbox) = &mut self.sandbox {
+            sandbox.close_disk();
         }
         let collector = match &self.collecting {
             Collecting::Now(_, collector) => Some(collector),
@@ -218,8 +227,8 @@ impl Run {
             // This fails only if the process has already exited.
             let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
         }
-        if let Some(life) = &mut self.sandbox {
-            life.pause_queue.thaw_for_kill(self.recyclable.group.as_ref());
+        if let Some(sandbox) = &mut self.sandbox {
+            sandbox.pause_queue.thaw_for_kill(self.recyclable.group.as_ref());
         }
     }
 
@@ -295,23 +304,23 @@ impl Run {
             peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(ours)),
         };
         let (duration, layers) = (self.started.elapsed(), self.layers.clone());
-        let kept = self.denials(&usage);
-        LauncherEvent::Ended { run, ending, usage, duration, layers, warmth: self.warmth, denials: kept }
+        let denials = self.denials(&usage);
+        LauncherEvent::Ended { run, ending, usage, duration, layers, warmth: self.warmth, denials }
     }
 
     /// Handles seccomp notifications. Returns the wait status of a warm child that announced its exit.
     pub(super) fn poll_notifications(
         &mut self,
-        home: &LauncherContext,
-        hearing: &mut NotifyBudget,
+        context: &LauncherContext,
+        budget: &mut NotifyBudget,
     ) -> Option<i32> {
         let main = self.child.as_ref().map(RunningChild::pid);
-        let (guest, living, jails) = (self.pid, self.is_sandbox(), hearing.sandboxes());
+        let (guest, is_sandbox, jails) = (self.pid, self.is_sandbox(), budget.sandboxes());
         let owners = &mut self.process_owners;
         let now = Instant::now();
         let mut owner =
-            |caller| if living { owners.session_of(&home.proc, guest, caller, jails, now) } else { 0 };
-        self.listener.poll(main, hearing, &mut owner)
+            |caller| if is_sandbox { owners.session_of(&context.proc, guest, caller, jails, now) } else { 0 };
+        self.listener.poll(main, budget, &mut owner)
     }
 
     /// Returns what was denied to the run. Reads the number of refused forks only if the run came near its
@@ -330,10 +339,10 @@ impl Run {
     }
 
     /// Returns the usage of a warm child according to `/proc`, if no cgroup counts it.
-    pub(super) fn usage_where_uncounted(&self, home: &LauncherContext) -> JailUsage {
-        let counted = self.group().is_some() && home.has_controller(Controller::Memory);
+    pub(super) fn usage_where_uncounted(&self, context: &LauncherContext) -> JailUsage {
+        let counted = self.group().is_some() && context.has_controller(Controller::Memory);
         let child = self.child.as_ref().filter(|child| !counted && !child.is_reaped());
-        child.map(|child| child.usage(home)).unwrap_or_default()
+        child.map(|child| child.usage(context)).unwrap_or_default()
     }
 
     /// Handles the end of a warm child: returns the event, or first has its artifacts collected.
@@ -374,13 +383,14 @@ impl Run {
     }
 
     fn start_collector(&mut self, filter: &SeccompFilter) -> Result<OwnedFd, Errno> {
-        let IdSource::NamespaceSet(plot) = &self.recyclable.ids else { return Err(Errno::INVAL) };
+        let IdSource::NamespaceSet(namespace_set) = &self.recyclable.ids else { return Err(Errno::INVAL) };
         let child = self.child.as_mut().ok_or(Errno::INVAL)?;
         // The launcher's copy is closed at the end of this function, so the pipe ends when the collector
         // exits.
         let pipe = child.take_collector_pipe().ok_or(Errno::BADF)?;
         let rules = child.artifact_rules().ok_or(Errno::INVAL)?;
-        let (user, mounts, disk) = (&plot.user, &plot.mounts, child.disk().ok_or(Errno::BADF)?);
+        let (user, mounts, disk) =
+            (&namespace_set.user, &namespace_set.mounts, child.disk().ok_or(Errno::BADF)?);
         let collector = ArtifactCollector { rules, user, mounts, disk, pipe: &pipe, filter };
         let collector = match sys::clone(0, None)? {
             CloneResult::Child => inside::run_collector(&collector),

@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::child::PendingRun;
-use super::cold_start::{self, ColdFilters, DyingSpare, IdSource, Recyclable, SetupRequest, SpareJail};
+use super::cold::spares::SpareJails;
+use super::cold::start::{ColdFilters, DyingSpare, SetupRequest, SpareJail, all_binds, set_up_jail};
 use super::guest_binary::GuestSealer;
 use super::memory_share::MemoryShares;
-use super::notify_budget::NotifyBudget;
+use super::pending_run::PendingRun;
+use super::recyclable::{IdSource, Recyclable};
 use super::run::{Collecting, Run};
 use super::setup::LauncherContext;
-use super::spare_jails::SpareJails;
-use super::warm_pools::{PoolEvent, PoolEventSource, WarmPools, WarmStart};
+use super::warm::pools::{PoolEvent, PoolEventSource, WarmPools, WarmStart};
+use super::watch::notify_budget::NotifyBudget;
 use crate::cgroup::Group;
 use crate::inside::SetupReport;
 use crate::root_trees::RootTrees;
@@ -63,7 +64,7 @@ pub(super) enum EventSource {
 
 /// All runs, and everything the launcher keeps from one run to the next.
 pub(super) struct Runs {
-    pub(super) home: LauncherContext,
+    pub(super) context: LauncherContext,
     spare_jails: SpareJails,
     templates: RootTrees,
     filters: ColdFilters,
@@ -84,9 +85,9 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn new(home: LauncherContext) -> Self {
+    pub(super) fn new(context: LauncherContext) -> Self {
         Self {
-            home,
+            context,
             spare_jails: SpareJails::default(),
             templates: RootTrees::default(),
             filters: ColdFilters::new(),
@@ -105,7 +106,7 @@ impl Runs {
     /// Applies new settings for what to keep warm.
     pub(super) fn apply_settings(&mut self, settings: LauncherSettings) {
         if let Some(memory_bytes) = settings.total_memory_bytes {
-            self.home.groups.set_total_memory_limit(memory_bytes);
+            self.context.groups.set_total_memory_limit(memory_bytes);
         }
         self.warm_pools.apply_settings(settings);
     }
@@ -128,7 +129,7 @@ impl Runs {
         }
         let root = self.templates.get_or_build(jail.root)?;
         let pending = PendingRun { run, jail, fds, started };
-        match self.warm_pools.serve(&mut self.home, &root, pending) {
+        match self.warm_pools.serve(&mut self.context, &root, pending) {
             WarmStart::Started(warm) => self.add_run(run, *warm),
             WarmStart::Queued => {}
             WarmStart::Cold(pending) => return self.start_cold(&pending),
@@ -140,35 +141,35 @@ impl Runs {
     pub(super) fn start_cold(&mut self, pending: &PendingRun) -> Result<(), StepFailed> {
         let jail = &*pending.jail;
         let root = self.templates.get_or_build(jail.root)?;
-        let binds = cold_start::all_binds(jail);
+        let binds = all_binds(jail);
         let (gate, fds) = match (jail.network, pending.fds.split_last()) {
             (JailNetwork::Proxied, Some((gate, fds))) => (Some(gate), fds),
             _ => (None, pending.fds.as_slice()),
         };
-        let waiting = if jail.network == JailNetwork::Own && binds.is_empty() && jail.commands.len() == 1 {
-            let (taken, useless) = self.spare_jails.take(jail, &root);
+        let spare = if jail.network == JailNetwork::Own && binds.is_empty() && jail.commands.len() == 1 {
+            let (spare, useless) = self.spare_jails.take(jail, &root);
             self.dying_spares.extend(useless.into_iter().map(SpareJail::kill));
-            taken
+            spare
         } else {
             None
         };
-        let waiting = match waiting {
-            Some(waiting) => waiting,
+        let spare = match spare {
+            Some(spare) => spare,
             None => {
                 let commands = jail.commands.len();
-                let (network, living) = (jail.network, jail.is_sandbox);
-                let wanted = SetupRequest { root: &root, network, binds, commands, living, gate };
-                cold_start::set_up_jail(&mut self.home, &self.filters, &wanted)?
+                let (network, is_sandbox) = (jail.network, jail.is_sandbox);
+                let request = SetupRequest { root: &root, network, binds, commands, is_sandbox, gate };
+                set_up_jail(&mut self.context, &self.filters, &request)?
             }
         };
-        match waiting.start(&self.home, jail, fds, pending.started) {
+        match spare.start(&self.context, jail, fds, pending.started) {
             Ok(started) => {
                 self.add_run(pending.run, started);
                 Ok(())
             }
             Err(failed) => {
-                let (failed, waiting) = *failed;
-                self.dying_spares.push(waiting.kill());
+                let (failed, spare) = *failed;
+                self.dying_spares.push(spare.kill());
                 Err(failed)
             }
         }
@@ -176,19 +177,19 @@ impl Runs {
 
     /// Acts on the events of the warm pools.
     fn handle_pool_events(&mut self) -> Vec<LauncherEvent> {
-        let mut notices = Vec::new();
-        for news in std::mem::take(&mut self.warm_pools.events) {
-            match news {
+        let mut events = Vec::new();
+        for event in std::mem::take(&mut self.warm_pools.events) {
+            match event {
                 PoolEvent::Started(run, warm) => self.add_run(run, *warm),
                 PoolEvent::StartCold(pending) => {
                     let failed = self.start_cold(&pending).err();
-                    notices.extend(failed.map(|failure| LauncherEvent::Failed { run: pending.run, failure }));
+                    events.extend(failed.map(|failure| LauncherEvent::Failed { run: pending.run, failure }));
                 }
-                PoolEvent::Mismatch(mismatch) => notices.push(LauncherEvent::Mismatch(mismatch)),
-                PoolEvent::Distrusted(zygote) => notices.extend(self.fail_runs_of(zygote)),
+                PoolEvent::Mismatch(mismatch) => events.push(LauncherEvent::Mismatch(mismatch)),
+                PoolEvent::Distrusted(zygote) => events.extend(self.fail_runs_of(zygote)),
             }
         }
-        notices
+        events
     }
 
     /// Kills the runs that came of an untrusted zygote, and reports each as failed rather than ended.
@@ -204,19 +205,21 @@ impl Runs {
     }
 
     /// Recycles the resources of a jail for later jails.
-    fn recycle(&mut self, Recyclable { group, ids: lodging }: Recyclable) {
-        match group.and_then(|group| self.home.groups.recycle(group).err()) {
-            None => self.release_ids(lodging),
+    fn recycle(&mut self, Recyclable { group, ids }: Recyclable) {
+        match group.and_then(|group| self.context.groups.recycle(group).err()) {
+            None => self.release_ids(ids),
             // The ids stay leased while a process may still run under them.
-            Some(group) => self.busy_cgroups.push((group, lodging)),
+            Some(group) => self.busy_cgroups.push((group, ids)),
         }
     }
 
     /// Releases an id lease, or returns a namespace set to its zygote.
-    fn release_ids(&mut self, lodging: IdSource) {
-        match lodging {
-            IdSource::Lease(taken) => self.home.ids.release(taken),
-            IdSource::NamespaceSet(plot) => self.warm_pools.return_namespace_set(&self.home, *plot),
+    fn release_ids(&mut self, ids: IdSource) {
+        match ids {
+            IdSource::Lease(ids) => self.context.ids.release(ids),
+            IdSource::NamespaceSet(namespace_set) => {
+                self.warm_pools.return_namespace_set(&self.context, *namespace_set)
+            }
         }
     }
 
@@ -233,8 +236,8 @@ impl Runs {
             if let Some(report) = run.report.as_ref().filter(|_| !quiet) {
                 watched.push((report.as_fd(), EventSource::Report(*number)));
             }
-            let ears = run.listener.watched(&self.notify_budget, now).filter(|_| !quiet);
-            watched.extend(ears.map(|fd| (fd, EventSource::Notification(*number))));
+            let listeners = run.listener.watched(&self.notify_budget, now).filter(|_| !quiet);
+            watched.extend(listeners.map(|fd| (fd, EventSource::Notification(*number))));
             if let Some(child) = &run.child {
                 let ended =
                     (!child.is_reaped()).then_some((child.pidfd.as_fd(), EventSource::ChildExited(*number)));
@@ -246,16 +249,15 @@ impl Runs {
             }
             watched.push((run.pidfd.as_fd(), EventSource::InitExited(*number)));
         }
-        watched.extend(
-            self.guest_sealer.iter().map(|sealing| (sealing.copier.as_fd(), EventSource::GuestCopied)),
-        );
-        watched.extend(self.warm_pools.watched().map(|(fd, crib)| (fd, EventSource::Pool(crib))));
+        watched
+            .extend(self.guest_sealer.iter().map(|sealer| (sealer.copier.as_fd(), EventSource::GuestCopied)));
+        watched.extend(self.warm_pools.watched().map(|(fd, source)| (fd, EventSource::Pool(source))));
         watched
     }
 
     fn find_with_context(&mut self, number: u64) -> Option<(&mut Run, &LauncherContext)> {
         let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
-        Some((run, &self.home))
+        Some((run, &self.context))
     }
 
     /// Returns the run with this number.
@@ -265,7 +267,7 @@ impl Runs {
 
     /// Handles a poll event.
     pub(super) fn handle(&mut self, watched: EventSource) -> Vec<LauncherEvent> {
-        let notice = match watched {
+        let event = match watched {
             EventSource::Report(number) => self.read_report(number),
             EventSource::OutOfMemory(number) => self.handle_out_of_memory(number),
             EventSource::InitExited(number) => return self.reap_sandbox(number),
@@ -273,12 +275,12 @@ impl Runs {
             EventSource::ChildExited(number) => self.handle_child_exit(number),
             EventSource::CollectorExited(number) => self.finish_collecting(number),
             EventSource::GuestCopied => return self.start_waiting_sandboxes(),
-            EventSource::Pool(crib) => {
-                self.warm_pools.handle(&mut self.home, crib);
+            EventSource::Pool(source) => {
+                self.warm_pools.handle(&mut self.context, source);
                 return self.handle_pool_events();
             }
         };
-        notice.into_iter().collect()
+        event.into_iter().collect()
     }
 
     /// Returns whether a run must be killed now that its answer has been sent.
@@ -290,8 +292,8 @@ impl Runs {
     pub(super) fn kill_answered(&mut self) {
         for (_, run) in self.running.iter_mut().filter(|(_, run)| run.kill_after_answer) {
             run.kill_after_answer = false;
-            if let Some((plot, child)) = run.unreaped_child().filter(|_| run.has_one_thread()) {
-                self.warm_pools.sample_memory(&self.home, plot, child);
+            if let Some((namespace_set, child)) = run.unreaped_child().filter(|_| run.has_one_thread()) {
+                self.warm_pools.sample_memory(&self.context, namespace_set, child);
             }
             run.kill();
         }
@@ -311,16 +313,16 @@ impl Runs {
     /// announcement ends the run, however long the kernel takes to tear down its memory.
     fn poll_notifications(&mut self, number: u64) -> Option<LauncherEvent> {
         let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
-        let home = &self.home;
-        let status = run.poll_notifications(home, &mut self.notify_budget)?;
-        let seen = run.usage_where_uncounted(home);
+        let context = &self.context;
+        let status = run.poll_notifications(context, &mut self.notify_budget)?;
+        let seen = run.usage_where_uncounted(context);
         run.finish_child(number, status, seen)
     }
 
     /// Handles the exit of a warm child, whether or not it was announced.
     fn handle_child_exit(&mut self, number: u64) -> Option<LauncherEvent> {
-        let (run, home) = self.find_with_context(number)?;
-        let seen = run.usage_where_uncounted(home);
+        let (run, context) = self.find_with_context(number)?;
+        let seen = run.usage_where_uncounted(context);
         let child = run.child.as_mut()?;
         let status = child.reap();
         if run.answered || matches!(run.collecting, Collecting::Due(_)) {
@@ -335,7 +337,7 @@ impl Runs {
 
     /// Reads the report of PID 1.
     fn read_report(&mut self, number: u64) -> Option<LauncherEvent> {
-        let (run, home) = self.find_with_context(number)?;
+        let (run, context) = self.find_with_context(number)?;
         if run.answered {
             return None;
         }
@@ -346,7 +348,7 @@ impl Runs {
             // became the guest.
             Ok(0) => {
                 run.report = None;
-                run.report_closed(home);
+                run.report_closed(context);
                 None
             }
             Ok(read) => Some(match postcard::from_bytes(&buffer[..read]) {
@@ -381,7 +383,7 @@ impl Runs {
             ending = Some(run.start_collecting(*due, self.warm_pools.collector_filter())?);
         }
         let mut run = self.remove_run(at);
-        let notice = last_words.or_else(|| {
+        let event = last_words.or_else(|| {
             if run.answered {
                 return None;
             }
@@ -394,16 +396,16 @@ impl Runs {
             })
         });
         self.recycle(run.into_recyclable());
-        notice
+        event
     }
 
     /// Finishes a run whose artifacts have been collected.
     fn finish_collecting(&mut self, number: u64) -> Option<LauncherEvent> {
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let mut run = self.remove_run(at);
-        let notice = run.finish_collecting(number);
+        let event = run.finish_collecting(number);
         self.recycle(run.into_recyclable());
-        notice
+        event
     }
 
     /// Kills a run, or cancels it if it has not started.
@@ -411,15 +413,15 @@ impl Runs {
         if let Some(pending) = self.warm_pools.cancel(number) {
             return Some(ended_before_start(&pending, JailEnding::Killed));
         }
-        let waiting = self.guest_sealer.iter_mut().flat_map(|sealing| &mut sealing.pending);
+        let waiting = self.guest_sealer.iter_mut().flat_map(|sealer| &mut sealer.pending);
         if let Some(at) = waiting.map(|pending| pending.run).position(|run| run == number) {
-            let pending = self.guest_sealer.as_mut().map(|sealing| sealing.pending.swap_remove(at));
+            let pending = self.guest_sealer.as_mut().map(|sealer| sealer.pending.swap_remove(at));
             return pending.map(|pending| ended_before_start(&pending, JailEnding::Killed));
         }
         let run = self.find(number)?;
-        if let Some((life, _)) = run.sandbox_mut() {
+        if let Some((sandbox, _)) = run.sandbox_mut() {
             // Closing a sandbox waits until nothing of it is left: the event is sent once PID 1 is reaped.
-            life.kill_ending.get_or_insert(JailEnding::Killed);
+            sandbox.kill_ending.get_or_insert(JailEnding::Killed);
             run.kill();
             return None;
         }
@@ -429,25 +431,25 @@ impl Runs {
 
     /// Handles all deadlines that have passed.
     pub(super) fn handle_deadlines(&mut self, now: Instant) -> Vec<LauncherEvent> {
-        self.warm_pools.handle_deadlines(&mut self.home, now);
-        let mut notices = self.handle_pool_events();
+        self.warm_pools.handle_deadlines(&mut self.context, now);
+        let mut events = self.handle_pool_events();
         while let Some(pending) = self.warm_pools.take_expired(now) {
-            notices.push(ended_before_start(&pending, JailEnding::TimedOut));
+            events.push(ended_before_start(&pending, JailEnding::TimedOut));
         }
         let late = self
             .running
             .iter_mut()
             .filter(|(_, run)| !run.answered && run.deadline.is_some_and(|at| at <= now));
-        notices.extend(late.map(|(number, run)| {
+        events.extend(late.map(|(number, run)| {
             run.kill();
             run.ended(*number, JailEnding::TimedOut, JailUsage::default())
         }));
         let in_doubt = self.running.iter_mut().filter(|(_, run)| run.is_oom_check_due(now));
-        notices.extend(in_doubt.filter_map(|(number, run)| {
+        events.extend(in_doubt.filter_map(|(number, run)| {
             run.schedule_oom_check(now + OOM_CHECK_INTERVAL);
             run.end_if_out_of_memory(*number)
         }));
-        notices
+        events
     }
 
     /// Returns the time until the next deadline; `None` if there is none.
@@ -464,7 +466,7 @@ impl Runs {
             .next_deadline()
             .into_iter()
             .chain(self.next_share_check())
-            .chain(self.home.groups.next_sweep());
+            .chain(self.context.groups.next_sweep());
         let deadline = deadline.chain(turns).chain(pausing).chain(doubts).chain(own).min();
         let deadline = deadline.map(|at| at.saturating_duration_since(now));
         match (deadline, self.is_clean()) {
@@ -495,9 +497,9 @@ impl Runs {
     /// Does one piece of idle work: prepares a warm child or sets up a spare jail.
     pub(super) fn do_idle_work(&mut self) {
         if self.warm_pools.has_idle_work() {
-            self.warm_pools.do_idle_work(&mut self.home);
+            self.warm_pools.do_idle_work(&mut self.context);
         } else {
-            self.spare_jails.refill(&mut self.home, &self.filters);
+            self.spare_jails.refill(&mut self.context, &self.filters);
         }
     }
 
@@ -508,7 +510,7 @@ impl Runs {
         }
         for mut dying in std::mem::take(&mut self.warm_pools.dying) {
             match dying.reap() {
-                Some(remains) => self.recycle(remains),
+                Some(recyclable) => self.recycle(recyclable),
                 None => self.warm_pools.dying.push(dying),
             }
         }
@@ -519,8 +521,8 @@ impl Runs {
                 self.dying_spares.push(discarded);
             }
         }
-        self.warm_pools.release_zygotes(&self.home);
-        self.home.groups.sweep();
+        self.warm_pools.release_zygotes(&self.context);
+        self.context.groups.sweep();
         if self.last_sweep.elapsed() >= SWEEP_INTERVAL {
             self.last_sweep = Instant::now();
             self.remove_busy_cgroups();
@@ -536,11 +538,11 @@ impl Runs {
     /// time.
     fn remove_busy_cgroups(&mut self) {
         let tried = self.busy_cgroups.len().min(MAX_REMOVALS);
-        let leftover: Vec<_> = self.busy_cgroups.drain(..tried).collect();
-        for (group, lodging) in leftover {
+        let busy: Vec<_> = self.busy_cgroups.drain(..tried).collect();
+        for (group, ids) in busy {
             match group.kill_and_remove() {
-                Ok(()) => self.release_ids(lodging),
-                Err(group) => self.busy_cgroups.push((group, lodging)),
+                Ok(()) => self.release_ids(ids),
+                Err(group) => self.busy_cgroups.push((group, ids)),
             }
         }
     }
@@ -552,7 +554,7 @@ impl Runs {
             let Some(pid) = sys::peek_zombie() else { return };
             let known = self.warm_pools.owns_pid(pid as u32)
                 || self.spare_jails.owns_pid(pid)
-                || self.guest_sealer.as_ref().is_some_and(|sealing| sealing.pid == pid)
+                || self.guest_sealer.as_ref().is_some_and(|sealer| sealer.pid == pid)
                 || self.dying_spares.iter().any(|discarded| discarded.owns_pid(pid))
                 || self.warm_pools.dying.iter().any(|dying| dying.owns_pid(pid))
                 || self.running.iter().any(|(_, run)| run.owns_pid(pid));
@@ -577,16 +579,16 @@ impl Runs {
             let _collected = run.finish_collecting(0);
             self.recycle(run.into_recyclable());
         }
-        if let Some(sealing) = self.guest_sealer.take() {
-            let _ended = sys::kill_and_reap(sealing.copier.as_fd());
+        if let Some(sealer) = self.guest_sealer.take() {
+            let _ended = sys::kill_and_reap(sealer.copier.as_fd());
         }
-        self.warm_pools.kill_all(&self.home);
+        self.warm_pools.kill_all(&self.context);
         let unfinished = self.handle_pool_events();
         debug_assert!(unfinished.is_empty(), "no request is left waiting");
-        for remains in self.spare_jails.kill_all() {
-            self.recycle(remains);
+        for recyclable in self.spare_jails.kill_all() {
+            self.recycle(recyclable);
         }
-        self.home.groups.clear_reusable();
+        self.context.groups.clear_reusable();
         let patience = Instant::now() + Duration::from_secs(1);
         while !self.is_clean() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));

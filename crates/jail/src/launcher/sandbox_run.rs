@@ -7,10 +7,9 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 
 use super::pause_queue::PauseQueue;
-use super::run::Run;
 use super::setup::LauncherContext;
 use crate::cgroup::{Group, MemoryEvents};
-use crate::spec::{JailEnding, JailRequest, JailResponse, JailStats};
+use crate::spec::{JailEnding, JailStats};
 
 /// The additional state of a run that is a sandbox.
 pub(super) struct SandboxRun {
@@ -45,9 +44,9 @@ impl SandboxRun {
 
     /// Opens the disk, once the guest runs. Whatever the tenant does, `/tmp` is the mount that the launcher's
     /// side made.
-    pub(super) fn open_disk(&mut self, home: &LauncherContext, pid: i32) {
+    pub(super) fn open_disk(&mut self, context: &LauncherContext, pid: i32) {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        self.disk = rustix::fs::openat(&home.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
+        self.disk = rustix::fs::openat(&context.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
     }
 
     /// Returns how it ended, from the wait status of its PID 1.
@@ -59,7 +58,8 @@ impl SandboxRun {
         }
     }
 
-    fn stats(&mut self, group: Option<&Group>) -> JailStats {
+    /// Returns its usage so far.
+    pub(super) fn stats(&mut self, group: Option<&Group>) -> JailStats {
         let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
         let usage = group.map(Group::usage).unwrap_or_default();
         let memory = group.map(Group::memory_events).unwrap_or_default();
@@ -85,31 +85,16 @@ impl SandboxRun {
     }
 }
 
-/// Answers a query about a sandbox. `None` if the answer comes later.
-pub(super) fn answer(run: Option<&mut Run>, question: u64, what: JailRequest) -> Option<JailResponse> {
-    let Some(run) = run.filter(|run| run.is_sandbox()) else { return Some(JailResponse::Gone) };
-    let asked = |run: &mut Run, ask: fn(&mut SandboxRun, u64, Option<&Group>) -> Option<JailResponse>| {
-        run.sandbox_mut().map_or(Some(JailResponse::Gone), |(life, group)| ask(life, question, group))
-    };
-    match what {
-        JailRequest::Layers => Some(JailResponse::Layers(run.layers().to_vec())),
-        JailRequest::Calls => Some(JailResponse::Calls(run.listener.denied().to_vec())),
-        JailRequest::Stats => asked(run, |life, _, group| Some(JailResponse::Stats(life.stats(group)))),
-        JailRequest::Pause => asked(run, |life, question, _| life.pause_queue.enqueue(question, true)),
-        JailRequest::Resume => asked(run, |life, question, _| life.pause_queue.enqueue(question, false)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn ending_follows_the_status_of_pid_1() {
-        let life = SandboxRun::new(Instant::now());
-        assert_eq!(life.ending(3 << 8, Some(JailEnding::Memory)), JailEnding::Exited(3));
-        assert_eq!(life.ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Memory);
-        assert_eq!(life.ending(libc::SIGKILL, None), JailEnding::Signalled(libc::SIGKILL));
+        let sandbox = SandboxRun::new(Instant::now());
+        assert_eq!(sandbox.ending(3 << 8, Some(JailEnding::Memory)), JailEnding::Exited(3));
+        assert_eq!(sandbox.ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Memory);
+        assert_eq!(sandbox.ending(libc::SIGKILL, None), JailEnding::Signalled(libc::SIGKILL));
         let closed = SandboxRun { kill_ending: Some(JailEnding::Killed), ..SandboxRun::new(Instant::now()) };
         assert_eq!(closed.ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Killed);
     }

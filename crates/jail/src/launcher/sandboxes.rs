@@ -3,11 +3,13 @@
 
 use std::time::Instant;
 
-use super::child::PendingRun;
 use super::guest_binary::GuestSealer;
-use super::notify_budget::MAX_PER_TURN;
+use super::pending_run::PendingRun;
+use super::run::Run;
 use super::runs::{EventSource, Runs};
-use super::sandbox_run;
+use super::sandbox_run::SandboxRun;
+use super::watch::notify_budget::MAX_PER_TURN;
+use crate::cgroup::Group;
 use crate::spec::{JailRequest, JailResponse};
 use crate::step::{Step, StepFailed, step};
 use crate::wire::LauncherEvent;
@@ -18,56 +20,56 @@ const MAX_FREEZER_STEPS: usize = 8;
 impl Runs {
     /// Starts a sandbox, or queues it until the guest binary is ready.
     pub(super) fn start_sandbox(&mut self, pending: PendingRun) -> Result<(), StepFailed> {
-        if self.home.has_guest() {
+        if self.context.has_guest() {
             return self.start_cold(&pending);
         }
-        let sealing = match &mut self.guest_sealer {
-            Some(sealing) => sealing,
-            none => none.insert(step(Step::Guest, "", || GuestSealer::begin(&self.home.proc))?),
+        let sealer = match &mut self.guest_sealer {
+            Some(sealer) => sealer,
+            none => none.insert(step(Step::Guest, "", || GuestSealer::begin(&self.context.proc))?),
         };
-        sealing.pending.push(pending);
+        sealer.pending.push(pending);
         Ok(())
     }
 
     /// Starts the sandboxes that waited for the guest binary.
     pub(super) fn start_waiting_sandboxes(&mut self) -> Vec<LauncherEvent> {
-        let Some(sealing) = self.guest_sealer.take() else { return Vec::new() };
-        let (binary, waiting) = sealing.finish(&self.home.proc);
-        let unsealed = binary.map(|binary| self.home.set_guest(binary)).err();
-        let mut notices = Vec::new();
+        let Some(sealer) = self.guest_sealer.take() else { return Vec::new() };
+        let (binary, waiting) = sealer.finish(&self.context.proc);
+        let unsealed = binary.map(|binary| self.context.set_guest(binary)).err();
+        let mut events = Vec::new();
         for pending in waiting {
             let failed = match unsealed {
                 Some(errno) => Some(StepFailed::new(Step::Guest, "", errno)),
                 None => self.start_cold(&pending).err(),
             };
-            notices.extend(failed.map(|failure| LauncherEvent::Failed { run: pending.run, failure }));
+            events.extend(failed.map(|failure| LauncherEvent::Failed { run: pending.run, failure }));
         }
-        notices
+        events
     }
 
     /// Answers a query about a sandbox. `None` if the answer comes later.
-    pub(super) fn answer(&mut self, question: u64, of: u64, what: JailRequest) -> Option<JailResponse> {
-        sandbox_run::answer(self.find(of), question, what)
+    pub(super) fn answer(&mut self, request: u64, jail: u64, query: JailRequest) -> Option<JailResponse> {
+        answer(self.find(jail), request, query)
     }
 
     /// Begins a turn of the event loop. If many sandboxes have seccomp notifications, keeps only as many as a
     /// turn may handle, those handled least recently. The others stay ready for the next turn.
     pub(super) fn begin_turn(&mut self, ready: &mut Vec<EventSource>) {
-        let living = self.running.iter().filter(|(_, run)| run.is_sandbox()).count();
-        self.notify_budget.begin_turn(living, Instant::now());
+        let sandboxes = self.running.iter().filter(|(_, run)| run.is_sandbox()).count();
+        self.notify_budget.begin_turn(sandboxes, Instant::now());
         let running = &self.running;
-        let last_heard = |watched: &EventSource| {
+        let last_handled = |watched: &EventSource| {
             let EventSource::Notification(number) = watched else { return None };
             let (_, run) = running.iter().find(|(found, run)| found == number && run.is_sandbox())?;
             Some(run.listener.last_handled())
         };
-        let mut heard: Vec<_> =
-            ready.iter().filter_map(|watched| Some((last_heard(watched)?, *watched))).collect();
-        if heard.len() > 1 {
-            heard.sort_by_key(|(last, _)| *last);
-            heard.truncate(MAX_PER_TURN as usize);
-            ready.retain(|watched| last_heard(watched).is_none());
-            ready.extend(heard.into_iter().map(|(_, watched)| watched));
+        let mut handled: Vec<_> =
+            ready.iter().filter_map(|watched| Some((last_handled(watched)?, *watched))).collect();
+        if handled.len() > 1 {
+            handled.sort_by_key(|(last, _)| *last);
+            handled.truncate(MAX_PER_TURN as usize);
+            ready.retain(|watched| last_handled(watched).is_none());
+            ready.extend(handled.into_iter().map(|(_, watched)| watched));
         }
     }
 
@@ -82,19 +84,33 @@ impl Runs {
         due.truncate(MAX_FREEZER_STEPS);
         let running = &mut self.running;
         let proceeded = due.into_iter().filter_map(|(_, at)| {
-            let (life, group) = running[at].1.sandbox_mut()?;
-            life.pause_queue.proceed(group, now)
+            let (sandbox, group) = running[at].1.sandbox_mut()?;
+            sandbox.pause_queue.proceed(group, now)
         });
         proceeded.map(|(run, answer)| LauncherEvent::JailAnswered { run, response: answer }).collect()
     }
 
     /// Reaps a run, and answers all outstanding pause and resume requests for it.
     pub(super) fn reap_sandbox(&mut self, number: u64) -> Vec<LauncherEvent> {
-        let life = self.find(number).and_then(|run| run.sandbox_mut());
-        let questions = life.map(|(life, _)| life.pause_queue.cancel_all()).unwrap_or_default();
-        let gone = questions
-            .into_iter()
-            .map(|run| LauncherEvent::JailAnswered { run, response: JailResponse::Gone });
+        let sandbox = self.find(number).and_then(|run| run.sandbox_mut());
+        let requests = sandbox.map(|(sandbox, _)| sandbox.pause_queue.cancel_all()).unwrap_or_default();
+        let gone =
+            requests.into_iter().map(|run| LauncherEvent::JailAnswered { run, response: JailResponse::Gone });
         self.reap(number).into_iter().chain(gone).collect()
+    }
+}
+
+/// Answers a query about a sandbox. `None` if the answer comes later.
+fn answer(run: Option<&mut Run>, request: u64, query: JailRequest) -> Option<JailResponse> {
+    let Some(run) = run.filter(|run| run.is_sandbox()) else { return Some(JailResponse::Gone) };
+    let asked = |run: &mut Run, ask: fn(&mut SandboxRun, u64, Option<&Group>) -> Option<JailResponse>| {
+        run.sandbox_mut().map_or(Some(JailResponse::Gone), |(sandbox, group)| ask(sandbox, request, group))
+    };
+    match query {
+        JailRequest::Layers => Some(JailResponse::Layers(run.layers().to_vec())),
+        JailRequest::Calls => Some(JailResponse::Calls(run.listener.denied().to_vec())),
+        JailRequest::Stats => asked(run, |sandbox, _, group| Some(JailResponse::Stats(sandbox.stats(group)))),
+        JailRequest::Pause => asked(run, |sandbox, request, _| sandbox.pause_queue.enqueue(request, true)),
+        JailRequest::Resume => asked(run, |sandbox, request, _| sandbox.pause_queue.enqueue(request, false)),
     }
 }

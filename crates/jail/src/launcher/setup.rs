@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::CapabilitySet;
 
-use super::id_lease::IdAllocator;
-use super::id_map::{self, IdRange, NamespaceIds};
+use super::ids::lease::IdAllocator;
+use super::ids::map::{self as id_map, IdRange, NamespaceIds};
 use crate::cgroup::{self, Controller, Group, Hierarchy};
 use crate::fault;
 use crate::inside;
@@ -120,8 +120,8 @@ pub(super) fn set_up() -> Result<LauncherContext, StepFailed> {
     }
     let root = rustix::process::geteuid().is_root();
     let ids = if root { ids_for_root() } else { enter_user_namespace() }?;
-    if let Some(gap) = ids.missing_layer() {
-        missing.push(gap);
+    if let Some(layer) = ids.missing_layer() {
+        missing.push(layer);
     }
     step(Step::LauncherNamespaces, "mount", || sys::unshare(libc::CLONE_NEWNS))?;
     step(Step::LauncherRoot, "", pivot)?;

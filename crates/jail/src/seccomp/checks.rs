@@ -4,9 +4,10 @@
 //! ignores the upper half of a register, so the checks ignore it too. Comparing all 64 bits would let
 //! `0x1_0000_5412` pass as something other than TIOCSTI.
 
+use belljar_zygote::clone_into_jail::{CHILD_FLAGS, INTERMEDIATE_FLAGS};
+use belljar_zygote::message::EXIT_MAGIC;
+
 use super::options;
-use crate::bare::hop;
-use crate::bare::message::EXIT_MAGIC;
 
 /// A check of a call's arguments. Arguments are numbered from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ const FORBIDDEN_CLONE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_PARENT) as u32;
 
 /// The flag words of a zygote's two clones, ascending.
-const FORK_FLAGS: &[u32] = &[hop::INTERMEDIATE_FLAGS as u32, hop::CHILD_FLAGS as u32];
+const FORK_FLAGS: &[u32] = &[INTERMEDIATE_FLAGS as u32, CHILD_FLAGS as u32];
 /// The kinds of namespaces that a zygote's child enters, ascending.
 const JAIL_NAMESPACES: &[u32] = &[
     libc::CLONE_NEWNS as u32,

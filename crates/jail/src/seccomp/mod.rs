@@ -105,20 +105,20 @@ impl fmt::Debug for SeccompFilter {
 impl SeccompFilter {
     /// Compiles the filter for this machine's architecture.
     #[must_use]
-    pub fn for_this_machine(wearer: FilterFor) -> SeccompFilter {
-        SeccompFilter::compile(NATIVE_ARCH, wearer)
+    pub fn for_this_machine(purpose: FilterFor) -> SeccompFilter {
+        SeccompFilter::compile(NATIVE_ARCH, purpose)
     }
 
     /// Compiles the filter for any architecture.
     #[must_use]
-    pub fn compile(arch: Arch, wearer: FilterFor) -> SeccompFilter {
-        let mut assembler = Assembler::new(wearer.notifies());
+    pub fn compile(arch: Arch, purpose: FilterFor) -> SeccompFilter {
+        let mut assembler = Assembler::new(purpose.notifies());
         let mut actions: Vec<(u32, JumpTarget)> = Vec::new();
         // A child's filter leaves unknown numbers to the zygote's.
         let unknown =
-            if wearer == FilterFor::Child { JumpTarget::ALLOW } else { JumpTarget::errno(libc::ENOSYS) };
+            if purpose == FilterFor::Child { JumpTarget::ALLOW } else { JumpTarget::errno(libc::ENOSYS) };
         let mut next = 0;
-        for (number, rule) in rules(arch, wearer) {
+        for (number, rule) in rules(arch, purpose) {
             if number > next {
                 actions.push((next, unknown));
             }
@@ -193,12 +193,12 @@ pub(crate) fn syscall_name(number: i32) -> Option<&'static str> {
 }
 
 /// Returns the rule of every known number, in ascending order.
-fn rules(arch: Arch, wearer: FilterFor) -> impl Iterator<Item = (u32, SyscallRule)> {
+fn rules(arch: Arch, purpose: FilterFor) -> impl Iterator<Item = (u32, SyscallRule)> {
     let policy = policy::by_name();
     arch.numbers().iter().map(move |(name, number)| {
         let program = policy.get(name).copied().unwrap_or(SyscallRule::Errno(libc::EPERM));
         let for_births = policy::ZYGOTE_RULES.iter().find(|(call, _)| call == name).map(|(_, rule)| *rule);
-        let rule = match wearer {
+        let rule = match purpose {
             FilterFor::Init | FilterFor::Program => program,
             FilterFor::WarmInit if policy::WARM_INIT_CALLS.contains(name) => program,
             FilterFor::Collector if policy::COLLECTOR_CALLS.contains(name) => program,

@@ -347,7 +347,7 @@ fn kernel_loads_and_enforces_the_filter() {
 fn zygote_and_child_filter_together_equal_the_program_filter() {
     let arguments = [[0; 6], [u64::MAX; 6], [0x1000_0000; 6], [0x8000; 6], [0x2000_0000; 6], [1; 6], [38; 6]];
     for arch in ARCHES {
-        let [program, heard, zygote, child, host] =
+        let [program, notifying, zygote, child, host] =
             [FilterFor::Init, FilterFor::Program, FilterFor::Zygote, FilterFor::Child, FilterFor::WarmInit]
                 .map(|w| SeccompFilter::compile(arch, w).0);
         let numbers = arch.numbers().iter().map(|(_, number)| *number).chain([1_000, 0x4000_0001]);
@@ -357,10 +357,10 @@ fn zygote_and_child_filter_together_equal_the_program_filter() {
             // The kernel applies the stricter verdict, which is the smaller one; of two equal ones it applies
             // that of the filter installed last, so denials notify the child's listener.
             let together = if inner & ACTION <= outer & ACTION { inner } else { outer };
-            let told = if alone == errno(libc::EPERM) { TELL } else { alone };
-            assert_eq!(together, told, "{arch:?} {number} {arguments:x?}");
+            let notified = if alone == errno(libc::EPERM) { TELL } else { alone };
+            assert_eq!(together, notified, "{arch:?} {number} {arguments:x?}");
             assert!(together != TELL || inner == TELL, "{arch:?} {number}: the zygote has no listener");
-            assert_eq!(by(&heard), told, "{arch:?} {number} {arguments:x?}");
+            assert_eq!(by(&notifying), notified, "{arch:?} {number} {arguments:x?}");
             assert!(
                 by(&host) != ALLOW || alone == ALLOW,
                 "{arch:?} {number}: PID 1 has more rights than a program"
@@ -375,7 +375,7 @@ fn only_announced_exits_are_notified() {
     for arch in ARCHES {
         let child = SeccompFilter::compile(arch, FilterFor::Child).0;
         let (_, number) = arch.numbers().iter().find(|(name, _)| *name == "exit_group").unwrap();
-        let leaving = u64::from(crate::bare::message::EXIT_MAGIC);
+        let leaving = u64::from(belljar_zygote::message::EXIT_MAGIC);
         for (second, verdict) in [(0, ALLOW), (1, ALLOW), (leaving, libc::SECCOMP_RET_USER_NOTIF)] {
             let arguments = [7, second, 0, 0, 0, 0];
             assert_eq!(interpret(&child, arch.audit_arch(), *number, arguments), verdict);

@@ -1,0 +1,377 @@
+//! Cold starts: sets up a jail, on demand or in advance, and then sends it what to run.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
+use rustix::process::Signal;
+
+use crate::cgroup::{self, Controller, Group};
+use crate::fault;
+use crate::inside::{self, JailSetup, MountPlan};
+use crate::launcher::ids::lease::IdLease;
+use crate::launcher::ids::map::{create_mount_map, write_maps};
+use crate::launcher::limits;
+use crate::launcher::oom_score::{OomScores, Standing, open_oom_score, set_oom_score};
+use crate::launcher::pending_run::chown_streams;
+use crate::launcher::recyclable::{IdSource, Recyclable};
+use crate::launcher::run::{Run, StartedJail};
+use crate::launcher::setup::LauncherContext;
+use crate::launcher::watch::seccomp_notify::NotifyListener;
+use crate::root_trees::{self, BuiltRoot};
+use crate::seccomp::{FilterFor, SeccompFilter};
+use crate::spec::{HostBind, INNER_UID, Jail, JailLayer, JailNetwork, WORKSPACE};
+use crate::step::{Step, StepFailed, step};
+use crate::sys::{self, CloneResult};
+use crate::wire;
+
+/// The parts of a jail that must be known when it is set up, before it is known what will run in it.
+pub(crate) struct SetupRequest<'a> {
+    pub(crate) root: &'a BuiltRoot,
+    pub(crate) network: JailNetwork,
+    /// Host folders, including the playground.
+    pub(crate) binds: Vec<HostBind>,
+    /// How many commands will run in the jail.
+    pub(crate) commands: usize,
+    /// Whether the jail is a sandbox, so that PID 1 becomes the guest.
+    pub(crate) is_sandbox: bool,
+    /// Where PID 1 sends the sockets of the jail's network gate.
+    pub(crate) gate: Option<&'a OwnedFd>,
+}
+
+/// The seccomp filters of a cold jail.
+pub(crate) struct ColdFilters {
+    /// For PID 1.
+    init: SeccompFilter,
+    /// For commands; the launcher listens to its notifications.
+    program: SeccompFilter,
+}
+
+impl ColdFilters {
+    pub(crate) fn new() -> Self {
+        Self {
+            init: SeccompFilter::for_this_machine(FilterFor::Init),
+            program: SeccompFilter::for_this_machine(FilterFor::Program),
+        }
+    }
+}
+
+/// A jail that is set up, or about to be, and whose PID 1 waits to learn what to run. Used once.
+pub(crate) struct SpareJail {
+    /// The number of its root tree.
+    pub(super) root_number: u64,
+    pid: i32,
+    pidfd: OwnedFd,
+    report: OwnedFd,
+    init_socket: OwnedFd,
+    command_sockets: Vec<OwnedFd>,
+    /// `oom_score_adj` of PID 1, opened for writing and passed to the guest.
+    oom_score_fd: Option<OwnedFd>,
+    group: Option<Group>,
+    /// The cgroup limits set so far.
+    limits: Option<cgroup::GroupLimits>,
+    ids: IdLease,
+}
+
+/// A spare jail that was killed but has not exited yet.
+pub(crate) struct DyingSpare {
+    pid: i32,
+    pidfd: OwnedFd,
+    recyclable: Recyclable,
+}
+
+impl DyingSpare {
+    /// Returns whether it has exited, so that `wait` does not block.
+    pub(crate) fn has_exited(&self) -> bool {
+        sys::is_readable(self.pidfd.as_fd())
+    }
+
+    /// Waits until it has exited, and returns what can be recycled. In the event loop, call this only if it
+    /// has exited or has not done anything yet.
+    pub(crate) fn wait(self) -> Recyclable {
+        let _reaped = sys::wait_pidfd(self.pidfd.as_fd());
+        self.recyclable
+    }
+
+    /// Returns whether a process is its PID 1.
+    pub(crate) fn owns_pid(&self, pid: i32) -> bool {
+        self.pid == pid
+    }
+}
+
+/// Sets up a jail that then waits to learn what to run.
+pub(crate) fn set_up_jail(
+    context: &mut LauncherContext,
+    filters: &ColdFilters,
+    request: &SetupRequest<'_>,
+) -> Result<SpareJail, StepFailed> {
+    let ids = step(Step::UserId, "", || context.ids.lease(!request.binds.is_empty()))?;
+    set_up_jail_with_ids(context, filters, request, ids).inspect_err(|_| context.ids.release(ids))
+}
+
+fn set_up_jail_with_ids(
+    context: &LauncherContext,
+    filters: &ColdFilters,
+    request: &SetupRequest<'_>,
+    ids: IdLease,
+) -> Result<SpareJail, StepFailed> {
+    let binds = open_host_folders(context, &request.binds, ids)?;
+    let guest = request.is_sandbox.then(|| context.guest()).transpose()?;
+    let group = if request.is_sandbox { context.create_sandbox_cgroup() } else { context.create_cgroup(1) }?;
+    let own_network = request.network != JailNetwork::Host && !fault::is_left_out(JailLayer::NetNs);
+    // Only the owner of a network namespace may bind the DNS port in it. So with a gate, PID 1 owns the
+    // namespace until it drops its rights.
+    let make_network = request.network == JailNetwork::Own && own_network && context.can_change_network;
+    let network = make_network.then(|| context.create_network()).transpose()?;
+    let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+    let (report, report_writer) = step(Step::Namespaces, "", pipe)?;
+    let (go, let_go) = step(Step::Namespaces, "", pipe)?;
+    let (init_socket, init_socket_inside) = step(Step::Namespaces, "", sys::packet_socketpair)?;
+    let command_sockets = (0..request.commands).map(|_| step(Step::Namespaces, "", sys::packet_socketpair));
+    let (command_sockets, command_sockets_inside) =
+        command_sockets.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
+    let setup = JailSetup {
+        mounts: MountPlan {
+            tree: &request.root.tree,
+            root_path: &request.root.path,
+            binds: &binds,
+            owner: (INNER_UID, INNER_UID),
+            disk_bytes: None,
+        },
+        cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
+        id_map_ready: go,
+        init_socket: init_socket_inside,
+        command_sockets: command_sockets_inside,
+        report: report_writer,
+        init_filter: &filters.init,
+        program_filter: &filters.program,
+        guest_binary: guest,
+        proxy_socket: request.gate,
+        has_landlock: context.has_landlock,
+        own_init_uid: ids.is_separate(),
+        new_network: own_network && network.is_none(),
+        cgroup_limits_processes: context.has_controller(Controller::Pids),
+        limit_memory_per_process: !context.has_controller(Controller::Memory),
+    };
+    let flags = namespace_flags(setup.new_network);
+    let into = group.as_ref().and_then(Group::v2_dir_fd);
+    let cloned = step(Step::Namespaces, "", || clone_into_network(context, flags, network.as_ref(), into))?;
+    let (pid, pidfd) = match cloned {
+        CloneResult::Child => inside::run_pid1(&setup),
+        CloneResult::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
+    };
+    let pidfd = pidfd.map_err(|errno| StepFailed::new(Step::Namespaces, "", errno))?;
+    drop(setup);
+    let mut spare = SpareJail {
+        root_number: request.root.number,
+        pid,
+        pidfd,
+        report,
+        init_socket,
+        command_sockets,
+        oom_score_fd: None,
+        group,
+        limits: None,
+        ids,
+    };
+    let scores = OomScores::for_standing(Standing::WithinShare, request.is_sandbox);
+    set_oom_score(context, pid, scores.main);
+    if request.is_sandbox {
+        // The launcher may open the score only now. If it cannot, all processes in the jail have the same
+        // score.
+        spare.oom_score_fd = open_oom_score(context, pid).ok();
+    }
+    match release_init(context, &spare, &let_go) {
+        Ok(()) => Ok(spare),
+        Err(failed) => {
+            // This does not block for long: PID 1 has not done anything yet.
+            spare.kill().wait();
+            Err(failed)
+        }
+    }
+}
+
+/// Writes the id maps of PID 1 and lets it proceed.
+fn release_init(context: &LauncherContext, spare: &SpareJail, let_go: &OwnedFd) -> Result<(), StepFailed> {
+    let (uids, gids) = spare.ids.maps();
+    step(Step::IdMap, "", || {
+        write_maps(&context.proc, spare.pid, &uids, &gids)?;
+        rustix::io::write(let_go, b"1").map(drop)
+    })
+}
+
+/// Clones PID 1 into a network namespace. The launcher enters that namespace for the duration of the clone,
+/// because these jails do not own their network namespace.
+fn clone_into_network(
+    context: &LauncherContext,
+    flags: libc::c_int,
+    network: Option<&OwnedFd>,
+    group: Option<BorrowedFd<'_>>,
+) -> Result<CloneResult, Errno> {
+    if let Some(network) = network {
+        sys::setns(network.as_fd(), libc::CLONE_NEWNET)?;
+    }
+    let cloned = sys::clone(flags, group);
+    if network.is_some() && !matches!(cloned, Ok(CloneResult::Child)) {
+        sys::setns(context.network.as_fd(), libc::CLONE_NEWNET)?;
+    }
+    cloned
+}
+
+fn namespace_flags(network: bool) -> libc::c_int {
+    let flags = [
+        (network, libc::CLONE_NEWNET),
+        (!fault::is_left_out(JailLayer::UserNs), libc::CLONE_NEWUSER),
+        (!fault::is_left_out(JailLayer::PidNs), libc::CLONE_NEWPID),
+        (!fault::is_left_out(JailLayer::MountNs), libc::CLONE_NEWNS),
+        (!fault::is_left_out(JailLayer::IpcNs), libc::CLONE_NEWIPC),
+        (!fault::is_left_out(JailLayer::UtsNs), libc::CLONE_NEWUTS),
+    ];
+    flags.into_iter().filter(|(wanted, _)| *wanted).fold(0, |all, (_, flag)| all | flag)
+}
+
+/// Returns the playground of a jail and all its other host folders.
+pub(crate) fn all_binds(jail: &Jail) -> Vec<HostBind> {
+    let playground = jail.host_workspace.iter().map(|source| HostBind {
+        source: source.clone(),
+        destination: WORKSPACE.to_owned(),
+        writable: true,
+    });
+    playground.chain(jail.binds.iter().cloned()).collect()
+}
+
+fn open_host_folders(
+    context: &LauncherContext,
+    binds: &[HostBind],
+    ids: IdLease,
+) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
+    let bind = |bind: &HostBind| {
+        let (source, mount) = step(Step::HostFolder, &bind.source, || open_host_folder(context, bind))?;
+        if context.ids.is_host_root() {
+            step(Step::Owners, &bind.source, || map_owner(context, &source, &mount, bind.writable, ids))?;
+        }
+        Ok((mount, bind.destination.clone()))
+    };
+    binds.iter().map(bind).collect()
+}
+
+/// Opens a host folder and creates a detached mount of it. If the launcher runs as the host's root, mounts
+/// below the folder are left out: they may belong to other users, and may not support id mapping.
+fn open_host_folder(context: &LauncherContext, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let source = root_trees::open_host(&bind.source)?;
+    let detach = if context.ids.is_host_root() {
+        root_trees::detached_without_submounts
+    } else {
+        root_trees::detached
+    };
+    let mount = detach(&source)?;
+    let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    if !bind.writable {
+        attributes |= libc::MOUNT_ATTR_RDONLY;
+    }
+    sys::mount_setattr(mount.as_fd(), true, attributes, None)?;
+    Ok((source, mount))
+}
+
+/// Maps ids on the mount: the owner's files appear as the sandbox user's, and files created inside belong to
+/// the owner.
+fn map_owner(
+    context: &LauncherContext,
+    source: &OwnedFd,
+    mount: &OwnedFd,
+    writable: bool,
+    ids: IdLease,
+) -> Result<(), Errno> {
+    let owner = rustix::fs::fstat(source)?;
+    let map = create_mount_map(&context.proc, (owner.st_uid, owner.st_gid), (ids.uid, ids.gid))?;
+    match sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd())) {
+        // The file system does not support id mapping. A read-only mount is then read with the rights of
+        // "others".
+        Err(Errno::INVAL) if !writable => Ok(()),
+        mapped => mapped,
+    }
+}
+
+impl SpareJail {
+    /// Returns whether PID 1 is alive and has reported no failure.
+    pub(super) fn is_usable(&self) -> bool {
+        !sys::is_readable(self.pidfd.as_fd()) && !sys::is_readable(self.report.as_fd())
+    }
+
+    /// Returns the pid of its PID 1 on the host.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(self) -> DyingSpare {
+        // This fails only if the process has already exited.
+        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let recyclable = Recyclable { group: self.group, ids: IdSource::Lease(self.ids) };
+        DyingSpare { pid: self.pid, pidfd: self.pidfd, recyclable }
+    }
+
+    /// Sends it what to run. A jail for which this fails cannot be used again.
+    pub(crate) fn start(
+        mut self,
+        context: &LauncherContext,
+        jail: &Jail,
+        fds: &[OwnedFd],
+        started: Instant,
+    ) -> Result<Run, Box<(StepFailed, SpareJail)>> {
+        if let Err(failed) = self.send_request(jail, fds) {
+            return Err(Box::new((failed, self)));
+        }
+        let layers = limits::layers(context, jail, self.ids);
+        let SpareJail { pid, pidfd, report, init_socket, command_sockets, group, ids, .. } = self;
+        let parts = StartedJail {
+            pid,
+            pidfd,
+            report: Some(report),
+            recyclable: Recyclable { group, ids: IdSource::Lease(ids) },
+        };
+        let listener = if jail.is_sandbox {
+            NotifyListener::rate_limited(init_socket)
+        } else {
+            NotifyListener::from_sockets(command_sockets)
+        };
+        let run = Run::new(parts, layers, started, jail).with_listener(listener);
+        Ok(if jail.is_sandbox { run.into_sandbox() } else { run })
+    }
+
+    fn send_request(&mut self, jail: &Jail, fds: &[OwnedFd]) -> Result<(), StepFailed> {
+        if jail.require_separate_uid && !self.ids.is_separate() {
+            return Err(StepFailed::new(Step::UserId, "of its own, as required", Errno::PERM));
+        }
+        // The guest is PID 1; a sandbox starts without commands.
+        let ours = if jail.is_sandbox { 1 } else { jail.commands.len() };
+        self.set_limits(limits::group_limits(&jail.limits, ours))?;
+        if jail.is_sandbox {
+            let fds: Vec<_> = fds.iter().chain(&self.oom_score_fd).map(AsFd::as_fd).collect();
+            return self.or_reported_failure(wire::send(self.init_socket.as_fd(), jail, &fds));
+        }
+        chown_streams(fds, self.ids)?;
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        // The artifacts pipe, which comes last, goes to PID 1; all others go to the program.
+        let (programs, collectors) = fds.split_at(fds.len() - usize::from(jail.artifacts.is_some()));
+        let sent = wire::send(self.init_socket.as_fd(), jail, collectors).and_then(|()| {
+            self.command_sockets.iter().try_for_each(|socket| wire::send(socket.as_fd(), jail, programs))
+        });
+        self.or_reported_failure(sent)
+    }
+
+    /// Returns the failure that PID 1 reported, if it did not take the request.
+    fn or_reported_failure(&self, sent: Result<(), Errno>) -> Result<(), StepFailed> {
+        let sent = step(Step::Order, "", || sent);
+        sent.map_err(|failed| inside::read_reported_failure(self.report.as_fd()).unwrap_or(failed))
+    }
+
+    /// Sets the cgroup limits unless they are already set. Spare jails get them in advance, as a guess.
+    pub(super) fn set_limits(&mut self, limits: cgroup::GroupLimits) -> Result<(), StepFailed> {
+        let Some(group) = self.group.as_ref().filter(|_| self.limits != Some(limits)) else { return Ok(()) };
+        limits::set_group_limits(group, &limits)?;
+        self.limits = Some(limits);
+        Ok(())
+    }
+}
