@@ -141,14 +141,6 @@ fn docker_facts() -> Vec<HostFact> {
     std::env::var("DOCKER_HOST").ok().map(fact).into_iter().collect()
 }
 
-/// Returns whether a setting of the configuration, such as `providers.e2b.api_key`, is a secret.
-pub(crate) fn is_secret(name: &str) -> bool {
-    let Some((kind, setting)) = name.strip_prefix("providers.").and_then(|name| name.split_once('.')) else {
-        return false;
-    };
-    ProviderKind::find(kind).is_ok_and(|kind| catalog::secret_names(&kind.schema()).contains(&setting))
-}
-
 /// Implements the engine's provider catalog with the table of kinds.
 #[derive(Debug)]
 pub(crate) struct KindCatalog {

@@ -73,7 +73,7 @@ fn provider_name(request: &Request, config: &Config) -> Result<Option<String>, C
 
 /// Returns the user's image store, and the registries to pull from.
 pub(crate) fn local_images(config: &Config, environment: &Environment) -> (Arc<LocalImages>, ImageSources) {
-    (LocalImages::of(&config.images, None, environment), ImageSources::of(&config.images, environment))
+    (LocalImages::of(&config.images, None), ImageSources::of(&config.images, environment))
 }
 
 /// Wires an engine, runs `work` with it and shuts it down.
@@ -91,7 +91,7 @@ pub(crate) fn with_engine(
             .with_policies(config.policies)
             .with_private_ranges(config.private_ranges)
             .with_packages(Arc::clone(&libraries) as _)
-            .with_images(LocalImages::of(&config.images, None, environment));
+            .with_images(LocalImages::of(&config.images, None));
         let engine = Arc::new(engine);
         let status = work(&engine).await;
         engine.shut_down().await;

@@ -17,7 +17,6 @@ use comfy_table::{Table, presets};
 use serde_json::json;
 
 use super::LayerSettings;
-use crate::env::Environment;
 use crate::error::{CliError, quote_path};
 use crate::say;
 
@@ -126,13 +125,9 @@ impl LayerCommand {
 }
 
 /// Opens the layer store and runs the subcommand.
-pub(super) fn run(
-    command: &LayerCommand,
-    settings: &LayerSettings,
-    environment: &Environment,
-) -> Result<u8, CliError> {
+pub(super) fn run(command: &LayerCommand, settings: &LayerSettings) -> Result<u8, CliError> {
     let args = command.shelf();
-    let folder = settings.folder(args.folder.as_deref(), environment)?;
+    let folder = settings.folder(args.folder.as_deref())?;
     let tell = Arc::new(|notice: &StoreWarning| say::warning(&notice.to_string()));
     let shelf = LayerStore::open(&folder, settings.bounds, tell).map_err(failure)?;
     match command {

@@ -61,7 +61,7 @@ impl ProviderLibraries {
         config: &Config,
         environment: &Environment,
     ) -> Result<Arc<Self>, CliError> {
-        let folder = config.layers.folder(None, environment)?;
+        let folder = config.layers.folder(None)?;
         Ok(Self::new(provider, folder, config, environment, warnings()))
     }
 
@@ -130,11 +130,11 @@ fn library_factory(
     let settings = Settings {
         folder,
         names: config.dependencies.clone(),
-        ttl: environment.resolution_ttl.unwrap_or(config.layers.ttl),
+        ttl: config.layers.ttl,
         shared: config.layers.shared,
         bounds: config.layers.bounds,
         cache_bytes: config.layers.cache_bytes,
-        shared_cache: config.layers.shared_cache.clone(),
+        shared_cache: config.layers.shared_cache(),
     };
     let home = environment.home.clone();
     Box::new(move |provider| {
@@ -154,7 +154,7 @@ pub(crate) fn own_library(
     config: &Config,
     environment: &Environment,
 ) -> Result<Arc<Library>, CliError> {
-    let folder = config.layers.folder(None, environment)?;
+    let folder = config.layers.folder(None)?;
     Ok(library_in(folder, provider, config, environment))
 }
 

@@ -58,7 +58,7 @@ impl LockArgs {
 
 pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
     let profiles = selected_profiles(args, config)?;
-    let folder = config.layers.folder(args.folder.as_deref(), environment)?;
+    let folder = config.layers.folder(args.folder.as_deref())?;
     let started = os::start_launcher()?;
     let changes: Result<BTreeMap<String, LockChange>, CliError> = os::runtime()?.block_on(async {
         let host = started.connect(config.warm, config.sandbox_memory).await?;

@@ -5,8 +5,8 @@ mod layer_store;
 mod library;
 mod lock;
 mod prepare;
+mod settings;
 mod show;
-mod spec;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use crate::{input, language};
 use layer_store::LayerCommand;
 pub(crate) use layer_store::{format_age, table_text};
 pub(crate) use library::{ProviderLibraries, library, own_library, tools};
-pub(crate) use spec::{DependencySpec, LayerSettings, SHARED_CACHE_WAIT};
+pub(crate) use settings::LayerSettings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -116,7 +116,7 @@ pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> 
         DepsCommand::Detect(args) => run_detect(&args, &config.dependencies),
         DepsCommand::Prepare(args) => prepare::run(args, environment, config),
         DepsCommand::Lock(args) => lock::run(&args, environment, &config),
-        DepsCommand::Layers(command) => layer_store::run(&command, &config.layers, environment),
+        DepsCommand::Layers(command) => layer_store::run(&command, &config.layers),
     }
 }
 

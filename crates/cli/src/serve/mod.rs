@@ -3,7 +3,6 @@
 mod log;
 mod secrets;
 mod settings;
-mod spec;
 mod tls;
 
 use std::io;
@@ -33,7 +32,7 @@ use crate::provider_kinds::{KindCatalog, ProviderSpec};
 use crate::{deps, image, provider_kinds, say};
 
 use settings::ServeSettings;
-pub(crate) use spec::{HostFolderEntry, ServerSpec};
+pub(crate) use settings::{HostFolderEntry, ServerSettings, check_host_folders, check_origins};
 use tls::{ServedCertificate, TlsFiles};
 
 const EXAMPLES: &str = "\
@@ -117,7 +116,7 @@ async fn serve(
     };
     let doors = Listeners { api: listen(service.listen).await?, tls, metrics };
     let host = started.connect(config.warm, config.sandbox_memory).await?;
-    let folder = config.layers.folder(Some(&service.data_dir.join("layers")), environment)?;
+    let folder = service.data_dir.join("layers");
     let tell = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));
     let libraries = deps::ProviderLibraries::new(host.provider(), folder, &config, environment, tell);
     let engine = Engine::with_providers(
@@ -128,7 +127,7 @@ async fn serve(
     let engine =
         engine.with_policies(config.policies).with_packages(libraries).with_network_ceiling(service.reach);
     let engine = engine.with_private_ranges(config.private_ranges.clone());
-    let images = image::AllowedImages::of(&config.images, &service.data_dir.join("images"), environment);
+    let images = image::AllowedImages::of(&config.images, &service.data_dir.join("images"));
     let engine = Arc::new(match images {
         Some(images) => engine.with_images(images),
         None => engine,
