@@ -38,16 +38,16 @@ impl ProviderSpec {
     /// added if the environment has its secret and all other required settings.
     pub(crate) fn with_environment(mut self, environment: &Environment) -> Self {
         for kind in KINDS {
-            let said = environment.provider_settings(kind);
+            let set = environment.provider_settings(kind);
             let schema = kind.schema();
-            let secret = catalog::secret_names(&schema).iter().any(|secret| said.contains_key(*secret));
-            let enough = secret && kind.build(&said, None).is_ok();
+            let secret = catalog::secret_names(&schema).iter().any(|secret| set.contains_key(*secret));
+            let enough = secret && kind.build(&set, None).is_ok();
             if !enough && !self.configs.contains_key(kind.name) {
                 continue;
             }
-            let seed = self.configs.entry(kind.name.to_owned()).or_default();
-            for (setting, value) in said {
-                seed.settings.entry(setting).or_insert(value);
+            let config = self.configs.entry(kind.name.to_owned()).or_default();
+            for (setting, value) in set {
+                config.settings.entry(setting).or_insert(value);
             }
         }
         self
@@ -63,6 +63,6 @@ impl ProviderSpec {
 
     /// Returns Docker's settings, if it is configured.
     pub(crate) fn docker(&self) -> Option<DockerSettings> {
-        self.configs.get(DOCKER).and_then(|seed| read(&seed.settings).ok())
+        self.configs.get(DOCKER).and_then(|config| read(&config.settings).ok())
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct ServerSettings {
     pub(crate) listen: SocketAddr,
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) data_dir: Option<PathBuf>,
+    /// OpenTelemetry collector.
+    pub(crate) otlp_endpoint: Option<String>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
     /// File with the secrets key, if it is not the default one.
@@ -54,6 +56,7 @@ impl Default for ServerSettings {
             listen: (Ipv4Addr::LOCALHOST, PORT).into(),
             metrics_listen: None,
             data_dir: None,
+            otlp_endpoint: None,
             tls_cert: None,
             tls_key: None,
             secrets_key: None,
@@ -91,15 +94,9 @@ pub(crate) fn check_host_folders(settings: &Settings) -> Result<(), String> {
 /// All settings of `belljar serve`.
 #[derive(Debug)]
 pub(crate) struct ServeSettings {
-    pub(crate) listen: SocketAddr,
-    pub(crate) metrics_listen: Option<SocketAddr>,
+    pub(crate) server: ServerSettings,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) data_dir: PathBuf,
-    /// File with the secrets key, if it is not the default one.
-    pub(crate) secrets_key: Option<PathBuf>,
-    pub(crate) host_folders: BTreeMap<String, HostFolderEntry>,
-    pub(crate) durability: Durability,
-    pub(crate) settings: ServiceSettings,
     pub(crate) admin_key: Option<AdminKey>,
     /// The widest network access that requests may ask for.
     pub(crate) reach: NetworkCeiling,
@@ -110,41 +107,48 @@ pub(crate) struct ServeSettings {
 }
 
 impl ServeSettings {
+    /// Lets the flags override the settings.
     pub(crate) fn merge(
         args: ServeArgs,
         environment: &Environment,
-        server: &ServerSettings,
+        mut server: ServerSettings,
     ) -> Result<Self, CliError> {
-        let server = server.clone();
-        let listen = args.listen.unwrap_or(server.listen);
-        if args.without_keys && !listen.ip().is_loopback() {
+        server.listen = args.listen.unwrap_or(server.listen);
+        if args.without_keys && !server.listen.ip().is_loopback() {
             return Err(CliError::invalid(format!(
-                "--without-keys: {listen} is reachable from other machines; listen on 127.0.0.1, or omit \
-                 --without-keys"
+                "--without-keys: {} is reachable from other machines; listen on 127.0.0.1, or omit \
+                 --without-keys",
+                server.listen
             )));
         }
+        server.metrics_listen = args.metrics_listen.or(server.metrics_listen);
+        server.service.without_keys = args.without_keys;
+        // The variable is other programs' as well, so only a server refuses it.
+        let collector = server.otlp_endpoint.as_deref().map(str::parse);
+        server.service.collector = collector.transpose().map_err(|error: belljar_server::Error| {
+            CliError::invalid(format!("OTEL_EXPORTER_OTLP_ENDPOINT or [server] {error}"))
+        })?;
+        let tls = TlsFiles::from_paths(
+            args.tls_cert.or_else(|| server.tls_cert.clone()),
+            args.tls_key.or_else(|| server.tls_key.clone()),
+        )?;
         let key = environment.admin_key.as_ref().map(|key| key.reveal().parse());
         let failed = |error: belljar_server::Error| CliError::invalid(error.to_string());
         // A temporary server belongs to one user, who may reach the network anyway; others' code must not reach
         // what is near.
         let usual = if args.temporary { NetworkCeiling::Full } else { NetworkCeiling::Names };
         Ok(Self {
-            listen,
-            metrics_listen: args.metrics_listen.or(server.metrics_listen),
-            tls: TlsFiles::from_paths(args.tls_cert.or(server.tls_cert), args.tls_key.or(server.tls_key))?,
+            tls,
             data_dir: args
                 .data_dir
-                .or(server.data_dir)
+                .or_else(|| server.data_dir.clone())
                 .ok_or_else(|| CliError::invalid("no home folder for data; set --data-dir DIR"))?,
-            secrets_key: server.secrets_key,
-            host_folders: server.host_folders,
-            durability: server.durability,
-            settings: ServiceSettings { without_keys: args.without_keys, ..server.service },
             admin_key: key.transpose().map_err(failed)?,
             reach: server.network.unwrap_or(usual),
             allow_degraded: args.allow_degraded,
             temporary: args.temporary,
             level: environment.log.unwrap_or(LevelFilter::INFO),
+            server,
         })
     }
 }
@@ -157,14 +161,14 @@ mod tests {
     fn service(args: ServeArgs, variables: &[(&str, &str)]) -> Result<ServeSettings, CliError> {
         let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
         let settings = Settings::load(None, Files::Ignored, get)?;
-        ServeSettings::merge(args, &settings.environment, &settings.config.server)
+        ServeSettings::merge(args, &settings.environment, settings.config.server)
     }
 
     #[test]
     fn flags_override_environment_and_file() {
         let home = [("HOME", "/h")];
         let usual = service(ServeArgs::default(), &home).unwrap();
-        assert_eq!(usual.listen.to_string(), "127.0.0.1:7117");
+        assert_eq!(usual.server.listen.to_string(), "127.0.0.1:7117");
         assert_eq!(usual.data_dir, PathBuf::from("/h/.local/state/belljar"));
         let set = [("HOME", "/h"), ("BELLJAR_DATA_DIR", "/d")];
         assert_eq!(service(ServeArgs::default(), &set).unwrap().data_dir, PathBuf::from("/d"));
@@ -185,7 +189,7 @@ mod tests {
         assert!(service(ServeArgs::default(), &short).unwrap_err().message.contains("32 bytes or more"));
         assert!(service(ServeArgs::default(), &[home, ("BELLJAR_LOG", "loud")]).is_err());
         let endpoint = |url| service(ServeArgs::default(), &[home, ("OTEL_EXPORTER_OTLP_ENDPOINT", url)]);
-        assert!(endpoint("http://127.0.0.1:4318").unwrap().settings.collector.is_some());
+        assert!(endpoint("http://127.0.0.1:4318").unwrap().server.service.collector.is_some());
         assert!(endpoint("https://x").unwrap_err().message.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT"));
     }
 }

@@ -122,7 +122,7 @@ impl Settings {
         let file = ConfigFile::parse(path, text)?;
         file.visit(&mut |key, entry| {
             let local = match entry {
-                Entry::Table => strictest_exception(key),
+                Entry::Table => local_use(key),
                 Entry::Setting(row, _) => row.local,
             };
             match (key, local) {
@@ -174,7 +174,7 @@ impl Settings {
 }
 
 /// Returns what a local file may do with a table: it is refused if nothing below may be set.
-fn strictest_exception(key: &[&str]) -> LocalFile {
+fn local_use(key: &[&str]) -> LocalFile {
     let mut below = table::rows().filter(|row| row.is_below(key));
     if below.any(|row| row.local != LocalFile::Refused) { LocalFile::Allowed } else { LocalFile::Refused }
 }

@@ -123,7 +123,7 @@ pub(super) struct Switch;
 pub(super) struct Text;
 /// Text that is never shown.
 pub(super) struct Secret;
-/// A path, which may have to be absolute.
+/// A path, which may have to be absolute in a file.
 pub(super) struct FilePath<const ABSOLUTE: bool = false>;
 /// An IP address with a port.
 pub(super) struct Address;
@@ -151,7 +151,7 @@ describe! {
     {} Switch, "true or false", "true";
     {} Text, "text", "";
     {} Secret, "secret", "";
-    { const ABSOLUTE: bool } FilePath<ABSOLUTE>, if ABSOLUTE { "absolute path" } else { "path" }, "/srv/belljar";
+    { const ABSOLUTE: bool } FilePath<ABSOLUTE>, "path", "/srv/belljar";
     {} Address, "address and port", "127.0.0.1:7117";
     {} Url, "URL", "";
     {} Level, "one of off, error, warn, info, debug, trace", "info";
@@ -347,7 +347,11 @@ impl Kind<SecretValue> for Secret {
 impl<const ABSOLUTE: bool> Kind<PathBuf> for FilePath<ABSOLUTE> {
     fn parse(raw: &Raw) -> Result<PathBuf, String> {
         let path = raw.path()?;
-        if ABSOLUTE && path.is_relative() { Err("must be an absolute path".to_owned()) } else { Ok(path) }
+        // A variable may be relative to the current folder, as a flag may.
+        match raw {
+            Raw::Toml(_) if ABSOLUTE && path.is_relative() => Err("must be an absolute path".to_owned()),
+            _ => Ok(path),
+        }
     }
 
     fn show(value: &PathBuf) -> String {
@@ -505,7 +509,7 @@ mod tests {
             (toml::<String, Text>(vec!["a"]).unwrap_err(), "must be a single value"),
             (toml::<Vec<String>, List<String>>("a").unwrap_err(), "must be a list"),
             (text::<WarmPoolMode, Choice<_>>("on").unwrap_err(), "'on' is not one of pool, fork, off"),
-            (text::<PathBuf, FilePath<true>>("here").unwrap_err(), "must be an absolute path"),
+            (toml::<PathBuf, FilePath<true>>("here").unwrap_err(), "must be an absolute path"),
         ] {
             assert_eq!(error, why);
         }

@@ -225,7 +225,7 @@ fn server() -> Vec<Setting> {
         row!("server.data_dir", Maybe<FilePath>, config.server.data_dir, "Folder for all persistent data.")
             .flag("--data-dir").aliases(&[("BELLJAR_DATA_DIR", "")]).documented("`belljar` in the user's state folder"),
         row!("server.metrics_listen", Maybe<Address>, config.server.metrics_listen, "Address and port for metrics and health only, without a key.").flag("--metrics-listen"),
-        row!("server.otlp_endpoint", Maybe<Url>, config.server.service.collector, "OpenTelemetry collector that traces are sent to, such as `http://127.0.0.1:4318`.")
+        row!("server.otlp_endpoint", Maybe<Text>, config.server.otlp_endpoint, "OpenTelemetry collector that traces are sent to, such as `http://127.0.0.1:4318`.")
             .aliases(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]),
         row!("server.tls_cert", Maybe<FilePath>, config.server.tls_cert, "TLS certificate, a PEM file; reloaded on SIGHUP.")
             .flag("--tls-cert").aliases(&[("BELLJAR_TLS_CERT", "")]),

@@ -171,9 +171,13 @@ fn errors_name_the_setting_its_origin_and_a_valid_value() {
         variable("BELLJAR_PROVIDERS_E2B_SANDBOXES", "hush"),
         "BELLJAR_PROVIDERS_E2B_SANDBOXES: providers.e2b.sandboxes: must be integer"
     );
-    let collector = variable("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:hush@host");
-    assert!(collector.starts_with("OTEL_EXPORTER_OTLP_ENDPOINT: server.otlp_endpoint: must be"));
-    assert!(!collector.contains("hush"), "a URL might have a password");
+    let cache = variable("BELLJAR_DEPENDENCIES_SHARED_CACHE", "s3://user:hush@layers");
+    assert!(
+        cache.starts_with("BELLJAR_DEPENDENCIES_SHARED_CACHE: dependencies.shared_cache: write file:///")
+    );
+    assert!(!cache.contains("hush"), "a URL might have a password");
+    // Another program's variable fails a server, but no other command.
+    assert!(with(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector")]).is_ok());
 }
 
 #[test]
@@ -387,6 +391,7 @@ fn the_folder_follows_flag_environment_and_file() {
     let set = [home, ("DEPENDENCY_CACHE_DIR", "/env")];
     assert_eq!(folder(file, &set, None), Path::new("/env"));
     assert_eq!(folder(file, &set, Some("/flag")), Path::new("/flag"));
+    assert_eq!(folder(file, &[("DEPENDENCY_CACHE_DIR", "here")], None), Path::new("here"));
 }
 
 #[test]

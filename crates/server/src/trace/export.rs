@@ -1,7 +1,6 @@
 //! Exports spans in batches, one HTTP call each. Spans that cannot be sent are dropped and counted, never
 //! retried.
 
-use std::fmt;
 use std::io;
 use std::pin::pin;
 use std::str::FromStr;
@@ -19,13 +18,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::json::{TraceSpan, body};
+use crate::error::Error;
 
 /// Maximum number of spans in one call.
 const MAX_BATCH_SPANS: usize = 512;
 /// How long the first span of a batch waits for more.
 const BATCH_DELAY: Duration = Duration::from_millis(500);
-/// Where a collector accepts traces.
-const TRACES: &str = "/v1/traces";
 /// Timeout of one call.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -37,30 +35,25 @@ pub struct TraceCollector {
 }
 
 impl FromStr for TraceCollector {
-    type Err = &'static str;
+    type Err = Error;
 
     /// Parses `http://HOST:PORT`, with an optional path, as in `OTEL_EXPORTER_OTLP_ENDPOINT`.
-    fn from_str(url: &str) -> Result<Self, Self::Err> {
-        let rest = url.strip_prefix("http://").ok_or(
-            "must be http://HOST:PORT, such as http://127.0.0.1:4318; for TLS, use a local collector",
-        )?;
+    fn from_str(url: &str) -> Result<Self, Error> {
+        let refused = |why: &str| Error::Invalid { field: "otlp_endpoint", message: why.to_owned() };
+        let rest = url.strip_prefix("http://").ok_or_else(|| {
+            refused("must be http://HOST:PORT, such as http://127.0.0.1:4318; for TLS, use a local collector")
+        })?;
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-:[]_".contains(&byte);
         let in_path = |byte: u8| plain(byte) || b"/~%".contains(&byte);
         if authority.is_empty() || !authority.bytes().all(plain) || !path.bytes().all(in_path) {
-            return Err("must be http://HOST:PORT, for example http://127.0.0.1:4318");
+            return Err(refused("must be http://HOST:PORT, for example http://127.0.0.1:4318"));
         }
         let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if has_port { authority.to_owned() } else { format!("{authority}:4318") };
         let path = path.trim_end_matches('/');
-        let path = if path.is_empty() { TRACES.to_owned() } else { format!("/{path}{TRACES}") };
+        let path = if path.is_empty() { "/v1/traces".to_owned() } else { format!("/{path}/v1/traces") };
         Ok(Self { authority, path })
-    }
-}
-
-impl fmt::Display for TraceCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}", self.authority, self.path.strip_suffix(TRACES).unwrap_or(&self.path))
     }
 }
 
@@ -178,7 +171,7 @@ mod tests {
         for bad in
             ["", "127.0.0.1:4318", "https://x", "http://", "http://u@h", "http://h/a b", "http://h/\r\n"]
         {
-            assert!(at(bad).unwrap_err().starts_with("must be"), "{bad}");
+            assert!(at(bad).unwrap_err().to_string().starts_with("otlp_endpoint: must be"), "{bad}");
         }
     }
 }
