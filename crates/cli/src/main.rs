@@ -29,6 +29,7 @@ mod remote;
 mod run;
 mod say;
 mod serve;
+mod settings;
 mod setup;
 mod view;
 mod wire;
@@ -40,9 +41,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::args::{Cli, CliCommand};
-use crate::config::Config;
-use crate::env::Environment;
 use crate::error::CliError;
+use crate::settings::{Files, Settings};
 
 fn main() -> ExitCode {
     os::run_launcher_if_requested();
@@ -58,15 +58,14 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<u8, CliError> {
-    let environment = Environment::read(|name| std::env::var_os(name))?;
-    let named = cli.config.as_deref().or(environment.config.as_deref());
-    // `setup` may write a file that does not exist yet, and a shell's start-up must not fail on an invalid
-    // file.
-    let config = match &cli.command {
-        CliCommand::Completions(_) | CliCommand::Man(_) | CliCommand::Tools(_) => Config::without_files(),
-        CliCommand::Setup(_) if named.is_some_and(|path| !path.exists()) => Config::without_files(),
-        _ => config::load(cli.config.as_deref(), &environment)?,
+    let files = match &cli.command {
+        CliCommand::Completions(_) | CliCommand::Man(_) | CliCommand::Tools(_) => Files::Ignored,
+        CliCommand::Setup(_) => Files::Optional,
+        _ => Files::Required,
     };
+    let settings = Settings::load(cli.config.as_deref(), files, |name| std::env::var_os(name))?;
+    let shown = if let CliCommand::Config(_) = cli.command { settings.show() } else { Vec::new() };
+    let Settings { environment, config, .. } = settings;
     match cli.command {
         CliCommand::Setup(args) => setup::run(args, cli.config, &environment, config),
         CliCommand::Run(args) => run::run(*args, &environment, config),
@@ -82,7 +81,7 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
         CliCommand::Provider(args) => provider::run(args, &environment, config),
         CliCommand::Deps(args) => deps::run(args, &environment, config),
         CliCommand::Image(args) => image::run(&args, &environment, &config),
-        CliCommand::Config(args) => config_show::run(&args, &environment, &config),
+        CliCommand::Config(args) => config_show::run(&args, shown),
         CliCommand::Doctor(args) => doctor::run(args, &environment, config),
         CliCommand::Bench(args) => bench::run(&args, &environment, &config),
         CliCommand::Completions(args) => manual::completions(&args),

@@ -141,14 +141,6 @@ fn docker_facts() -> Vec<HostFact> {
     std::env::var("DOCKER_HOST").ok().map(fact).into_iter().collect()
 }
 
-/// Returns whether a setting of the configuration, such as `providers.e2b.api_key`, is a secret.
-pub(crate) fn is_secret(name: &str) -> bool {
-    let Some((kind, setting)) = name.strip_prefix("providers.").and_then(|name| name.split_once('.')) else {
-        return false;
-    };
-    ProviderKind::find(kind).is_ok_and(|kind| catalog::secret_names(&kind.schema()).contains(&setting))
-}
-
 /// Implements the engine's provider catalog with the table of kinds.
 #[derive(Debug)]
 pub(crate) struct KindCatalog {
@@ -177,34 +169,34 @@ impl ProviderCatalog for KindCatalog {
 /// serves only requests that name it.
 pub(crate) fn configured_providers(
     native: &Arc<dyn Provider>,
-    said: &ProviderSpec,
+    spec: &ProviderSpec,
 ) -> Result<Arc<ProviderSet>, CliError> {
-    let mut members = Vec::new();
+    let mut entries = Vec::new();
     for kind in KINDS {
-        let seed = match said.configs.get(kind.name) {
-            Some(seed) => seed.clone(),
+        let config = match spec.configs.get(kind.name) {
+            Some(config) => config.clone(),
             None if kind.built_in => Default::default(),
             None => continue,
         };
-        members.push(ProviderWithFallbacks {
-            provider: kind.build(&seed.settings, Some(native))?,
-            fallbacks: seed.instead,
+        entries.push(ProviderWithFallbacks {
+            provider: kind.build(&config.settings, Some(native))?,
+            fallbacks: config.instead,
         });
     }
-    Ok(Arc::new(ProviderSet::new(members, said.default_provider.as_deref().unwrap_or(NATIVE), names())?))
+    Ok(Arc::new(ProviderSet::new(entries, spec.default_provider.as_deref().unwrap_or(NATIVE), names())?))
 }
 
 /// Builds a provider that does not need the native one, for a single run. It works on machines that cannot
 /// isolate, and keeps nothing warm.
 pub(crate) fn standalone_provider(
     named: Option<&str>,
-    said: &ProviderSpec,
+    spec: &ProviderSpec,
 ) -> Result<Option<Arc<dyn Provider>>, CliError> {
     let Some(kind) = KINDS.iter().find(|kind| named == Some(kind.name) && kind.name != NATIVE) else {
         return Ok(None);
     };
-    let mut settings = match said.configs.get(kind.name) {
-        Some(seed) => seed.settings.clone(),
+    let mut settings = match spec.configs.get(kind.name) {
+        Some(config) => config.settings.clone(),
         None if kind.built_in => ProviderSettings::new(),
         None => return Ok(None),
     };
@@ -221,9 +213,9 @@ pub(crate) fn standalone_provider(
 /// Tests all candidates, if the strongest working provider is to be chosen.
 pub(crate) async fn test_candidates(engine: &Engine, named: Option<&str>) {
     if named == Some(AUTO) {
-        for post in engine.providers().candidates() {
+        for entry in engine.providers().candidates() {
             // A provider that fails its test is not chosen. If all fail, choosing one reports the error.
-            let _result = post.run_self_test(tokio::time::sleep(TEST_TIMEOUT)).await;
+            let _result = entry.run_self_test(tokio::time::sleep(TEST_TIMEOUT)).await;
         }
     }
 }

@@ -102,13 +102,13 @@ pub(crate) fn with_engine(
             ProviderSource::Native(started) => {
                 let native = started.connect(config.warm, config.sandbox_memory).await?.provider();
                 let providers = provider_kinds::configured_providers(&native, &config.providers)?;
-                (native, providers, Some(LocalImages::of(&config.images, None, environment)))
+                (native, providers, Some(LocalImages::of(&config.images, None)))
             }
             ProviderSource::Standalone(provider) => {
                 (Arc::clone(&provider), Arc::new(ProviderSet::single(provider)), None)
             }
         };
-        let folder = config.layers.folder(None, environment)?;
+        let folder = config.layers.folder(None)?;
         let libraries = Arc::new(libraries(main, folder, config, environment, print_warnings()));
         let parts = EngineParts {
             packages: Some(Arc::clone(&libraries)),
@@ -163,11 +163,11 @@ pub(crate) fn libraries(
     let settings = LibrarySettings {
         folder,
         names: config.dependencies.clone(),
-        ttl: environment.resolution_ttl.unwrap_or(config.layers.ttl),
+        ttl: config.layers.ttl,
         shared: config.layers.shared,
         bounds: config.layers.bounds,
         cache_bytes: config.layers.cache_bytes,
-        shared_cache: config.layers.shared_cache.clone(),
+        shared_cache: config.layers.shared_cache(),
     };
     let home = environment.home.clone();
     let find_installers: FindInstallers = Arc::new(move || {

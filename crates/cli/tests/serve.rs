@@ -288,10 +288,11 @@ fn config_show_lists_the_origin_of_every_setting() {
         (found["value"].as_str().unwrap().to_owned(), found["origin"].as_str().unwrap().to_owned())
     };
     let file = file.display().to_string();
-    assert_eq!(origin("server.queue"), ("7".to_owned(), file.clone()));
+    assert_eq!(origin("server.queue"), ("7".to_owned(), format!("{file}:server.queue")));
+    assert_eq!(origin("server.tenant_disk"), ("10 GB".to_owned(), "default".to_owned()));
     assert_eq!(origin("server.data_dir"), ("/d".to_owned(), "BELLJAR_DATA_DIR".to_owned()));
     assert_eq!(origin("ceiling.processes").1, "default");
-    assert_eq!(origin("profiles.x.env.TOKEN"), ("(set)".to_owned(), file));
+    assert_eq!(origin("profiles.x.env.TOKEN"), ("(set)".to_owned(), format!("{file}:profiles.x.env.TOKEN")));
     assert_eq!(origin("admin_key").0, "(set)");
     assert!(!text.contains("hush") && !text.contains(KEY));
 }

@@ -56,7 +56,7 @@ pub(crate) fn unknown_provider_message(name: &str, known: &[&str]) -> String {
 }
 
 /// Returns the closest known name: at most two edits away, and at most one per three letters.
-fn closest_name<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn closest_name<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let near = known.iter().filter(|known| known.len().abs_diff(name.len()) <= 2);
     let near = near.map(|known| (edit_distance(name, known), *known));
     near.filter(|(apart, known)| *apart <= (known.len() / 3).min(2)).min().map(|(_, known)| known)

@@ -20,7 +20,6 @@ use std::sync::Arc;
 pub use address::PrivateRanges;
 use address::{CidrBlock, is_public};
 pub use proxy::UpstreamProxy;
-use serde::Deserialize;
 
 use crate::Error;
 use crate::plan::Network;
@@ -206,8 +205,7 @@ fn parse_name(text: &str) -> Result<String, String> {
 }
 
 /// The network ceiling: the most access that requests may ask for. Profiles are not bound by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum NetworkCeiling {
     /// No network.
     None,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
 
 use oci_client::Reference;
 
@@ -54,6 +55,14 @@ impl ImageName {
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl FromStr for ImageName {
+    type Err = ImageError;
+
+    fn from_str(text: &str) -> Result<Self, ImageError> {
+        Self::parse(text)
     }
 }
 

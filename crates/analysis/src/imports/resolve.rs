@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::requirement::normalize_name;
 use super::{
@@ -14,8 +14,7 @@ use super::{
 };
 
 /// The administrator's rules for packages, `[dependencies]` in the configuration.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolverSettings {
     /// Rules for Python packages.
     pub python: EcosystemRules,
@@ -26,8 +25,7 @@ pub struct ResolverSettings {
 }
 
 /// Rules for the packages of one registry.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EcosystemRules {
     /// Additional modules, each with the requirement that provides it.
     pub imports: BTreeMap<String, String>,

@@ -17,7 +17,6 @@ use comfy_table::{Table, presets};
 use serde_json::json;
 
 use super::LayerSettings;
-use crate::env::Environment;
 use crate::error::{CliError, quote_path};
 use crate::say;
 
@@ -43,7 +42,7 @@ pub(super) enum LayerCommand {
         #[command(flatten)]
         layer: LayerArg,
         #[command(flatten)]
-        shelf: LayerStoreArgs,
+        store: LayerStoreArgs,
     },
     /// Removes unused layers, and installer caches beyond their limit
     #[command(after_help = PRUNE_EXAMPLES)]
@@ -58,7 +57,7 @@ pub(super) enum LayerCommand {
         #[arg(long, conflicts_with_all = ["to", "unused_for"])]
         all: bool,
         #[command(flatten)]
-        shelf: LayerStoreArgs,
+        store: LayerStoreArgs,
     },
     /// Verifies layers byte by byte; damaged ones are moved away and rebuilt when next needed
     #[command(after_help = "Exit status: 0; 1 when a layer is damaged; 125 when layers could not be read.")]
@@ -67,7 +66,7 @@ pub(super) enum LayerCommand {
         #[arg(value_name = "LAYER")]
         layers: Vec<String>,
         #[command(flatten)]
-        shelf: LayerStoreArgs,
+        store: LayerStoreArgs,
     },
     /// Writes a layer to a tar file, for an offline machine
     #[command(after_help = EXPORT_EXAMPLES)]
@@ -78,7 +77,7 @@ pub(super) enum LayerCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
-        shelf: LayerStoreArgs,
+        store: LayerStoreArgs,
     },
     /// Installs a layer that 'export' wrote. Its content is verified against its own manifest; import only
     /// files from a source that you trust
@@ -87,7 +86,7 @@ pub(super) enum LayerCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
-        shelf: LayerStoreArgs,
+        store: LayerStoreArgs,
     },
 }
 
@@ -109,44 +108,40 @@ pub(super) struct LayerStoreArgs {
 }
 
 impl LayerCommand {
-    fn shelf(&self) -> &LayerStoreArgs {
+    fn store(&self) -> &LayerStoreArgs {
         match self {
-            Self::List(shelf)
-            | Self::Show { shelf, .. }
-            | Self::Prune { shelf, .. }
-            | Self::Verify { shelf, .. }
-            | Self::Export { shelf, .. }
-            | Self::Import { shelf, .. } => shelf,
+            Self::List(store)
+            | Self::Show { store, .. }
+            | Self::Prune { store, .. }
+            | Self::Verify { store, .. }
+            | Self::Export { store, .. }
+            | Self::Import { store, .. } => store,
         }
     }
 
     pub(super) fn json(&self) -> bool {
-        self.shelf().json
+        self.store().json
     }
 }
 
 /// Opens the layer store and runs the subcommand.
-pub(super) fn run(
-    command: &LayerCommand,
-    settings: &LayerSettings,
-    environment: &Environment,
-) -> Result<u8, CliError> {
-    let args = command.shelf();
-    let folder = settings.folder(args.folder.as_deref(), environment)?;
+pub(super) fn run(command: &LayerCommand, settings: &LayerSettings) -> Result<u8, CliError> {
+    let args = command.store();
+    let folder = settings.folder(args.folder.as_deref())?;
     let tell = Arc::new(|notice: &StoreWarning| say::warning(&notice.to_string()));
-    let shelf = LayerStore::open(&folder, settings.bounds, tell).map_err(failure)?;
+    let store = LayerStore::open(&folder, settings.bounds, tell).map_err(failure)?;
     match command {
-        LayerCommand::List(_) => list(&shelf, args.json),
-        LayerCommand::Show { layer, .. } => show(&shelf, &layer.layer, args.json),
+        LayerCommand::List(_) => list(&store, args.json),
+        LayerCommand::Show { layer, .. } => show(&store, &layer.layer, args.json),
         LayerCommand::Prune { to, unused_for, all, .. } => {
-            let pruned = shelf.prune(prune_selection(settings, *to, *unused_for, *all)?).map_err(failure)?;
+            let pruned = store.prune(prune_selection(settings, *to, *unused_for, *all)?).map_err(failure)?;
             let bound = if *all { 0 } else { settings.cache_bytes };
             let caches = InstallerCaches::new(&folder, settings.cache_bytes).prune(bound).map_err(failure)?;
             print_pruned(pruned, caches, args.json)
         }
-        LayerCommand::Verify { layers, .. } => verify(&shelf, layers, args.json),
-        LayerCommand::Export { layer, file, .. } => export(&shelf, &layer.layer, file, args.json),
-        LayerCommand::Import { file, .. } => import(&shelf, file, args.json),
+        LayerCommand::Verify { layers, .. } => verify(&store, layers, args.json),
+        LayerCommand::Export { layer, file, .. } => export(&store, &layer.layer, file, args.json),
+        LayerCommand::Import { file, .. } => import(&store, file, args.json),
     }
 }
 
@@ -157,8 +152,8 @@ fn failure(error: LayerStoreError) -> CliError {
     }
 }
 
-fn list(shelf: &LayerStore, json: bool) -> Result<u8, CliError> {
-    let mut layers = shelf.list().map_err(failure)?;
+fn list(store: &LayerStore, json: bool) -> Result<u8, CliError> {
+    let mut layers = store.list().map_err(failure)?;
     layers.reverse();
     if json {
         say::answer(&json!({ "layers": layers }).to_string());
@@ -187,8 +182,8 @@ fn list(shelf: &LayerStore, json: bool) -> Result<u8, CliError> {
     Ok(0)
 }
 
-fn show(shelf: &LayerStore, name: &str, json: bool) -> Result<u8, CliError> {
-    let layer = shelf.info(&find_layer(shelf, name)?).map_err(failure)?;
+fn show(store: &LayerStore, name: &str, json: bool) -> Result<u8, CliError> {
+    let layer = store.info(&find_layer(store, name)?).map_err(failure)?;
     if json {
         say::answer(&json!(layer).to_string());
         return Ok(0);
@@ -253,14 +248,14 @@ fn print_pruned(pruned: PruneResult, caches: u64, json: bool) -> Result<u8, CliE
     Ok(0)
 }
 
-fn verify(shelf: &LayerStore, names: &[String], json: bool) -> Result<u8, CliError> {
+fn verify(store: &LayerStore, names: &[String], json: bool) -> Result<u8, CliError> {
     let keys: Vec<LayerKey> = match names {
-        [] => shelf.keys().map_err(failure)?,
-        names => names.iter().map(|name| find_layer(shelf, name)).collect::<Result<_, _>>()?,
+        [] => store.keys().map_err(failure)?,
+        names => names.iter().map(|name| find_layer(store, name)).collect::<Result<_, _>>()?,
     };
     let (mut whole, mut damaged) = (Vec::new(), Vec::new());
     for key in keys {
-        match shelf.verify(&key) {
+        match store.verify(&key) {
             Ok(_) => whole.push(key),
             Err(LayerStoreError::Damaged { why, .. }) => damaged.push(json!({ "layer": key, "why": why })),
             // Removed by another process meanwhile.
@@ -279,15 +274,15 @@ fn verify(shelf: &LayerStore, names: &[String], json: bool) -> Result<u8, CliErr
     Ok(u8::from(!damaged.is_empty()))
 }
 
-fn export(shelf: &LayerStore, name: &str, file: &Path, json: bool) -> Result<u8, CliError> {
-    let key = find_layer(shelf, name)?;
+fn export(store: &LayerStore, name: &str, file: &Path, json: bool) -> Result<u8, CliError> {
+    let key = find_layer(store, name)?;
     if file == Path::new("-") {
         let to = BufWriter::new(io::stdout().lock());
-        return shelf.export(&key, to).map(|_| 0).map_err(failure);
+        return store.export(&key, to).map(|_| 0).map_err(failure);
     }
     let to = File::create_new(file).map_err(|error| unwritable(file, &error))?;
     let mut to = BufWriter::new(to);
-    let written = shelf.export(&key, &mut to).map_err(failure);
+    let written = store.export(&key, &mut to).map_err(failure);
     let synced = to.flush().and_then(|()| to.get_ref().sync_all()).map_err(|error| unwritable(file, &error));
     match written.and_then(|manifest| synced.map(|()| manifest)) {
         Ok(manifest) => print_layer(&manifest, &format!("Wrote layer {key} to {}.", quote_path(file)), json),
@@ -299,10 +294,10 @@ fn export(shelf: &LayerStore, name: &str, file: &Path, json: bool) -> Result<u8,
     }
 }
 
-fn import(shelf: &LayerStore, file: &Path, json: bool) -> Result<u8, CliError> {
+fn import(store: &LayerStore, file: &Path, json: bool) -> Result<u8, CliError> {
     let failed = |error| CliError::invalid(format!("cannot read {}: {error}", quote_path(file)));
     let from = BufReader::new(File::open(file).map_err(failed)?);
-    let held = shelf.import(from).map_err(failure)?;
+    let held = store.import(from).map_err(failure)?;
     print_layer(held.manifest(), &format!("Imported layer {}.", held.key()), json)
 }
 
@@ -327,8 +322,8 @@ fn unwritable(file: &Path, error: &io::Error) -> CliError {
 }
 
 /// Finds the layer whose name starts with `name`.
-fn find_layer(shelf: &LayerStore, name: &str) -> Result<LayerKey, CliError> {
-    let keys = shelf.keys().map_err(failure)?;
+fn find_layer(store: &LayerStore, name: &str) -> Result<LayerKey, CliError> {
+    let keys = store.keys().map_err(failure)?;
     let mut fitting = keys.into_iter().filter(|key| !name.is_empty() && key.to_string().starts_with(name));
     match (fitting.next(), fitting.next()) {
         (Some(key), None) => Ok(key),

@@ -56,7 +56,7 @@ impl LockArgs {
 
 pub(super) fn run(args: &LockArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
     let profiles = selected_profiles(args, config)?;
-    let folder = config.layers.folder(args.folder.as_deref(), environment)?;
+    let folder = config.layers.folder(args.folder.as_deref())?;
     let changes = wire::with_library(folder, config, environment, async |library| {
         let mut changes = BTreeMap::new();
         for (name, profile) in profiles {

@@ -4,8 +4,8 @@
 mod layer_store;
 mod lock;
 mod prepare;
+mod settings;
 mod show;
-mod spec;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -24,7 +24,7 @@ use crate::{input, language};
 
 use layer_store::LayerCommand;
 pub(crate) use layer_store::{format_age, table_text};
-pub(crate) use spec::{DependencySpec, LayerSettings, SHARED_CACHE_WAIT};
+pub(crate) use settings::LayerSettings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -114,7 +114,7 @@ pub(crate) fn run(args: DepsArgs, environment: &Environment, config: Config) -> 
         DepsCommand::Detect(args) => run_detect(&args, &config.dependencies),
         DepsCommand::Prepare(args) => prepare::run(args, environment, &config),
         DepsCommand::Lock(args) => lock::run(&args, environment, &config),
-        DepsCommand::Layers(command) => layer_store::run(&command, &config.layers, environment),
+        DepsCommand::Layers(command) => layer_store::run(&command, &config.layers),
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: &Config)
     let json = args.json;
     let profile = config.profiles.of_request(args.profile.as_deref())?;
     let wanted = parse_target(args)?;
-    let folder = config.layers.folder(None, environment)?;
+    let folder = config.layers.folder(None)?;
     let prepared = wire::with_library(folder, config, environment, async |library| {
         let mut packages = wanted.packages.clone();
         // Packages of an untrusted profile are never part of the profile's own layer.

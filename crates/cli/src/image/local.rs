@@ -39,8 +39,8 @@ pub(crate) struct LocalImages {
 
 impl LocalImages {
     /// Creates it for the folder of the flag, the settings or the user's cache.
-    pub(crate) fn of(settings: &ImageSettings, flag: Option<&Path>, environment: &Environment) -> Arc<Self> {
-        let place = settings.folder(flag, environment).map_err(|failure| failure.message);
+    pub(crate) fn of(settings: &ImageSettings, flag: Option<&Path>) -> Arc<Self> {
+        let place = settings.folder(flag).map_err(|failure| failure.message);
         Arc::new(Self { place, store: OnceLock::new() })
     }
 
@@ -97,12 +97,8 @@ pub(crate) struct AllowedImages {
 
 impl AllowedImages {
     /// Returns `None` if no image is allowed.
-    pub(crate) fn of(
-        settings: &ImageSettings,
-        folder: &Path,
-        environment: &Environment,
-    ) -> Option<Arc<Self>> {
-        let own = LocalImages::of(settings, Some(folder), environment);
+    pub(crate) fn of(settings: &ImageSettings, folder: &Path) -> Option<Arc<Self>> {
+        let own = LocalImages::of(settings, Some(folder));
         (!settings.allow.is_empty()).then(|| Arc::new(Self { own, settings: settings.clone() }))
     }
 }

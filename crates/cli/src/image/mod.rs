@@ -2,7 +2,7 @@
 
 mod build;
 mod local;
-mod spec;
+mod settings;
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::{os, say};
 
 use local::to_cli_error;
 pub(crate) use local::{AllowedImages, ImageSources, LocalImages, set_image};
-pub(crate) use spec::{ImageSettings, ImageSpec};
+pub(crate) use settings::{ImageSettings, check_plain_http};
 
 const PULL_EXAMPLES: &str = "\
 Examples:
@@ -114,7 +114,7 @@ impl ImageArgs {
 /// Runs the given subcommand.
 pub(crate) fn run(args: &ImageArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
     let json = args.json();
-    let own = LocalImages::of(&config.images, args.store().folder.as_deref(), environment);
+    let own = LocalImages::of(&config.images, args.store().folder.as_deref());
     match &args.command {
         ImageCommand::Build(build) => os::runtime()?.block_on(build::run(build, environment, config, &own)),
         ImageCommand::List(_) => list(own.store()?, json),

@@ -10,49 +10,19 @@
 
 use std::collections::BTreeMap;
 
-use belljar_engine::catalog::{self, ProviderSettings};
+use belljar_engine::catalog;
 use belljar_providers::settings::DockerSettings;
 use belljar_server::InitialProviderConfig;
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::{BuildResult, DOCKER, KINDS, ProviderKind, read};
 use crate::env::Environment;
 
 /// The `[providers]` table.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(try_from = "ProviderSettings")]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ProviderSpec {
     /// Provider of requests that name none; this machine's own if absent.
     pub(crate) default_provider: Option<String>,
     pub(crate) configs: BTreeMap<String, InitialProviderConfig>,
-}
-
-impl TryFrom<ProviderSettings> for ProviderSpec {
-    type Error = String;
-
-    fn try_from(mut tables: ProviderSettings) -> Result<Self, String> {
-        let usual = match tables.remove("usual") {
-            None => None,
-            Some(Value::String(name)) => Some(name),
-            Some(_) => return Err("providers.usual: must be the name of a provider".to_owned()),
-        };
-        let seeds = tables.into_iter().map(|(name, table)| {
-            let seed = parse_provider(&name, table)
-                .map_err(|why| format!("[providers.{}] {why}", name.escape_debug()))?;
-            Ok((name, seed))
-        });
-        Ok(Self { default_provider: usual, configs: seeds.collect::<Result<_, String>>()? })
-    }
-}
-
-fn parse_provider(name: &str, table: Value) -> Result<InitialProviderConfig, String> {
-    let kind = ProviderKind::find(name).map_err(|error| error.to_string())?;
-    let Value::Object(mut settings) = table else { return Err("must be a table of settings".to_owned()) };
-    let instead = settings.remove("instead").map(serde_json::from_value).transpose();
-    let instead = instead.map_err(|_| "instead: must be a list of provider names".to_owned())?;
-    catalog::check_settings(&kind.schema(), &settings).map_err(|error| error.to_string())?;
-    Ok(InitialProviderConfig { settings, instead: instead.unwrap_or_default() })
 }
 
 impl ProviderSpec {
@@ -68,16 +38,16 @@ impl ProviderSpec {
     /// added if the environment has its secret and all other required settings.
     pub(crate) fn with_environment(mut self, environment: &Environment) -> Self {
         for kind in KINDS {
-            let said = environment.provider_settings(kind);
+            let set = environment.provider_settings(kind);
             let schema = kind.schema();
-            let secret = catalog::secret_names(&schema).iter().any(|secret| said.contains_key(*secret));
-            let enough = secret && kind.build(&said, None).is_ok();
+            let secret = catalog::secret_names(&schema).iter().any(|secret| set.contains_key(*secret));
+            let enough = secret && kind.build(&set, None).is_ok();
             if !enough && !self.configs.contains_key(kind.name) {
                 continue;
             }
-            let seed = self.configs.entry(kind.name.to_owned()).or_default();
-            for (setting, value) in said {
-                seed.settings.entry(setting).or_insert(value);
+            let config = self.configs.entry(kind.name.to_owned()).or_default();
+            for (setting, value) in set {
+                config.settings.entry(setting).or_insert(value);
             }
         }
         self
@@ -93,6 +63,6 @@ impl ProviderSpec {
 
     /// Returns Docker's settings, if it is configured.
     pub(crate) fn docker(&self) -> Option<DockerSettings> {
-        self.configs.get(DOCKER).and_then(|seed| read(&seed.settings).ok())
+        self.configs.get(DOCKER).and_then(|config| read(&config.settings).ok())
     }
 }

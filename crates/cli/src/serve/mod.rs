@@ -3,7 +3,6 @@
 mod log;
 mod secrets;
 mod settings;
-mod spec;
 mod tls;
 
 use std::io;
@@ -34,7 +33,7 @@ use crate::wire::{self, EngineParts};
 use crate::{image, provider_kinds, say};
 
 use settings::ServeSettings;
-pub(crate) use spec::{HostFolderEntry, ServerSpec};
+pub(crate) use settings::{HostFolderEntry, ServerSettings, check_host_folders, check_origins};
 use tls::{ServedCertificate, TlsFiles};
 
 const EXAMPLES: &str = "\
@@ -78,11 +77,12 @@ pub(crate) struct ServeArgs {
 pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
     // The temporary folder is removed when this value is dropped.
     let (args, _folder) = with_temporary_folder(args)?;
-    let mut service = ServeSettings::merge(args, environment, &config.server)?;
+    let mut service = ServeSettings::merge(args, environment, config.server.clone())?;
     log::start(service.level);
     // Half of the file descriptors are reserved for sandboxes, so that connections cannot use them up.
     let connections = usize::try_from(os::max_open_files() / 2).unwrap_or(usize::MAX);
-    service.settings.connections = service.settings.connections.min(connections);
+    let bound = &mut service.server.service.connections;
+    *bound = connections.min(*bound);
     let started = os::start_launcher()?;
     os::server_runtime()?.block_on(serve(started, service, environment, config)).map(|()| 0)
 }
@@ -106,22 +106,22 @@ async fn serve(
 ) -> Result<(), CliError> {
     crate::os::lower_oom_score();
     let mut interrupts = Interrupts::listen()?;
-    let mut impatience = Interrupts::listen()?;
+    let mut second_interrupt = Interrupts::listen()?;
     let hangups = Hangups::listen()?;
     let temporary = service.temporary;
     let certificate = service.tls.take().map(TlsFiles::load).transpose()?;
     let store = open(&service)?;
     let tls = certificate.as_ref().map(ServedCertificate::tls);
-    let metrics = match service.metrics_listen {
+    let metrics = match service.server.metrics_listen {
         Some(address) => Some(listen(address).await?),
         None => None,
     };
-    let doors = Listeners { api: listen(service.listen).await?, tls, metrics };
+    let listeners = Listeners { api: listen(service.server.listen).await?, tls, metrics };
     let host = started.connect(config.warm, config.sandbox_memory).await?;
-    let folder = config.layers.folder(Some(&service.data_dir.join("layers")), environment)?;
+    let folder = service.data_dir.join("layers");
     let warnings = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));
     let libraries = wire::libraries(host.provider(), folder, &config, environment, warnings);
-    let images = image::AllowedImages::of(&config.images, &service.data_dir.join("images"), environment);
+    let images = image::AllowedImages::of(&config.images, &service.data_dir.join("images"));
     let parts = EngineParts {
         // The database has the configured providers.
         providers: provider_kinds::configured_providers(&host.provider(), &ProviderSpec::default())?,
@@ -132,20 +132,20 @@ async fn serve(
     let engine = Arc::new(wire::build_engine(&config, parts));
     let ready = match check_isolation(&engine, service.allow_degraded).await {
         Ok(()) => {
-            let told = config.providers.with_environment(environment);
+            let configured = config.providers.with_environment(environment);
             let key = secrets::key(&service, environment, &store).await?;
-            prepare(&engine, store, &host, config.profiles, (told, key), service, &doors).await
+            prepare(&engine, store, &host, config.profiles, (configured, key), service, &listeners).await
         }
         Err(failure) => Err(failure),
     };
-    if let Ok(world) = &ready {
-        let serving = belljar_server::run(doors, Arc::clone(world), async { interrupts.next().await });
+    if let Ok(state) = &ready {
+        let serving = belljar_server::run(listeners, Arc::clone(state), async { interrupts.next().await });
         tokio::select! {
             () = serving => {}
             () = tls::reload_on_hangup(certificate, hangups) => {}
             () = stdin_closed(), if temporary => {}
             // The first interrupt asks for an orderly stop, the second for an immediate one.
-            () = async { impatience.next().await; impatience.next().await } => {}
+            () = async { second_interrupt.next().await; second_interrupt.next().await } => {}
         }
     }
     engine.shut_down().await;
@@ -157,7 +157,7 @@ fn open(service: &ServeSettings) -> Result<Arc<Store>, CliError> {
     os::create_private_folder(folder).map_err(|error| {
         CliError::host(format!("cannot create the data folder {}: {error}", quote_path(folder)))
     })?;
-    let options = StoreOptions { durability: service.durability, ..StoreOptions::default() };
+    let options = StoreOptions { durability: service.server.durability, ..StoreOptions::default() };
     let store = Store::open(&folder.join("belljar.db"), &options);
     store.map(Arc::new).map_err(|error| CliError::host(error.to_string()))
 }
@@ -167,26 +167,27 @@ async fn prepare(
     store: Arc<Store>,
     host: &NativeHost,
     profiles: Profiles,
-    (told, key): (ProviderSpec, Result<SealingKey, String>),
+    (configured, key): (ProviderSpec, Result<SealingKey, String>),
     service: ServeSettings,
-    doors: &Listeners,
+    listeners: &Listeners,
 ) -> Result<Arc<AppState>, CliError> {
     let failed = |error: belljar_server::Error| CliError::host(error.to_string());
-    let ServeSettings { data_dir, host_folders, settings, admin_key, .. } = service;
-    let (engine, places) = (Arc::clone(engine), host.places(&data_dir, host_folders)?);
+    let ServeSettings { data_dir, server, admin_key, .. } = service;
+    let (engine, places) = (Arc::clone(engine), host.places(&data_dir, server.host_folders)?);
     let providers = InitialProviders {
         catalog: Arc::new(KindCatalog { native: host.provider() }),
-        seeds: told.configs,
-        usual: told.default_provider.unwrap_or_else(|| provider_kinds::NATIVE.to_owned()),
+        seeds: configured.configs,
+        usual: configured.default_provider.unwrap_or_else(|| provider_kinds::NATIVE.to_owned()),
         key,
     };
-    let prepared = belljar_server::prepare(engine, store, places, profiles, providers, settings, admin_key);
-    let (world, first_key) = prepared.await.map_err(failed)?;
+    let prepared =
+        belljar_server::prepare(engine, store, places, profiles, providers, server.service, admin_key);
+    let (state, first_key) = prepared.await.map_err(failed)?;
     if let Some(key) = first_key {
         say::answer(&format!("admin key, shown only this once: {}", key.reveal()));
     }
-    announce(doors)?;
-    Ok(world)
+    announce(listeners)?;
+    Ok(state)
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {
@@ -194,15 +195,15 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, CliError> {
     bound.map_err(|error| CliError::host(format!("cannot listen on {address}: {error}")))
 }
 
-fn announce(doors: &Listeners) -> Result<(), CliError> {
+fn announce(listeners: &Listeners) -> Result<(), CliError> {
     let address = |listener: &TcpListener| {
         listener.local_addr().map_err(|error| CliError::host(format!("listen: {error}")))
     };
-    if let Some(metrics) = &doors.metrics {
+    if let Some(metrics) = &listeners.metrics {
         say::answer(&format!("metrics on http://{}/metrics", address(metrics)?));
     }
-    let scheme = if doors.tls.is_some() { "https" } else { "http" };
-    say::answer(&format!("listening on {scheme}://{}", address(&doors.api)?));
+    let scheme = if listeners.tls.is_some() { "https" } else { "http" };
+    say::answer(&format!("listening on {scheme}://{}", address(&listeners.api)?));
     Ok(())
 }
 

@@ -25,10 +25,10 @@ pub(super) async fn key(
         return parse(VARIABLE, text.reveal()).map(Ok);
     }
     let usual = service.data_dir.join(FILE);
-    let path = service.secrets_key.as_deref().unwrap_or(&usual);
+    let path = service.server.secrets_key.as_deref().unwrap_or(&usual);
     match read(path) {
         Ok(text) => return parse(&quote_path(path), &text).map(Ok),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && service.secrets_key.is_none() => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound && service.server.secrets_key.is_none() => {}
         Err(error) => {
             return Err(CliError::invalid(format!(
                 "cannot read the secrets key {}: {error}",

@@ -147,6 +147,13 @@ impl PrivateRanges {
     }
 }
 
+impl fmt::Display for PrivateRanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranges: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&ranges.join(", "))
+    }
+}
+
 /// Returns whether an address belongs to the public internet.
 pub(super) fn is_public(address: IpAddr, private: &PrivateRanges) -> bool {
     let address = address.to_canonical();

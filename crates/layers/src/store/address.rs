@@ -1,5 +1,6 @@
 //! The address of a shared cache: `file:///FOLDER` or `s3://BUCKET/FOLDER`.
 
+use std::fmt;
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
@@ -61,6 +62,15 @@ impl FromStr for CacheAddress {
         let folder = Path::parse(folder).map_err(|_| HOW)?.to_string();
         let fits = (3..=63).contains(&bucket.len()) && bucket.chars().all(plain);
         fits.then(|| Self::Bucket { bucket: bucket.to_owned(), folder }).ok_or(HOW)
+    }
+}
+
+impl fmt::Display for CacheAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => write!(f, "file://{}", folder.display()),
+            Self::Bucket { bucket, folder } => write!(f, "s3://{bucket}/{folder}"),
+        }
     }
 }
 
