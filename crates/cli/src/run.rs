@@ -7,7 +7,7 @@ use belljar_engine::admit::AdmittedRequest;
 use belljar_engine::finding::Finding;
 use belljar_engine::layer::Layer;
 use belljar_engine::provider::{Capabilities, Provider, Sink, Stream};
-use belljar_engine::report::{Report, Status};
+use belljar_engine::report::{Report, Status, exit_status};
 use belljar_engine::request::Request;
 use belljar_engine::{Engine, Error};
 
@@ -141,7 +141,7 @@ async fn perform(engine: &Engine, intent: Intent, named: Option<&str>) -> Result
         OutputForm::Json => answer(engine, admitted, interrupts, output.quiet).await?,
         OutputForm::Live | OutputForm::Raw => show(engine, admitted, interrupts, output).await?,
     };
-    Ok(report.exit_status())
+    Ok(exit_status(&report))
 }
 
 /// Warns of isolation layers that are missing, because nothing may degrade silently.
