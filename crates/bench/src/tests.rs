@@ -88,6 +88,7 @@ impl Sandbox for Claims {
                     isolation,
                     warm,
                     simulated: false,
+                    instead_of: None,
                     service: None,
                 },
             })

@@ -6,7 +6,7 @@ use belljar_engine::admit::AdmittedRequest;
 use belljar_engine::finding::Finding;
 use belljar_engine::layer::Layer;
 use belljar_engine::provider::{Capabilities, Sink, Stream};
-use belljar_engine::report::{Report, Status};
+use belljar_engine::report::{Report, Status, exit_status};
 use belljar_engine::{Engine, Error};
 
 use crate::args::RunArgs;
@@ -50,7 +50,7 @@ async fn perform(engine: &Engine, intent: Intent) -> Result<u8, CliError> {
         OutputForm::Json => answer(engine, admitted, interrupts, output.quiet).await?,
         OutputForm::Live | OutputForm::Raw => show(engine, admitted, interrupts, output).await?,
     };
-    Ok(report.exit_status())
+    Ok(exit_status(&report))
 }
 
 /// Warns of isolation layers that are missing, because nothing may degrade silently.

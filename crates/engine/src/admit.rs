@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use crate::Error;
 use crate::images::StoredImages;
 use crate::layer::Layer;
-use crate::limits::Limits;
+use crate::limits::{Limits, admit_limits};
 use crate::network::{HostRules, NetworkCeiling, PrivateRanges};
 use crate::packages::{AdmittedPackages, check_names};
 use crate::plan::{Image, InputFile, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
@@ -137,7 +137,7 @@ pub(crate) fn resolve(
     rules: &AdmissionRules<'_>,
 ) -> Result<AdmittedRequest, Error> {
     refuse_unsupported(&request)?;
-    let limits = Limits::admit(&request.limits.or(&profile.limits), rules.ceiling)?;
+    let limits = admit_limits(&request.limits.or(&profile.limits), rules.ceiling)?;
     let require = admit_required_layers(&request.require, rules.provider.capabilities())?;
     let image = admit_image(request.image.as_deref(), paths.image.clone(), profile, rules)?;
     let mut mounts = profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<Vec<_>, _>>()?;

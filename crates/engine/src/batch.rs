@@ -72,7 +72,7 @@ impl<'a> Batch<'a> {
                 Ok(admitted) => engine.execute(id, admitted, &mut DiscardSink, cancel).await,
                 Err(error) => Err(error),
             };
-            BatchResult { index, result }
+            BatchResult { index, result: result.map(|report| Report { index: Some(index), ..report }) }
         }));
     }
 
@@ -80,13 +80,6 @@ impl<'a> Batch<'a> {
     pub async fn next(&mut self) -> Option<BatchResult> {
         self.running.next().await
     }
-}
-
-#[derive(Serialize)]
-struct ReportLine<'a> {
-    index: u64,
-    #[serde(flatten)]
-    report: &'a Report,
 }
 
 #[derive(Serialize)]
@@ -105,7 +98,7 @@ impl Serialize for BatchResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let index = self.index;
         match &self.result {
-            Ok(report) => ReportLine { index, report }.serialize(serializer),
+            Ok(report) => report.serialize(serializer),
             Err(error) => {
                 let error = ErrorBody { code: error.code(), message: error.to_string() };
                 ErrorLine { index, error }.serialize(serializer)

@@ -88,6 +88,7 @@ fn outcome(ending: Ending) -> Outcome {
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: false,
+            instead_of: None,
             service: None,
         },
     }
@@ -100,7 +101,7 @@ fn engine() -> (Engine, Arc<Counts>) {
 }
 
 fn entry(index: u64, json: &str) -> BatchEntry {
-    let wanted = Request::parse(json.as_bytes()).map(|request| (request, HostPaths::default()));
+    let wanted = crate::request::parse(json.as_bytes()).map(|request| (request, HostPaths::default()));
     BatchEntry { index, request: wanted }
 }
 

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn request(json: &str) -> Request {
-        Request::parse(json.as_bytes()).unwrap()
+        crate::request::parse(json.as_bytes()).unwrap()
     }
 
     fn defaults(json: &str) -> RequestDefaults {

@@ -1,6 +1,7 @@
 //! Errors: why Belljar could not run a request. What a program did is an [`Ending`](crate::outcome::Ending),
 //! never an error.
 
+pub use belljar_model::error_code::ErrorCode;
 use thiserror::Error as ThisError;
 
 use crate::finding::Finding;
@@ -18,37 +19,6 @@ pub enum Fault {
     Capacity,
     /// The machine or Belljar itself is at fault.
     Host,
-}
-
-/// Error codes: the closed list of `code` values in `{"error":{"code","message"}}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorCode {
-    /// A field is missing, malformed or contradicts another.
-    InvalidRequest,
-    /// A limit is zero, negative or above the ceiling.
-    InvalidLimit,
-    /// The language is unknown.
-    UnknownLanguage,
-    /// The language is known, but the image has no runtime for it.
-    LanguageUnavailable,
-    /// The profile is unknown.
-    UnknownProfile,
-    /// Not supported by this provider or version.
-    Unsupported,
-    /// A required isolation layer is not enforced here.
-    LayerUnavailable,
-    /// Sandbox set-up failed; nothing ran.
-    SetupFailed,
-    /// All sandboxes together ran out of memory, and this one was killed to free some. The same request may
-    /// succeed later.
-    SandboxMemoryExhausted,
-    /// A policy refused the code.
-    Refused,
-    /// No installable set of packages satisfies the request; nothing ran.
-    DependencyUnresolvable,
-    /// A package failed to build; nothing ran.
-    DependencyBuildFailed,
 }
 
 /// Why a request was refused or could not run.

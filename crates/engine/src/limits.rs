@@ -1,190 +1,62 @@
-//! Limits: as requested, the ceiling, and as enforced. A limit above the ceiling is refused, never clamped.
+//! Admission of limits. A limit above the ceiling is refused, never clamped.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+pub use belljar_model::limits::{HostCapacity, Limits, LimitsSpec, MAX_OPEN_FILES};
 
 use crate::Error;
 use crate::quantity::{show_bytes, show_duration};
 
-/// Maximum number of open files of one process; no request can change it.
-pub const MAX_OPEN_FILES: u64 = 1_024;
-
-/// Limits as given by a request, a profile or a flag; an absent limit comes from the next source.
-/// Signed, so that a negative number is refused with the name of the limit instead of as a parse error.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct LimitsSpec {
-    /// Wall-clock time.
-    pub timeout_ms: Option<i64>,
-    /// Memory of the whole sandbox, including files on its disk.
-    pub memory_bytes: Option<i64>,
-    /// CPU share; 1.0 is one core.
-    pub cpus: Option<f64>,
-    /// Disk space of the workspace, `/tmp`, `/dev/shm` and home together.
-    pub disk_bytes: Option<i64>,
-    /// Processes and threads at the same time.
-    pub processes: Option<i64>,
-    /// Bytes kept of each output stream.
-    pub output_bytes: Option<i64>,
-}
-
-impl LimitsSpec {
-    /// Fills in absent limits from `base`.
-    #[must_use]
-    pub fn or(&self, base: &LimitsSpec) -> LimitsSpec {
-        LimitsSpec {
-            timeout_ms: self.timeout_ms.or(base.timeout_ms),
-            memory_bytes: self.memory_bytes.or(base.memory_bytes),
-            cpus: self.cpus.or(base.cpus),
-            disk_bytes: self.disk_bytes.or(base.disk_bytes),
-            processes: self.processes.or(base.processes),
-            output_bytes: self.output_bytes.or(base.output_bytes),
-        }
-    }
-}
-
-/// Enforced limits. Each one is finite, above zero and within the ceiling.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Limits {
-    /// Wall-clock time.
-    pub timeout: Duration,
-    /// Memory of the whole sandbox.
-    pub memory_bytes: u64,
-    /// CPU share, in thousandths of a core.
-    pub cpu_millis: u32,
-    /// Disk space of all writable places together.
-    pub disk_bytes: u64,
-    /// Processes and threads at the same time.
-    pub processes: u32,
-    /// Bytes kept of each output stream.
-    pub output_bytes: u64,
-}
-
-/// Capacity of a host for all sandboxes together; unknown values are absent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HostCapacity {
-    /// Memory, without the server's reserve.
-    pub memory_bytes: Option<u64>,
-    /// CPU, in thousandths of a core.
-    pub cpu_millis: Option<u32>,
-    /// Processes and threads.
-    pub processes: Option<u32>,
-}
-
-impl HostCapacity {
-    /// Returns how much of a host's memory sandboxes may use. The server keeps a tenth, and at least 512 MiB
-    /// or half of the memory, whichever is less.
-    #[must_use]
-    pub fn sandbox_share(total_bytes: u64) -> u64 {
-        total_bytes - (total_bytes / 10).max((512 << 20).min(total_bytes / 2))
-    }
-}
-
-impl Limits {
-    /// The default limits.
-    pub const DEFAULT: Limits = Limits {
-        timeout: Duration::from_secs(30),
-        memory_bytes: 512 << 20,
-        cpu_millis: 1_000,
-        disk_bytes: 100 << 20,
-        processes: 64,
-        output_bytes: 1 << 20,
+/// Checks requested limits against the ceiling and fills in defaults.
+///
+/// # Errors
+/// Names the first limit that is zero, negative, too small to be useful or above the ceiling.
+pub fn admit_limits(spec: &LimitsSpec, ceiling: &Limits) -> Result<Limits, Error> {
+    let default = Limits::DEFAULT;
+    let millis = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
+    let time = |ms: u64| show_duration(Duration::from_millis(ms));
+    let timeout_ms = check_range(
+        "timeout_ms",
+        spec.timeout_ms.unwrap_or(millis(default.timeout)),
+        Limits::MINIMUM.timeout.as_millis() as u64,
+        ceiling.timeout.as_millis() as u64,
+        time,
+    )?;
+    let bytes = |name, given: Option<i64>, default: u64, floor, ceiling| {
+        check_range(name, given.unwrap_or(default as i64), floor, ceiling, show_bytes)
     };
-
-    /// The default ceiling of each limit.
-    pub const CEILING: Limits = Limits {
-        timeout: Duration::from_secs(24 * 3_600),
-        memory_bytes: 64 << 30,
-        cpu_millis: 128_000,
-        disk_bytes: 64 << 30,
-        processes: 4_096,
-        output_bytes: 64 << 20,
-    };
-
-    /// Returns the default ceiling for a host. A sandbox's disk is memory, so it has the same ceiling.
-    #[must_use]
-    pub fn ceiling_for(machine: &HostCapacity) -> Limits {
-        let usual = Limits::CEILING;
-        let memory = machine.memory_bytes.unwrap_or(u64::MAX).max(Self::MINIMUM.memory_bytes);
-        Limits {
-            memory_bytes: usual.memory_bytes.min(memory),
-            disk_bytes: usual.disk_bytes.min(memory),
-            cpu_millis: usual
-                .cpu_millis
-                .min(machine.cpu_millis.unwrap_or(u32::MAX))
-                .max(Self::MINIMUM.cpu_millis),
-            processes: usual.processes.min(machine.processes.unwrap_or(u32::MAX)).max(1),
-            ..usual
-        }
-    }
-
-    /// The smallest useful limits: with less, an interpreter would fail to start with an obscure error.
-    const MINIMUM: Limits = Limits {
-        timeout: Duration::from_millis(1),
-        memory_bytes: 4 << 20,
-        cpu_millis: 10,
-        disk_bytes: 64 << 10,
-        processes: 1,
-        output_bytes: 1,
-    };
-
-    /// Returns the number of cores, rounded up: how many threads are worth starting.
-    pub fn whole_cpus(&self) -> u32 {
-        self.cpu_millis.div_ceil(1_000)
-    }
-
-    /// Checks requested limits against the ceiling and fills in defaults.
-    ///
-    /// # Errors
-    /// Names the first limit that is zero, negative, too small to be useful or above the ceiling.
-    pub fn admit(spec: &LimitsSpec, ceiling: &Limits) -> Result<Limits, Error> {
-        let default = Limits::DEFAULT;
-        let millis = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
-        let time = |ms: u64| show_duration(Duration::from_millis(ms));
-        let timeout_ms = check_range(
-            "timeout_ms",
-            spec.timeout_ms.unwrap_or(millis(default.timeout)),
-            Self::MINIMUM.timeout.as_millis() as u64,
-            ceiling.timeout.as_millis() as u64,
-            time,
-        )?;
-        let bytes = |name, given: Option<i64>, default: u64, floor, ceiling| {
-            check_range(name, given.unwrap_or(default as i64), floor, ceiling, show_bytes)
-        };
-        Ok(Limits {
-            timeout: Duration::from_millis(timeout_ms),
-            memory_bytes: bytes(
-                "memory_bytes",
-                spec.memory_bytes,
-                default.memory_bytes,
-                Self::MINIMUM.memory_bytes,
-                ceiling.memory_bytes,
-            )?,
-            cpu_millis: admit_cpus(spec.cpus, ceiling)?,
-            disk_bytes: bytes(
-                "disk_bytes",
-                spec.disk_bytes,
-                default.disk_bytes,
-                Self::MINIMUM.disk_bytes,
-                ceiling.disk_bytes,
-            )?,
-            processes: check_range(
-                "processes",
-                spec.processes.unwrap_or(default.processes.into()),
-                Self::MINIMUM.processes.into(),
-                ceiling.processes.into(),
-                |n| n.to_string(),
-            )? as u32,
-            output_bytes: bytes(
-                "output_bytes",
-                spec.output_bytes,
-                default.output_bytes,
-                1,
-                ceiling.output_bytes,
-            )?,
-        })
-    }
+    Ok(Limits {
+        timeout: Duration::from_millis(timeout_ms),
+        memory_bytes: bytes(
+            "memory_bytes",
+            spec.memory_bytes,
+            default.memory_bytes,
+            Limits::MINIMUM.memory_bytes,
+            ceiling.memory_bytes,
+        )?,
+        cpu_millis: admit_cpus(spec.cpus, ceiling)?,
+        disk_bytes: bytes(
+            "disk_bytes",
+            spec.disk_bytes,
+            default.disk_bytes,
+            Limits::MINIMUM.disk_bytes,
+            ceiling.disk_bytes,
+        )?,
+        processes: check_range(
+            "processes",
+            spec.processes.unwrap_or(default.processes.into()),
+            Limits::MINIMUM.processes.into(),
+            ceiling.processes.into(),
+            |n| n.to_string(),
+        )? as u32,
+        output_bytes: bytes(
+            "output_bytes",
+            spec.output_bytes,
+            default.output_bytes,
+            1,
+            ceiling.output_bytes,
+        )?,
+    })
 }
 
 fn admit_cpus(given: Option<f64>, ceiling: &Limits) -> Result<u32, Error> {
@@ -228,12 +100,12 @@ mod tests {
     use super::*;
 
     fn refused(spec: LimitsSpec) -> String {
-        Limits::admit(&spec, &Limits::CEILING).unwrap_err().to_string()
+        admit_limits(&spec, &Limits::CEILING).unwrap_err().to_string()
     }
 
     #[test]
     fn absent_means_default() {
-        assert_eq!(Limits::admit(&LimitsSpec::default(), &Limits::CEILING).unwrap(), Limits::DEFAULT);
+        assert_eq!(admit_limits(&LimitsSpec::default(), &Limits::CEILING).unwrap(), Limits::DEFAULT);
     }
 
     #[test]
@@ -268,7 +140,7 @@ mod tests {
             (ceiling.memory_bytes, 2_000, 1_000)
         );
         let spec = LimitsSpec { memory_bytes: Some(64 << 30), ..LimitsSpec::default() };
-        let refused = Limits::admit(&spec, &ceiling).unwrap_err().to_string();
+        let refused = admit_limits(&spec, &ceiling).unwrap_err().to_string();
         assert!(refused.contains(&format!("ceiling of {}", show_bytes(ceiling.memory_bytes))), "{refused}");
         assert_eq!(Limits::ceiling_for(&HostCapacity::default()), Limits::CEILING, "for an unknown capacity");
         assert_eq!(HostCapacity::sandbox_share(1 << 30), 512 << 20);

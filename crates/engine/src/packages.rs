@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+pub use belljar_model::report::CacheResult;
 use thiserror::Error as ThisError;
 
 use crate::Error;
@@ -100,19 +100,6 @@ impl PackageLayer {
             folder => Some(format!("{folder}/bin")),
         }
     }
-}
-
-/// Whether the packages of an execution were cached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheResult {
-    /// All layers were cached.
-    Hit,
-    /// Packages had to be installed.
-    Miss,
-    /// No packages were needed.
-    #[default]
-    None,
 }
 
 /// Packages provided for an execution or sandbox.

@@ -23,7 +23,7 @@ use crate::provider::{
     SinkControl, Stream,
 };
 use crate::provider_set::{ProviderSet, SelectedProvider};
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::request::{HostPaths, Request};
 use crate::sandbox::{
     AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, admit_command, admit_in_sandbox,
@@ -295,15 +295,15 @@ impl Engine {
         cancel: BoxFuture<'_, ()>,
     ) -> Result<Report, SandboxError> {
         if admitted.verdict.refusal.is_some() {
-            return Ok(Report::refused(id, admitted));
+            return Ok(report::refused(id, admitted));
         }
         let limits = admitted.plan.limits;
         let mut recorder = OutputRecorder::new(view, &limits, admitted.overflow);
         let mut outcome = sandbox.run(&admitted.task, &limits, &mut recorder, cancel).await?;
         let (stdout, stderr) = recorder.finish();
         explain_failure(&mut outcome, &admitted.plan, &stderr);
-        let report = Report::new(id, outcome, &limits, &stdout, &stderr, admitted.metadata);
-        Ok(report.with_policy_findings(admitted.verdict))
+        let report = report::from_outcome(id, outcome, &limits, &stdout, &stderr, admitted.metadata);
+        Ok(report::with_policy_findings(report, admitted.verdict))
     }
 
     /// Runs a request; `view` receives output as it arrives, up to the head that the report will keep.
@@ -318,7 +318,7 @@ impl Engine {
         cancel: BoxFuture<'_, ()>,
     ) -> Result<Report, Error> {
         if admitted.verdict.refusal.is_some() {
-            return Ok(Report::refused(id, admitted));
+            return Ok(report::refused(id, admitted));
         }
         let AdmittedRequest {
             provider: chosen,
@@ -341,7 +341,14 @@ impl Engine {
         };
         let Some((prepared, cancel)) = ready else {
             let (stdout, stderr) = recorder.finish();
-            return Ok(Report::new(id, canceled_before_start(&chosen), &limits, &stdout, &stderr, metadata));
+            return Ok(report::from_outcome(
+                id,
+                canceled_before_start(&chosen),
+                &limits,
+                &stdout,
+                &stderr,
+                metadata,
+            ));
         };
         plan.package_layers.clone_from(&prepared.layers);
         plan.package_lease.clone_from(&prepared.lease);
@@ -353,8 +360,9 @@ impl Engine {
         let (stdout, stderr) = recorder.finish();
         outcome.findings.extend(missing_limits(chosen.capabilities(), &outcome.receipt.isolation));
         explain_failure(&mut outcome, &plan, &stderr);
-        let report = Report::new(id, outcome, &limits, &stdout, &stderr, metadata);
-        Ok(report.with_fallback_for(chosen.instead_of).with_packages(prepared).with_policy_findings(verdict))
+        outcome.receipt.instead_of = chosen.instead_of;
+        let report = report::from_outcome(id, outcome, &limits, &stdout, &stderr, metadata);
+        Ok(report::with_policy_findings(report::with_packages(report, prepared), verdict))
     }
 
     /// Returns metrics of the providers' warm pools.
@@ -422,6 +430,7 @@ fn canceled_before_start(chosen: &SelectedProvider) -> Outcome {
         isolation: Vec::new(),
         warm: Warmth::Cold,
         simulated: false,
+        instead_of: None,
         service: None,
     };
     Outcome {

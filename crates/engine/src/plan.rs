@@ -118,7 +118,7 @@ pub struct InputFile {
 }
 
 /// How to handle output beyond the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputOverflow {
     /// Keep head and tail; the program continues.

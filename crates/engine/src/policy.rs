@@ -158,22 +158,20 @@ fn run_context(plan: &Plan) -> RunContext {
 impl From<reader::PolicyVerdict> for Verdict {
     fn from(verdict: reader::PolicyVerdict) -> Self {
         let refusal = verdict.refusal();
-        Self { refusal, findings: verdict.findings.into_iter().map(Finding::from).collect() }
+        Self { refusal, findings: verdict.findings.into_iter().map(finding).collect() }
     }
 }
 
-impl From<reader::PolicyFinding> for Finding {
-    fn from(finding: reader::PolicyFinding) -> Self {
-        Self {
-            rule: finding.rule.to_owned(),
-            category: finding.category.as_str().to_owned(),
-            severity: finding.severity.as_str().to_owned(),
-            message: finding.message,
-            line: finding.line,
-            column: finding.column,
-            suggestion: finding.suggestion,
-            decided_by: finding.decided_by,
-        }
+fn finding(finding: reader::PolicyFinding) -> Finding {
+    Finding {
+        rule: finding.rule.to_owned(),
+        category: finding.category.as_str().to_owned(),
+        severity: finding.severity.as_str().to_owned(),
+        message: finding.message,
+        line: finding.line,
+        column: finding.column,
+        suggestion: finding.suggestion,
+        decided_by: finding.decided_by,
     }
 }
 

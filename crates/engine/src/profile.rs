@@ -2,45 +2,54 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::Error;
 use crate::admit::{admit_env, admit_network};
-use crate::limits::{Limits, LimitsSpec};
+use crate::limits::{Limits, LimitsSpec, admit_limits};
 use crate::packages::check_names;
 use crate::plan::OutputOverflow;
 use crate::request::NetworkSpec;
 
-/// A profile as in `belljar.toml`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+/// A profile: named defaults for requests, as in `belljar.toml`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(example = profile_example())]
 pub struct Profile {
     /// Limits that differ from the defaults.
     pub limits: LimitsSpec,
     /// Network access.
     pub network: Option<NetworkSpec>,
-    /// `host`, the name of an image, or the folder of an unpacked root.
+    /// Only in `belljar.toml`: `host`, the name of an image, or the folder of an unpacked root.
+    #[schemars(skip)]
     pub image: Option<String>,
-    /// Host folders, `SOURCE:DESTINATION[:ro|rw]`.
+    /// Only in `belljar.toml`: host folders, `SOURCE:DESTINATION[:ro|rw]`.
+    #[schemars(skip)]
     pub mounts: Vec<String>,
     /// Environment variables of every execution.
     pub env: BTreeMap<String, String>,
-    /// Modules that a zygote imports ahead of time.
+    /// Modules that warm interpreters import in advance.
     pub preimports: Vec<String>,
     /// Packages of every execution: Python packages, or JavaScript packages with the prefix `npm:`.
     pub packages: Vec<String>,
     /// Whether packages may be built from source and run install scripts, in a sandbox without network.
     pub build_packages: bool,
-    /// How to handle output beyond the limit.
+    /// Action when output exceeds its limit: truncate or kill.
     pub output_overflow: OutputOverflow,
-    /// Default provider: a name, or `auto`.
+    /// Provider of requests that name none: a name, or `auto`.
     pub provider: Option<String>,
-    /// The default policy, which also applies in addition to the request's choice.
+    /// Policy that always applies to requests with this profile; the strictest policy decides.
     pub policy: Option<String>,
     /// Whether it came with the code, from a `belljar.toml` in the current folder. Such a profile is not the
     /// operator's, so nothing of it reaches a zygote: its packages and variables count as the request's own.
     #[serde(skip)]
     pub came_with_code: bool,
+}
+
+fn profile_example() -> Value {
+    json!({"limits": {"timeout_ms": 1000}, "output_overflow": "kill"})
 }
 
 impl Profile {
@@ -77,7 +86,7 @@ impl Profile {
     /// # Errors
     /// Names the invalid field.
     pub fn check(&self, ceiling: &Limits) -> Result<(), Error> {
-        Limits::admit(&self.limits, ceiling)?;
+        admit_limits(&self.limits, ceiling)?;
         admit_network(self.network.as_ref())?;
         check_names("packages", &self.packages)?;
         admit_env(&BTreeMap::new(), self).map(drop)
@@ -161,13 +170,13 @@ mod tests {
     fn shipped_profiles_pass_admission() {
         let profiles = Profiles::built_in();
         for name in ["default", "terminal", "data"] {
-            let limits = Limits::admit(&profiles.get(name).unwrap().limits, &Limits::CEILING).unwrap();
+            let limits = admit_limits(&profiles.get(name).unwrap().limits, &Limits::CEILING).unwrap();
             assert!(
                 limits.disk_bytes < limits.memory_bytes,
                 "{name}: a full disk would exceed the memory limit"
             );
         }
-        let terminal = Limits::admit(&profiles.get("terminal").unwrap().limits, &Limits::CEILING).unwrap();
+        let terminal = admit_limits(&profiles.get("terminal").unwrap().limits, &Limits::CEILING).unwrap();
         assert_eq!((terminal.timeout.as_secs(), terminal.disk_bytes), (120, 1 << 30));
         assert!(profiles.get("nope").unwrap_err().to_string().contains("data, default, terminal"));
     }

@@ -3,13 +3,13 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+pub use belljar_model::layer::MissingLayer;
+pub use belljar_model::pool::{ConfinementMismatch, LongestTurns, PoolMetrics};
+pub use belljar_model::process::Stream;
 use thiserror::Error;
 
 use crate::language::Language;
-use crate::layer::Layer;
 use crate::outcome::Outcome;
 use crate::packages::Progress;
 use crate::plan::{Image, Plan, Task};
@@ -18,15 +18,6 @@ use crate::sandbox_handle::{SandboxCapabilities, SandboxHandle};
 
 /// A boxed future, which keeps the port traits dyn-compatible.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// One of the two output streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
 
 /// Tells a provider whether the program may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,17 +58,6 @@ impl Sink for DiscardSink {
 
 impl Progress for DiscardSink {
     fn report(&mut self, _what: &str) {}
-}
-
-/// An isolation layer that a provider cannot enforce on this host, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MissingLayer {
-    /// The layer.
-    pub layer: Layer,
-    /// Why it is missing.
-    pub reason: String,
-    /// The command or setting that fixes it.
-    pub remedy: String,
 }
 
 /// Capabilities of a provider, checked at admission so that nothing degrades later.
@@ -206,62 +186,6 @@ pub enum ProviderError {
         /// The cause.
         message: String,
     },
-}
-
-/// Metrics of a warm pool.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct PoolMetrics {
-    /// Name of the pool: the language and its preimports, e.g. `python` or `python+numpy+pandas`.
-    pub name: String,
-    /// Tenant of the pool.
-    pub tenant: String,
-    /// Number of waiting children.
-    pub size: usize,
-    /// Target number of waiting children.
-    pub wanted: usize,
-    /// Memory held by the waiting children.
-    pub memory_bytes: u64,
-    /// Executions served by a waiting child.
-    pub hits: u64,
-    /// Executions served by a child forked on demand.
-    pub forks: u64,
-    /// Executions that started cold.
-    pub misses: u64,
-    /// Zygotes started so far, including the first one.
-    pub zygotes: u64,
-    /// Children whose confinement, inspected from outside, differed from what they reported. Nothing ran in
-    /// them; their zygote and all its children were killed.
-    pub mismatches: u64,
-    /// Time it took to prepare the last child.
-    pub refill_ms: f64,
-    /// Host process ids of the waiting children.
-    pub processes: Vec<u32>,
-    /// Why the pool cannot be filled, if something prevents it.
-    pub obstacle: Option<String>,
-}
-
-/// A warm child whose confinement, inspected from outside, differed from what it reported. Nothing ran in it;
-/// its zygote and all its children were killed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfinementMismatch {
-    /// Name of its pool: the language and its preimports.
-    pub pool: String,
-    /// Tenant of the pool.
-    pub tenant: String,
-    /// The difference.
-    pub what: String,
-}
-
-/// The longest turns of the event loop that serves all sandboxes of a local provider, for turns in which one
-/// handler took the most time. Other sandboxes wait while a turn lasts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LongestTurns {
-    /// Name of the handler, from a closed list.
-    pub handler: String,
-    /// Longest CPU time of a turn.
-    pub longest_cpu: Duration,
-    /// The longest time from one poll to the next.
-    pub longest_wall: Duration,
 }
 
 /// A provider of sandboxes.

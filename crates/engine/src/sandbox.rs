@@ -1,14 +1,12 @@
-//! Requests for long-lived sandboxes, their admission, and the admission of tasks that run in them.
+//! Admission of requests for long-lived sandboxes, and of tasks and commands that run in them.
 
 mod command;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_analysis::policy::Policy;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::Error;
@@ -17,16 +15,18 @@ use crate::admit::{
     admit_required_layers, check_relative, merge_image_env, parse_mount, require_host_paths,
     require_package_layers, resolve, select_network,
 };
-use crate::limits::{Limits, LimitsSpec};
+use crate::limits::{Limits, LimitsSpec, admit_limits};
 use crate::packages::{AdmittedPackages, admit_sandbox_packages};
 use crate::plan::{Mount, OutputOverflow, Plan};
 use crate::policy;
 use crate::profile::Profile;
 use crate::provider_set::SelectedProvider;
 use crate::quantity::show_duration;
-use crate::request::{Dependencies, HostPaths, NetworkSpec, Request};
+use crate::request::{HostPaths, Request};
 
-pub use command::{AdmittedCommand, CommandRequest, SignalSpec, TerminalSizeSpec, admit_command};
+pub use belljar_model::command::{CommandRequest, SignalSpec, TerminalSizeSpec};
+pub use belljar_model::sandbox::{OnTimeout, SandboxRequest, VolumeSpec};
+pub use command::{AdmittedCommand, admit_command, admit_signal, admit_terminal_size};
 
 /// Default lifetime of a sandbox.
 pub const DEFAULT_SANDBOX_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -36,76 +36,13 @@ pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 pub const MAX_VOLUMES: usize = 16;
 const MAX_VOLUME_NAME_BYTES: usize = 64;
 
-/// Action taken when the lifetime of a sandbox ends.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnTimeout {
-    /// Close the sandbox.
-    #[default]
-    Kill,
-    /// Pause the sandbox; it can be resumed.
-    Pause,
-}
-
-/// A request to open a sandbox. No field is required; unknown fields are refused by name.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SandboxRequest {
-    /// Name of an image.
-    pub image: Option<String>,
-    /// Name of a profile.
-    pub profile: Option<String>,
-    /// Name of a provider.
-    pub provider: Option<String>,
-    /// Limits of the whole sandbox; `timeout_ms` is the default timeout of its commands.
-    pub limits: LimitsSpec,
-    /// Network access; the profile's by default.
-    pub network: Option<NetworkSpec>,
-    /// Environment variables of every command.
-    pub env: BTreeMap<String, String>,
-    /// Layers that must be enforced.
-    pub require: Vec<String>,
-    /// Arbitrary data, returned with the sandbox.
-    pub metadata: Map<String, Value>,
-    /// Lifetime of the sandbox.
-    pub timeout_ms: Option<i64>,
-    /// Action taken when the lifetime ends.
-    pub on_timeout: OnTimeout,
-    /// Volumes of the tenant and allowed host folders.
-    pub volumes: Vec<VolumeSpec>,
-    /// Id of a snapshot to restore into the workspace.
-    pub snapshot: Option<String>,
-    /// Name of the policy for everything that runs in the sandbox.
-    pub policy: Option<String>,
-    /// Packages to install.
-    pub dependencies: Dependencies,
-}
-
-/// A volume or host folder to mount.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct VolumeSpec {
-    /// Name of a volume.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Configured name of a host folder, instead of `name`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
-    /// Mount point, absolute.
-    pub path: String,
-    /// Whether to mount it read-only.
-    pub read_only: bool,
-}
-
-impl VolumeSpec {
-    /// Returns the error for a volume or host folder that does not exist.
-    pub fn not_found(&self) -> Error {
-        let message = match (&self.name, &self.host) {
-            (_, Some(host)) => format!("there is no host folder '{host}'"),
-            (name, None) => format!("there is no volume '{}'", name.as_deref().unwrap_or_default()),
-        };
-        Error::invalid("volumes", message)
-    }
+/// Returns the error for a volume or host folder that does not exist.
+pub fn volume_not_found(volume: &VolumeSpec) -> Error {
+    let message = match (&volume.name, &volume.host) {
+        (_, Some(host)) => format!("there is no host folder '{host}'"),
+        (name, None) => format!("there is no volume '{}'", name.as_deref().unwrap_or_default()),
+    };
+    Error::invalid("volumes", message)
 }
 
 /// A request for a sandbox that passed admission.
@@ -144,7 +81,7 @@ impl AdmittedSandbox {
     /// Names the first volume for which `folder_of` returns `None`.
     pub fn with_volumes(mut self, folder_of: impl Fn(&VolumeSpec) -> Option<PathBuf>) -> Result<Self, Error> {
         for volume in &self.volumes {
-            let source = folder_of(volume).ok_or_else(|| volume.not_found())?;
+            let source = folder_of(volume).ok_or_else(|| volume_not_found(volume))?;
             let (destination, writable) = (volume.path.clone(), !volume.read_only);
             self.plan.mounts.push(Mount { source, destination, writable });
         }
@@ -169,7 +106,7 @@ pub fn admit_sandbox(
         image,
         host_workspace: None,
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
-        limits: Limits::admit(&limits, rules.ceiling)?,
+        limits: admit_limits(&limits, rules.ceiling)?,
         network: select_network(request.network.as_ref(), profile, rules)?,
         require: admit_required_layers(&request.require, rules.provider.capabilities())?,
         tenant: DEFAULT_TENANT.to_owned(),

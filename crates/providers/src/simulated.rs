@@ -67,6 +67,7 @@ impl Sandbox for Simulated {
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: true,
+            instead_of: None,
             service: None,
         };
         Box::pin(std::future::ready(Ok(Outcome {

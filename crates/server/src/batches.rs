@@ -10,45 +10,65 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::{Request as HttpRequest, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use belljar_engine::provider::BoxFuture;
-use belljar_engine::request::Request as Wanted;
+use belljar_engine::report::Report;
+use belljar_engine::request::{Request, parse};
 use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
 use http_body_util::BodyExt;
-use serde_json::json;
+use schemars::JsonSchema;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::app_state::AppState;
 use crate::authentication::{Caller, RunCaller};
 use crate::body::{BodyReservation, check_type, too_large};
-use crate::error::Error;
+use crate::error::{Error, Reason};
 use crate::executions::{admit, check_quota};
 use crate::executor::{self, StartOutcome};
 use crate::live_executions::{CancelOnDrop, ExecutionResult};
-use crate::schema;
+use crate::{events, schema};
 
 /// Interval at which a line checks again whether its tenant's queue has room.
 const QUEUE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// A line of a batch's response: a result, or the reason the request was refused.
+#[derive(JsonSchema)]
+#[schemars(untagged, rename = "Line")]
+#[expect(dead_code, reason = "lines are made of stored results, which are JSON already")]
+enum BatchLine {
+    Ran(Report),
+    Refused(Refusal),
+}
+
+/// A request of a batch that was not run.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "lines are made of error objects, which are JSON already")]
+struct Refusal {
+    /// Line number of the request, from 0.
+    index: u64,
+    /// Reason it was not run.
+    error: Reason,
+}
+
 /// Runs a batch of requests, one per line.
 #[utoipa::path(
     post, path = "/v1/batches", tag = "executions",
-    request_body(content = schema::Request, content_type = "application/x-ndjson",
+    request_body(content = ref(schema::request::<Request>()), content_type = "application/x-ndjson",
         description = "One request per line"),
     responses(
         (status = 200, description = "One result per line, as they finish; `index` is the line number of the \
             request, from 0",
-            body = schema::Line, content_type = "application/x-ndjson"),
+            body = ref(schema::response::<BatchLine>()), content_type = "application/x-ndjson"),
     )
 )]
 pub(crate) async fn create(
     State(world): State<Arc<AppState>>,
     RunCaller(caller): RunCaller,
-    request: Request,
+    request: HttpRequest,
 ) -> Result<Response, Error> {
     check_type(request.headers(), &["x-ndjson", "jsonl", "json"])?;
     let place = world.streams.open(&caller.tenant)?;
@@ -117,7 +137,7 @@ async fn attempt(
     wanted: Result<(Vec<u8>, BodyReservation), Error>,
 ) -> ExecutionResult {
     let (line, hold) = wanted?;
-    let mut request = Wanted::parse(&line)?;
+    let mut request = parse(&line)?;
     drop(line);
     request.wait = None;
     let job = admit(world, caller, None, request, hold).await?;
@@ -137,11 +157,7 @@ async fn attempt(
 
 /// Returns the result object, or an error object, with `index` in front.
 fn as_line(index: u64, done: ExecutionResult) -> Bytes {
-    let object = done.unwrap_or_else(|error| {
-        json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}})
-            .to_string()
-            .into()
-    });
+    let object = done.unwrap_or_else(|error| events::error_json(&error).into());
     let rest = object.strip_prefix(b"{").unwrap_or(&object);
     [format!("{{\"index\":{index},").as_bytes(), rest, b"\n"].concat().into()
 }

@@ -3,13 +3,16 @@
 //! A body that announces more than its limit is not read at all. Files and archives are streamed instead
 //! (`sandboxes/transfer.rs`).
 
+use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 use belljar_engine::quantity::show_bytes;
 use belljar_store::TenantName;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -18,6 +21,19 @@ use crate::app_state::AppState;
 use crate::error::Error;
 use crate::fair_share::{FairShare, Tenure};
 use crate::share_pool::{OtherTenants, ShareKind, SharePool, ShareReservation};
+
+/// A JSON response whose keys are sorted, in nested objects as well.
+#[derive(Debug)]
+pub(crate) struct SortedJson<T>(pub(crate) T);
+
+impl<T: Serialize> IntoResponse for SortedJson<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_value(self.0) {
+            Ok(object) => Json(object).into_response(),
+            Err(_) => Error::Internal.into_response(),
+        }
+    }
+}
 
 /// The tenant that sends a request. Inserted into the request's extensions once its key is known.
 #[derive(Debug, Clone)]

@@ -7,101 +7,36 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use belljar_engine::ErrorCode as Engine;
+pub use belljar_engine::ErrorCode as Code;
+use belljar_engine::finding::Finding;
 use belljar_engine::host_storage::HostStorageError;
 use belljar_engine::sandbox_handle::{FailureKind, SandboxError};
 use belljar_store::{Error as Store, Scope};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
 use thiserror::Error as ThisError;
-use utoipa::ToSchema;
 
 use crate::share_pool::ShareKind;
 
-/// The closed list of `code` in `{"error":{"code","message","request_id"}}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Code {
-    /// A field is missing, malformed or contradicts another.
-    InvalidRequest,
-    /// A limit is zero, negative or above the ceiling.
-    InvalidLimit,
-    /// No such language.
-    UnknownLanguage,
-    /// A known language whose runtime the image does not have.
-    LanguageUnavailable,
-    /// No such profile.
-    UnknownProfile,
-    /// A known feature that this provider or version does not support.
-    Unsupported,
-    /// A required isolation layer is not enforced here.
-    LayerUnavailable,
-    /// The sandbox could not be set up; nothing ran.
-    SetupFailed,
-    /// The memory of all sandboxes together ran out, and this one was ended; try again later.
-    SandboxMemoryExhausted,
-    /// The requested packages do not exist or may not be installed; nothing ran.
-    DependencyUnresolvable,
-    /// A package could not be built; nothing ran.
-    DependencyBuildFailed,
-    /// The API key is missing or not valid.
-    Unauthorized,
-    /// The key lacks the scope for this.
-    Forbidden,
-    /// A browser sent this request from another site.
-    ForeignOrigin,
-    /// The request names another host in its `Host` header.
-    Misdirected,
-    /// No such resource in this tenant.
-    NotFound,
-    /// The path exists, but not with this method.
-    MethodNotAllowed,
-    /// The resource already exists, is in use, or has already ended.
-    Conflict,
-    /// A different request was sent with this `Idempotency-Key`.
-    IdempotencyConflict,
-    /// The body is too long.
-    TooLarge,
-    /// The `Content-Type` of the body is not JSON.
-    UnsupportedMediaType,
-    /// The body did not arrive in time.
-    RequestTimeout,
-    /// The tenant's queue is full, or it holds its share of connections, streams or memory.
-    TooManyRequests,
-    /// The tenant's quota for the day, or for concurrent use, is used up.
-    QuotaExceeded,
-    /// The server is at capacity.
-    Overloaded,
-    /// The server is shutting down.
-    ShuttingDown,
-    /// The maximum number of sandboxes is reached.
-    TooManySandboxes,
-    /// The sandbox has ended.
-    SandboxEnded,
-    /// The sandbox is paused.
-    SandboxPaused,
-    /// The user inside the sandbox lacks permission.
-    PermissionDenied,
-    /// The sandbox's disk is full.
-    DiskFull,
-    /// The archive is malformed, or contains an entry that is not allowed.
-    BadArchive,
-    /// The requested range is outside the file.
-    RangeNotSatisfiable,
-    /// No program listens on that port of the sandbox.
-    PortClosed,
-    /// The program on that port does not answer in HTTP.
-    PortFailed,
-    /// The program on that port does not answer in time.
-    PortTimeout,
-    /// The server has no disk space for results.
-    StorageFull,
-    /// Results cannot be stored or read.
-    StorageUnavailable,
-    /// A policy refuses the request.
-    Refused,
-    /// A bug in the server.
-    Internal,
+/// Error response.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Problem {
+    /// Reason the request failed.
+    pub(crate) error: Reason,
+}
+
+/// Reason a request failed.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Reason {
+    /// Machine-readable code.
+    code: Code,
+    /// Findings of the policy; only with the code `refused`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    findings: Option<Vec<Finding>>,
+    /// Description for people.
+    message: String,
+    /// Request id for finding the error in the server's log.
+    request_id: Option<String>,
 }
 
 /// The reason a request was not served.
@@ -276,7 +211,7 @@ impl Error {
     /// Returns the machine-readable code of this error.
     pub fn code(&self) -> Code {
         match self {
-            Self::Engine(error) => engine_code(error.code()),
+            Self::Engine(error) => error.code(),
             Self::Store(error) => store_code(error),
             Self::Living(error) => living_code(error),
             Self::Places(error) => places_code(error),
@@ -323,15 +258,21 @@ impl Error {
         }
     }
 
-    /// Returns the JSON body of this error.
-    pub(crate) fn to_json(&self, request_id: Option<&str>) -> Value {
-        let mut error = json!({"code": self.code(), "message": self.message(), "request_id": request_id});
-        if let Self::Engine(engine) = self
-            && let belljar_engine::Error::Refused { findings, .. } = &**engine
-        {
-            error["findings"] = json!(findings);
-        }
-        json!({"error": error})
+    /// Returns the body of this error.
+    pub(crate) fn to_problem(&self, request_id: Option<String>) -> Problem {
+        let findings = match self {
+            Self::Engine(engine) => match &**engine {
+                belljar_engine::Error::Refused { findings, .. } => Some(findings.clone()),
+                _ => None,
+            },
+            _ => None,
+        };
+        Problem { error: Reason { findings, ..self.to_reason(request_id) } }
+    }
+
+    /// Returns the reason without findings, for a response that has already started.
+    pub(crate) fn to_reason(&self, request_id: Option<String>) -> Reason {
+        Reason { code: self.code(), findings: None, message: self.message(), request_id }
     }
 
     fn is_package_error(&self) -> bool {
@@ -351,23 +292,6 @@ impl Error {
                 _ => None,
             },
         }
-    }
-}
-
-fn engine_code(code: Engine) -> Code {
-    match code {
-        Engine::InvalidRequest => Code::InvalidRequest,
-        Engine::InvalidLimit => Code::InvalidLimit,
-        Engine::UnknownLanguage => Code::UnknownLanguage,
-        Engine::LanguageUnavailable => Code::LanguageUnavailable,
-        Engine::UnknownProfile => Code::UnknownProfile,
-        Engine::Unsupported => Code::Unsupported,
-        Engine::LayerUnavailable => Code::LayerUnavailable,
-        Engine::SetupFailed => Code::SetupFailed,
-        Engine::SandboxMemoryExhausted => Code::SandboxMemoryExhausted,
-        Engine::Refused => Code::Refused,
-        Engine::DependencyUnresolvable => Code::DependencyUnresolvable,
-        Engine::DependencyBuildFailed => Code::DependencyBuildFailed,
     }
 }
 
@@ -437,62 +361,53 @@ fn store_code(error: &Store) -> Code {
     }
 }
 
-impl Code {
-    /// Returns the HTTP status of this code.
-    pub fn status(self) -> StatusCode {
-        match self {
-            Self::InvalidRequest
-            | Self::InvalidLimit
-            | Self::UnknownLanguage
-            | Self::LanguageUnavailable
-            | Self::UnknownProfile
-            | Self::Unsupported
-            | Self::LayerUnavailable
-            | Self::DependencyUnresolvable
-            | Self::DependencyBuildFailed
-            | Self::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden | Self::ForeignOrigin | Self::PermissionDenied | Self::Refused => {
-                StatusCode::FORBIDDEN
-            }
-            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Conflict
-            | Self::PortClosed
-            | Self::IdempotencyConflict
-            | Self::SandboxPaused
-            | Self::DiskFull => StatusCode::CONFLICT,
-            Self::SandboxEnded => StatusCode::GONE,
-            Self::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-            Self::PortFailed => StatusCode::BAD_GATEWAY,
-            Self::PortTimeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            Self::TooManyRequests | Self::QuotaExceeded | Self::TooManySandboxes => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
-            Self::SetupFailed
-            | Self::SandboxMemoryExhausted
-            | Self::Overloaded
-            | Self::ShuttingDown
-            | Self::StorageUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-            Self::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
-            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+/// Returns the HTTP status of a code.
+pub(crate) fn http_status(code: Code) -> StatusCode {
+    match code {
+        Code::InvalidRequest
+        | Code::InvalidLimit
+        | Code::UnknownLanguage
+        | Code::LanguageUnavailable
+        | Code::UnknownProfile
+        | Code::Unsupported
+        | Code::LayerUnavailable
+        | Code::DependencyUnresolvable
+        | Code::DependencyBuildFailed
+        | Code::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::Unauthorized => StatusCode::UNAUTHORIZED,
+        Code::Forbidden | Code::ForeignOrigin | Code::PermissionDenied | Code::Refused => {
+            StatusCode::FORBIDDEN
         }
-    }
-
-    /// Returns the code as it appears in JSON.
-    pub fn as_word(self) -> String {
-        serde_json::to_value(self).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+        Code::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::Conflict
+        | Code::PortClosed
+        | Code::IdempotencyConflict
+        | Code::SandboxPaused
+        | Code::DiskFull => StatusCode::CONFLICT,
+        Code::SandboxEnded => StatusCode::GONE,
+        Code::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
+        Code::PortFailed => StatusCode::BAD_GATEWAY,
+        Code::PortTimeout => StatusCode::GATEWAY_TIMEOUT,
+        Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+        Code::TooManyRequests | Code::QuotaExceeded | Code::TooManySandboxes => StatusCode::TOO_MANY_REQUESTS,
+        Code::SetupFailed
+        | Code::SandboxMemoryExhausted
+        | Code::Overloaded
+        | Code::ShuttingDown
+        | Code::StorageUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
+        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
 /// Produces status and headers only. The middleware adds the body, because it knows the request id.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        let mut response = self.code().status().into_response();
+        let mut response = http_status(self.code()).into_response();
         if let Some(seconds) = self.retry_after() {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

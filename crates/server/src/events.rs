@@ -27,7 +27,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use crate::live_executions::{CancelOnDrop, ExecutionResult, LiveExecution, ReadPosition};
 
 /// Interval of comments on an idle stream, so that proxies do not close it.
@@ -146,7 +146,7 @@ impl ExecutionEvents {
 
 /// Returns the error object for a response that has already started.
 pub(crate) fn error_json(error: &Error) -> String {
-    json!({"error": {"code": error.code(), "message": error.message(), "request_id": null}}).to_string()
+    serde_json::to_string(&Problem { error: error.to_reason(None) }).unwrap_or_default()
 }
 
 /// Formats an event. JSON contains no line breaks, so one `data` line suffices.

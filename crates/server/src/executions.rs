@@ -7,18 +7,21 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use belljar_engine::finding::Finding;
 use belljar_engine::language::Language;
 use belljar_engine::policy::Verdict;
-use belljar_engine::request::{HostPaths, Request};
+use belljar_engine::report::{Report, Status};
+use belljar_engine::request::{self, HostPaths, Request};
 use belljar_store::executions::{
     ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStatus, Idempotency,
 };
 use belljar_store::{Digest, ExecutionId, Timestamp};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::app_state::AppState;
 use crate::authentication::{Caller, RunCaller};
-use crate::body::{BodyReservation, JsonBody};
+use crate::body::{BodyReservation, JsonBody, SortedJson};
 use crate::error::Error;
 use crate::executor::{self, ExecutionJob, StartOutcome};
 use crate::live_executions::CancelOnDrop;
@@ -31,14 +34,14 @@ const DEFAULT_PAGE_SIZE: u32 = 50;
 
 /// Runs code or a command in a fresh sandbox.
 #[utoipa::path(
-    post, path = "/v1/executions", tag = "executions", request_body = schema::Request,
+    post, path = "/v1/executions", tag = "executions", request_body = ref(schema::request::<Request>()),
     params(("Idempotency-Key" = Option<String>, Header,
         description = "Repeating the same request with the same key runs it only once")),
     responses(
         (status = 200, description = "The result of the program, whatever it did. With \
             `Accept: text/event-stream`, events: output while it runs (`output`), then the `result`",
-            body = schema::Result),
-        (status = 202, description = "Queued: the answer to `\"wait\": false`", body = schema::Accepted),
+            body = ref(schema::response::<Report>())),
+        (status = 202, description = "Queued: the answer to `\"wait\": false`", body = ref(schema::response::<Accepted>())),
     )
 )]
 pub(crate) async fn create(
@@ -63,7 +66,7 @@ pub(crate) async fn run(
     let place = if wants_events { Some(world.streams.open(&caller.tenant)?) } else { None };
     let JsonBody { bytes, hold } = body;
     let idempotency = idempotency(headers, inside.as_ref(), &bytes)?;
-    let mut request = Request::parse(&bytes)?;
+    let mut request = request::parse(&bytes)?;
     drop(bytes);
     let detached = request.wait.take() == Some(false);
     // With an idempotency key, the client can ask again for the result; without one, it cannot.
@@ -136,24 +139,44 @@ pub(crate) async fn admit(
     })
 }
 
+/// Result of a policy check.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Checked {
+    /// Verdict: passed or refused.
+    status: &'static str,
+    /// Reason for the refusal in one line; null if it passed.
+    error: Option<String>,
+    /// Findings of the policy.
+    findings: Vec<Finding>,
+}
+
+/// An accepted execution.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Accepted<'a> {
+    /// Execution id.
+    id: &'a ExecutionId,
+    /// Status of the execution, `queued`.
+    status: Status,
+}
+
 /// Checks a request against its policy, as an execution would, without running it.
 #[utoipa::path(
-    post, path = "/v1/check", tag = "executions", request_body = schema::Request,
-    responses((status = 200, description = "Findings of the policy", body = schema::Checked),
-        (status = 422, description = "Invalid request", body = schema::Problem)))]
+    post, path = "/v1/check", tag = "executions", request_body = ref(schema::request::<Request>()),
+    responses((status = 200, description = "Findings of the policy", body = ref(schema::response::<Checked>())),
+        (status = 422, description = "Invalid request")))]
 pub(crate) async fn check(
     State(world): State<Arc<AppState>>,
     RunCaller(caller): RunCaller,
     body: JsonBody,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<Checked>, Error> {
     let JsonBody { bytes, hold } = body;
-    let mut request = Request::parse(&bytes)?;
+    let mut request = request::parse(&bytes)?;
     drop(bytes);
     request.wait = None;
     let job = admit(&world, &caller, None, request, hold).await?;
     let Verdict { findings, refusal } = job.admitted.verdict();
     let status = if refusal.is_some() { "refused" } else { "passed" };
-    Ok(Json(json!({"status": status, "error": refusal, "findings": findings})))
+    Ok(SortedJson(Checked { status, error: refusal.clone(), findings: findings.clone() }))
 }
 
 /// Refuses a tenant that has used up its CPU quota for the day.
@@ -209,8 +232,8 @@ async fn answer_repeated(
     responses(
         (status = 200, description = "The result, or the status while queued or running. With \
             `Accept: text/event-stream`, the output from the beginning, if the execution was started with \
-            `\"wait\": false` or with events", body = schema::Result),
-        (status = 404, description = "No such execution in this tenant", body = schema::Problem),
+            `\"wait\": false` or with events", body = ref(schema::response::<Report>())),
+        (status = 404, description = "No such execution in this tenant"),
     )
 )]
 pub(crate) async fn show(
@@ -234,9 +257,9 @@ pub(crate) async fn show(
     delete, path = "/v1/executions/{id}", tag = "executions",
     params(("id" = String, Path, description = "Execution id")),
     responses(
-        (status = 200, description = "The execution has ended; its result", body = schema::Result),
-        (status = 404, description = "No such execution in this tenant", body = schema::Problem),
-        (status = 409, description = "The execution had already ended", body = schema::Problem),
+        (status = 200, description = "The execution has ended; its result", body = ref(schema::response::<Report>())),
+        (status = 404, description = "No such execution in this tenant"),
+        (status = 409, description = "The execution had already ended"),
     )
 )]
 pub(crate) async fn cancel(
@@ -265,8 +288,8 @@ pub(crate) async fn cancel(
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the previous page"),
     ),
     responses(
-        (status = 200, description = "A page of executions", body = schema::ExecutionPage),
-        (status = 422, description = "Invalid parameter", body = schema::Problem),
+        (status = 200, description = "A page of executions", body = ref(schema::response::<ExecutionPage>())),
+        (status = 422, description = "Invalid parameter"),
     )
 )]
 pub(crate) async fn list(
@@ -312,5 +335,5 @@ fn result(json: Bytes) -> Response {
 
 fn accepted(id: &ExecutionId) -> Response {
     let place = [(header::LOCATION, format!("/v1/executions/{id}"))];
-    (StatusCode::ACCEPTED, place, Json(json!({"id": id, "status": "queued"}))).into_response()
+    (StatusCode::ACCEPTED, place, Json(Accepted { id, status: Status::Queued })).into_response()
 }

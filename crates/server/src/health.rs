@@ -9,7 +9,8 @@ use belljar_engine::provider::DiscardSink;
 use belljar_engine::report::Status;
 use belljar_engine::request::{HostPaths, Request};
 use belljar_store::Timestamp;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -27,20 +28,27 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct Readiness(Mutex<Option<(Instant, Result<(), Error>)>>);
 
+/// Health of the server.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Health {
+    /// Health status: live or ready.
+    status: &'static str,
+}
+
 /// Returns whether the server is alive; with `?ready`, whether it can run code now.
 #[utoipa::path(
     get, path = "/healthz", tag = "service", security(()),
     params(("ready" = Option<String>, Query, description = "Check readiness as `/healthz/ready` does")),
     responses(
-        (status = 200, description = "The server is alive", body = schema::Health),
-        (status = 503, description = "The server cannot run code now", body = schema::Problem),
+        (status = 200, description = "The server is alive", body = ref(schema::response::<Health>())),
+        (status = 503, description = "The server cannot run code now"),
     )
 )]
-pub(crate) async fn show(State(world): State<Arc<AppState>>, query: RawQuery) -> Result<Json<Value>, Error> {
+pub(crate) async fn show(State(world): State<Arc<AppState>>, query: RawQuery) -> Result<Json<Health>, Error> {
     if Query::parse(query, &["ready"])?.has("ready") {
         return ready(State(world)).await;
     }
-    Ok(Json(json!({"status": "live"})))
+    Ok(Json(Health { status: "live" }))
 }
 
 /// Returns whether the server can run code now.
@@ -49,11 +57,11 @@ pub(crate) async fn show(State(world): State<Arc<AppState>>, query: RawQuery) ->
 #[utoipa::path(
     get, path = "/healthz/ready", tag = "service", security(()),
     responses(
-        (status = 200, description = "The server can run code", body = schema::Health),
-        (status = 503, description = "The server cannot run code now", body = schema::Problem),
+        (status = 200, description = "The server can run code", body = ref(schema::response::<Health>())),
+        (status = 503, description = "The server cannot run code now"),
     )
 )]
-pub(crate) async fn ready(State(world): State<Arc<AppState>>) -> Result<Json<Value>, Error> {
+pub(crate) async fn ready(State(world): State<Arc<AppState>>) -> Result<Json<Health>, Error> {
     if world.live.is_closed() {
         return Err(Error::ShuttingDown);
     }
@@ -68,7 +76,7 @@ pub(crate) async fn ready(State(world): State<Arc<AppState>>) -> Result<Json<Val
             found
         }
     };
-    found.map(|()| Json(json!({"status": "ready"})))
+    found.map(|()| Json(Health { status: "ready" }))
 }
 
 /// Runs a minimal program and writes to the database.

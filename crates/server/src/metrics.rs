@@ -19,7 +19,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
 use crate::app_state::AppState;
 use crate::authentication::AdminCaller;
-use crate::error::Code;
+use belljar_engine::ErrorCode as Code;
 
 /// Histogram buckets in seconds, from a warm run to a long one.
 const DURATION_BUCKETS: &[f64] =
@@ -190,7 +190,7 @@ pub(crate) fn warmth(warm: Warmth) -> &'static str {
     responses(
         (status = 200, description = "Metrics in the Prometheus text format", body = String,
             content_type = "text/plain"),
-        (status = 403, description = "The key lacks the scope `admin`", body = crate::schema::Problem),
+        (status = 403, description = "The key lacks the scope `admin`"),
     )
 )]
 pub(crate) async fn show(State(world): State<Arc<AppState>>, _admin: AdminCaller) -> impl IntoResponse {

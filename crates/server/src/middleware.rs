@@ -4,15 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
+use axum::response::IntoResponse;
 use axum::response::Response;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::app_state::AppState;
-use crate::error::Error;
+use crate::body::SortedJson;
+use crate::error::{Error, http_status};
 use crate::sandboxes::PassThrough;
 
 /// The id of a request in responses, in the log and in the audit log.
@@ -49,7 +50,7 @@ pub(crate) async fn handle_request(
     let response = match (check_host_and_origin(&world, &request), &traced) {
         (Ok(()), None) => next.run(request).await,
         (Ok(()), Some((_, traced))) => traced.within(next.run(request)).await,
-        (Err(error), _) => axum::response::IntoResponse::into_response(error),
+        (Err(error), _) => error.into_response(),
     };
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let response = finish_response(&world, response, &id);
@@ -120,13 +121,13 @@ fn finish_response(world: &AppState, mut response: Response, id: &RequestId) -> 
     let passed = response.extensions().get::<PassThrough>().is_some();
     if !passed && (status.is_client_error() || status.is_server_error()) {
         let error = response.extensions_mut().remove::<Error>().unwrap_or_else(|| framework_error(status));
-        if error.code().status().is_server_error() {
+        if http_status(error.code()).is_server_error() {
             tracing::warn!(request_id = %id, code = ?error.code(), detail = %error, "refused");
         }
         world.meters.refused(error.code());
-        let object = error.to_json(Some(&id.0));
-        *response.status_mut() = error.code().status();
-        *response.body_mut() = Body::from(object.to_string());
+        let problem = error.to_problem(Some(id.0.clone()));
+        *response.status_mut() = http_status(error.code());
+        *response.body_mut() = SortedJson(problem).into_response().into_body();
         let headers = response.headers_mut();
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

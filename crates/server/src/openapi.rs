@@ -3,17 +3,19 @@
 
 use axum::http::header;
 use axum::response::IntoResponse;
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::schema::Schema;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Info, OpenApiVersion, Paths, Ref, RefOr, Required, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 use crate::admin::{audit, keys, profiles, providers, tenants};
+use crate::error::Problem;
 use crate::places::{snapshots, volumes};
+use crate::sandboxes::watch::ChangeEvent;
 use crate::sandboxes::{archives, files, network, ports, watch};
-use crate::{batches, docs, executions, health, metrics, sandboxes, tools};
+use crate::{batches, docs, executions, health, metrics, sandboxes, schema, tools};
 
 /// Examples, by schema name.
 const EXAMPLES: &str = include_str!("../docs/examples.json");
@@ -21,7 +23,7 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Belljar", description = "Runs untrusted code under glass.", license(name = "Apache-2.0")),
-    modifiers(&KeySecurity, &SchemaExamples, &ErrorResponses),
+    modifiers(&KeySecurity, &CommonParts),
     security(("key" = [])),
     paths(
         executions::create, executions::list, executions::show, executions::cancel, batches::create, tools::call,
@@ -40,7 +42,6 @@ const EXAMPLES: &str = include_str!("../docs/examples.json");
         providers::roll_back, providers::activate, providers::test,
         health::show, health::ready, metrics::show, show, docs::page,
     ),
-    components(schemas(crate::schema::Change))
 )]
 struct ApiDocument;
 
@@ -56,36 +57,31 @@ impl Modify for KeySecurity {
     }
 }
 
-struct SchemaExamples;
+/// Makes request bodies required, adds the two generic error responses to every operation, and the error object
+/// to every error response.
+struct CommonParts;
 
-impl Modify for SchemaExamples {
+impl Modify for CommonParts {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        // Embedded and covered by tests, so parsing cannot fail.
-        let examples: Map<String, Value> = serde_json::from_str(EXAMPLES).unwrap_or_default();
-        let schemas = &mut document.components.get_or_insert_default().schemas;
-        for (name, example) in examples {
-            if let Some(RefOr::T(Schema::Object(schema))) = schemas.get_mut(&name) {
-                schema.examples = vec![example];
+        let problem = Ref::new(schema::response::<Problem>());
+        let content = ContentBuilder::new().schema(Some(problem)).build();
+        for operation in document.paths.paths.values_mut().flat_map(operations) {
+            if let Some(RefOr::T(body)) = &mut operation.request_body {
+                body.required = Some(Required::True);
             }
-        }
-    }
-}
-
-/// Adds the two generic error responses to every operation.
-struct ErrorResponses;
-
-impl Modify for ErrorResponses {
-    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        let places = document.paths.paths.values_mut();
-        for operation in places.flat_map(operations) {
+            let responses = &mut operation.responses.responses;
             for (statuses, description) in
                 [("4XX", "The request was refused"), ("5XX", "The server could not serve the request")]
             {
-                let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-                let response =
-                    ResponseBuilder::new().description(description).content("application/json", content);
-                let known = &mut operation.responses.responses;
-                known.entry(statuses.to_owned()).or_insert(RefOr::T(response.build()));
+                let response = ResponseBuilder::new().description(description).build();
+                responses.entry(statuses.to_owned()).or_insert(RefOr::T(response));
+            }
+            for (status, response) in responses {
+                if let RefOr::T(response) = response
+                    && status.starts_with(['4', '5'])
+                {
+                    response.content.insert("application/json".to_owned(), RefOr::T(content.clone()));
+                }
             }
         }
     }
@@ -97,9 +93,32 @@ fn operations(place: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
         .flatten()
 }
 
+/// The document with schemas that are plain JSON.
+#[derive(Serialize)]
+struct Document {
+    openapi: OpenApiVersion,
+    info: Info,
+    paths: Paths,
+    components: Value,
+    security: Option<Vec<SecurityRequirement>>,
+}
+
 /// Returns the OpenAPI document as JSON.
 pub fn document() -> String {
-    let mut text = ApiDocument::openapi().to_pretty_json().unwrap_or_default();
+    drop(schema::take_schemas());
+    let utoipa::openapi::OpenApi { openapi, info, paths, components, security, .. } = ApiDocument::openapi();
+    // Sent as an event, which no operation refers to.
+    schema::response::<ChangeEvent>();
+    let mut schemas = schema::take_schemas();
+    // Embedded and covered by tests, so parsing cannot fail.
+    let examples: Map<String, Value> = serde_json::from_str(EXAMPLES).unwrap_or_default();
+    for (name, example) in examples {
+        schemas[&name]["examples"] = json!([example]);
+    }
+    let schemes = components.map(|components| components.security_schemes);
+    let components = json!({"schemas": schemas, "securitySchemes": schemes});
+    let document = Document { openapi, info, paths, components, security };
+    let mut text = serde_json::to_string_pretty(&document).unwrap_or_default();
     text.push('\n');
     text
 }
@@ -150,9 +169,9 @@ mod tests {
 
     #[test]
     fn the_request_schema_matches_the_parsed_fields() {
-        let request = belljar_engine::request::Request::parse(br#"{"?":1}"#).unwrap_err().to_string();
+        let request = belljar_engine::request::parse(br#"{"?":1}"#).unwrap_err().to_string();
         let command = serde_json::from_str::<belljar_engine::sandbox::CommandRequest>(r#"{"?":1}"#);
-        let file = belljar_engine::request::Request::parse(br#"{"files":[{"?":1}]}"#);
+        let file = belljar_engine::request::parse(br#"{"files":[{"?":1}]}"#);
         for (schema, refused) in [
             ("Request", request),
             ("File", file.unwrap_err().to_string()),
@@ -177,7 +196,7 @@ mod tests {
             ending: None,
             output_bytes: 0,
         };
-        let written = serde_json::to_value(belljar_engine::report::CommandReport::from(info)).unwrap();
+        let written = serde_json::to_value(belljar_engine::report::command_report(info)).unwrap();
         let mut shown = names("Command");
         shown.sort_unstable();
         let mut written: Vec<_> = written.as_object().unwrap().keys().cloned().collect();

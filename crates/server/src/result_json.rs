@@ -1,8 +1,9 @@
 //! Result objects of executions without a report: queued, running, interrupted or never started.
 
+use belljar_engine::report::Report;
 use belljar_store::ExecutionId;
 use belljar_store::executions::{ExecutionRecord, ExecutionStatus};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// Returns a result object with empty values, except for the status and, if any, the reason.
 pub(crate) fn blank_result(
@@ -11,26 +12,8 @@ pub(crate) fn blank_result(
     error: Option<&str>,
     metadata: &Map<String, Value>,
 ) -> Value {
-    json!({
-        "id": id,
-        "status": status,
-        "exit_code": null,
-        "signal": null,
-        "limit": null,
-        "stdout": "",
-        "stderr": "",
-        "stdout_truncated": false,
-        "stderr_truncated": false,
-        "result": {"present": false, "value": null},
-        "artifacts": [],
-        "error": error,
-        "findings": [],
-        "dependencies": {"packages": [], "cache": "none", "install_ms": 0},
-        "duration_ms": 0.0,
-        "usage": {"cpu_ms": 0.0, "peak_memory_bytes": 0, "processes_peak": null},
-        "receipt": null,
-        "metadata": metadata,
-    })
+    let report = Report::blank(id.to_string(), status.into(), error.map(str::to_owned), metadata.clone());
+    serde_json::to_value(report).unwrap_or_default()
 }
 
 /// Returns the JSON of a stored execution: its result, or a blank result with its status.

@@ -6,7 +6,9 @@ use axum::Json;
 use axum::extract::{Path, State};
 use belljar_engine::provider::DiscardSink;
 use belljar_tools::{ModelCall, Tool, ToolAnswer};
-use serde_json::{Map, Value};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::app_state::AppState;
 use crate::authentication::RunCaller;
@@ -15,16 +17,29 @@ use crate::error::Error;
 use crate::mcp::TenantBackend;
 use crate::schema;
 
+/// A tool call in OpenAI's format (`function` with `arguments`, or `function_call`) or Anthropic's
+/// (`tool_use` with `input`), or only the tool's input, optionally with `"tool"` beside it. `belljar tools`
+/// prints the input of each tool.
+#[derive(Deserialize, JsonSchema)]
+#[schemars(example = json!({"language": "python", "code": "print(6 * 7)"}))]
+struct ToolCall(Map<String, Value>);
+
+/// The answer for the model, in the format of the call: a message with the role `tool`, a
+/// `function_call_output` or a `tool_result`; otherwise `content`, `structuredContent` and `isError`, as in
+/// MCP.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ToolResult(#[schemars(with = "Map<String, Value>")] Value);
+
 /// Runs a model's tool call: an unchanged OpenAI or Anthropic call, or only the tool's input.
 #[utoipa::path(
-    post, path = "/v1/tools/{name}", tag = "tools", request_body = schema::ToolCall,
+    post, path = "/v1/tools/{name}", tag = "tools", request_body = ref(schema::request::<ToolCall>()),
     params(("name" = String, Path,
         description = "Tool name: run_code, run_command, sandbox_open, …; code_execution means run_code")),
     responses(
         (status = 200, description = "The tool result, in the format of the call; if the tool failed, with \
-            the reason for the model", body = schema::ToolResult),
-        (status = 404, description = "No such tool", body = schema::Problem),
-        (status = 422, description = "Not a tool call, or a call of another tool", body = schema::Problem),
+            the reason for the model", body = ref(schema::response::<ToolResult>())),
+        (status = 404, description = "No such tool"),
+        (status = 422, description = "Not a tool call, or a call of another tool"),
     )
 )]
 pub(crate) async fn call(
@@ -32,11 +47,11 @@ pub(crate) async fn call(
     RunCaller(caller): RunCaller,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, Error> {
+) -> Result<Json<ToolResult>, Error> {
     let tool = Tool::find(&name).map_err(|_| Error::NotFound("tool"))?;
     let JsonBody { bytes, hold } = body;
     let ModelCall { name: named, input, reply } =
-        ModelCall::parse(belljar_engine::json::parse_object::<Map<_, _>>(&bytes)?).map_err(wrong)?;
+        ModelCall::parse(belljar_engine::json::parse_object::<ToolCall>(&bytes)?.0).map_err(wrong)?;
     drop(bytes);
     let _request_hold = hold.into_request()?;
     if let Some(named) = &named
@@ -48,7 +63,7 @@ pub(crate) async fn call(
     // If the client disconnects, this future is dropped and the run ends.
     let never = Box::pin(std::future::pending());
     let answer = tool.call(&hands, input, &mut DiscardSink, never).await;
-    Ok(Json(reply.render(answer.unwrap_or_else(|error| ToolAnswer::failure(&error)))))
+    Ok(Json(ToolResult(reply.render(answer.unwrap_or_else(|error| ToolAnswer::failure(&error))))))
 }
 
 fn wrong(error: impl ToString) -> Error {

@@ -5,6 +5,7 @@
 //! So nobody can fill the disk, or displace the entries about administrators' actions, by being refused.
 
 use rusqlite::{Row, params};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -26,28 +27,29 @@ text_enum! {
 }
 
 /// One action: who did what, to what, and with which outcome.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AuditEntry {
-    /// When it happened.
+    /// Time in milliseconds since 1970.
     pub at: Timestamp,
     /// Id of the acting key, or a name for an actor without a key.
     pub actor: String,
-    /// Tenant in which it happened.
+    /// Tenant of the actor.
     pub tenant: Option<String>,
     /// The action, such as `key.create`.
     pub action: String,
     /// Object of the action.
     pub target: Option<String>,
-    /// Outcome of the action.
+    /// Outcome: done, refused or failed.
     pub outcome: AuditOutcome,
     /// Id of the HTTP request.
     pub request_id: Option<String>,
-    /// Further details, on one line.
+    /// Details in one line.
     pub detail: Option<String>,
 }
 
-/// An audit entry with its sequence number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// An entry of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "AuditEntry")]
 pub struct AuditRecord {
     /// Ascending sequence number; a gap means that entries were deleted.
     pub seq: i64,
@@ -56,12 +58,12 @@ pub struct AuditRecord {
     pub entry: AuditEntry,
 }
 
-/// A page of audit entries, newest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A page of the audit log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AuditPage {
-    /// The entries.
+    /// Entries, newest first.
     pub entries: Vec<AuditRecord>,
-    /// Cursor of the next page; `None` on the last page.
+    /// Cursor of the next page; null on the last page.
     pub next_cursor: Option<i64>,
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use rusqlite::ToSql;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -22,8 +23,9 @@ macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident = $prefix:literal, $time:expr, $random:expr;)+) => {$(
         $(#[$doc])*
         /// Values of this type are valid and safe as file names.
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
         #[serde(transparent)]
+        #[schemars(inline)]
         pub struct $name(String);
 
         impl $name {

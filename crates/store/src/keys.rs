@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Error, ObjectKind, map_missing_tenant, require_changed_row};
 use crate::id::{KeyId, base32, is_digits};
 use crate::name::TenantName;
-use crate::scope::Scopes;
+use crate::scope::{Scope, Scopes};
 use crate::secret::{Digest, KeySecret, random_bytes};
 use crate::size_limits::{self, MAX_WORD_BYTES};
 use crate::store::Store;
@@ -28,24 +29,26 @@ const MAX_KEYS: i64 = 1_000;
 
 const COLUMNS: &str = "id, tenant, label, scopes, created_ms, expires_ms, last_used_ms, revoked_ms";
 
-/// Everything about a key except its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Metadata of a key: everything except its secret. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Key")]
 pub struct KeyRecord {
-    /// Public part of the key.
+    /// Key id, the public part of the key.
     pub id: KeyId,
-    /// Owner of the key.
+    /// Tenant of the key.
     pub tenant: TenantName,
-    /// Description that the owner chose.
+    /// Label for people.
     pub label: String,
-    /// Permissions of the key.
+    /// Scopes of the key.
+    #[schemars(with = "Vec<Scope>")]
     pub scopes: Scopes,
-    /// When the key was created.
+    /// Creation time.
     pub created: Timestamp,
-    /// When the key expires.
+    /// Expiry time; null if it never expires.
     pub expires: Option<Timestamp>,
-    /// When the key was last used, to the minute.
+    /// Time of last use, to the minute; null if never used.
     pub last_used: Option<Timestamp>,
-    /// When the key was revoked.
+    /// Revocation time; null while valid.
     pub revoked: Option<Timestamp>,
 }
 

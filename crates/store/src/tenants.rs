@@ -1,6 +1,7 @@
 //! Tenants and their quotas.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ObjectKind, map_still_referenced, require_changed_row};
@@ -9,38 +10,38 @@ use crate::size_limits::{self, MAX_WORD_BYTES};
 use crate::store::Store;
 use crate::time::Timestamp;
 
-/// Limits on what a tenant may use at once, and per day. `None` means the server's default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Quotas of a tenant; null means the server's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Quotas {
     /// Concurrent executions.
     pub concurrency: Option<u32>,
     /// Live sandboxes.
     pub sandboxes: Option<u32>,
-    /// CPU time per day.
+    /// CPU seconds per day (UTC).
     pub cpu_seconds_per_day: Option<u64>,
-    /// Memory of all running executions and sandboxes.
+    /// Memory limits of all running executions and sandboxes together, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Size of volumes and snapshots.
+    /// Size of all volumes and snapshots together, in bytes.
     pub disk_bytes: Option<u64>,
 }
 
-/// An owner of executions, sandboxes and keys.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A tenant: an owner of executions, sandboxes and keys. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tenant {
     /// Name of the tenant, which never changes.
     pub name: TenantName,
-    /// Limits of the tenant.
+    /// Quotas of the tenant.
     pub quotas: Quotas,
-    /// When the tenant was created.
+    /// Creation time.
     pub created: Timestamp,
-    /// Since when the tenant's keys are refused; `None` if it is enabled.
+    /// Time it was disabled, since when its keys are refused; null while enabled.
     pub disabled: Option<Timestamp>,
-    /// Space that its finished executions use in the database.
+    /// Size of all stored results in bytes.
     pub stored_bytes: u64,
-    /// Least strict policy that its requests may use; `None` allows any.
+    /// Policy that always applies to the tenant's requests; the strictest policy decides.
     pub policy: Option<String>,
-    /// Provider of requests that name none; `None` for the server's default.
+    /// Default provider of the tenant's requests; null for the server's default.
     pub provider: Option<String>,
 }
 

@@ -4,9 +4,9 @@
 macro_rules! text_enum {
     ($(#[$doc:meta])* $name:ident, $field:literal { $($(#[$word_doc:meta])* $word:ident = $text:literal,)+ }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, schemars::JsonSchema)]
         pub enum $name {
-            $($(#[$word_doc])* $word,)+
+            $($(#[$word_doc])* #[schemars(rename = $text)] $word,)+
         }
 
         impl $name {

@@ -1,6 +1,7 @@
 //! Volumes and snapshots: their owners and sizes. Other code manages their files.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::{Error, ObjectKind, map_missing_tenant, require_changed_row};
@@ -14,36 +15,39 @@ use crate::time::Timestamp;
 const MAX_PER_TENANT: i64 = 1_000;
 
 /// A named directory that outlives sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Volume {
     /// Owner of the volume.
+    #[serde(skip)]
     pub tenant: TenantName,
-    /// Name that the tenant chose.
+    /// Name of the volume.
     pub name: VolumeName,
     /// Name of the volume's directory.
+    #[serde(skip)]
     pub id: VolumeId,
-    /// Maximum size of its content.
+    /// Maximum size in bytes. Sandboxes that exceed it are halted until files are removed.
     pub size_bytes: u64,
-    /// When the volume was created.
+    /// Creation time in milliseconds since 1970.
     pub created: Timestamp,
 }
 
-/// A copy of a sandbox's files at one moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A copy of a sandbox's files at one moment. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Snapshot {
     /// Owner of the snapshot.
+    #[serde(skip)]
     pub tenant: TenantName,
-    /// Id of the snapshot.
+    /// Snapshot id.
     pub id: SnapshotId,
-    /// Sandbox that it was made from.
+    /// Id of the sandbox it was taken from.
     pub sandbox: SandboxId,
-    /// Description that the owner chose.
+    /// Label for people.
     pub label: String,
-    /// Disk space that it uses; while it is being made, the space reserved for it.
+    /// Size in bytes; while it is being created, the size reserved for it.
     pub size_bytes: u64,
-    /// When the snapshot was requested.
+    /// Creation time.
     pub created: Timestamp,
-    /// When the snapshot was completed.
+    /// Completion time; null while it is being created.
     pub ready: Option<Timestamp>,
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use belljar_engine::report::Report;
+use belljar_engine::schema::words_as_enum;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -88,7 +90,6 @@ fn table() -> Vec<Tool> {
 }
 
 fn run_tools() -> [Tool; 2] {
-    let result = || as_object(serde_json::from_str(include_str!("result.schema.json")).unwrap_or_default());
     [
         Tool {
             name: "run_code",
@@ -96,8 +97,8 @@ fn run_tools() -> [Tool; 2] {
             description: "Runs a program in a fresh, isolated sandbox and returns its output, the return value of main() \
                 and the files in ./artifacts (images are shown). Packages that the code imports are installed \
                 automatically. There is usually no network. Nothing persists between calls unless a sandbox is given.",
-            input: schema_of::<RunCode>(),
-            output: result(),
+            input: input_schema::<RunCode>(),
+            output: output_schema::<Report>(),
             effect: ToolEffect::RunsCode,
             kind: ToolKind::RunCode,
         },
@@ -106,8 +107,8 @@ fn run_tools() -> [Tool; 2] {
             title: "Run a command",
             description: "Runs Bash in an isolated sandbox and returns its output. To build on earlier steps, open a \
                 sandbox first and pass it: its files persist between calls.",
-            input: schema_of::<RunCommand>(),
-            output: result(),
+            input: input_schema::<RunCommand>(),
+            output: output_schema::<Report>(),
             effect: ToolEffect::RunsCode,
             kind: ToolKind::RunCommand,
         },
@@ -120,8 +121,8 @@ fn sandbox_tools() -> [Tool; 2] {
             name: "sandbox_open",
             title: "Open a sandbox",
             description: "Opens a sandbox whose files persist between calls, for work in several steps. Close it when done.",
-            input: schema_of::<SandboxOpen>(),
-            output: schema_of::<OpenResult>(),
+            input: input_schema::<SandboxOpen>(),
+            output: output_schema::<OpenResult>(),
             effect: ToolEffect::RunsCode,
             kind: ToolKind::SandboxOpen,
         },
@@ -129,8 +130,8 @@ fn sandbox_tools() -> [Tool; 2] {
             name: "sandbox_close",
             title: "Close a sandbox",
             description: "Closes a sandbox: kills everything that runs in it and deletes its files.",
-            input: schema_of::<SandboxClose>(),
-            output: schema_of::<CloseResult>(),
+            input: input_schema::<SandboxClose>(),
+            output: output_schema::<CloseResult>(),
             effect: ToolEffect::Destroys,
             kind: ToolKind::SandboxClose,
         },
@@ -143,8 +144,8 @@ fn file_tools() -> [Tool; 3] {
             name: "read_file",
             title: "Read a file",
             description: "Reads a file in a sandbox: text as is, images for viewing, other content in base64.",
-            input: schema_of::<ReadFile>(),
-            output: schema_of::<FileContent>(),
+            input: input_schema::<ReadFile>(),
+            output: output_schema::<FileContent>(),
             effect: ToolEffect::Reads,
             kind: ToolKind::ReadFile,
         },
@@ -152,8 +153,8 @@ fn file_tools() -> [Tool; 3] {
             name: "write_file",
             title: "Write a file",
             description: "Writes a file in a sandbox, replacing an existing one.",
-            input: schema_of::<WriteFile>(),
-            output: schema_of::<WriteResult>(),
+            input: input_schema::<WriteFile>(),
+            output: output_schema::<WriteResult>(),
             effect: ToolEffect::Writes,
             kind: ToolKind::WriteFile,
         },
@@ -161,8 +162,8 @@ fn file_tools() -> [Tool; 3] {
             name: "list_files",
             title: "List files",
             description: "Lists a folder in a sandbox.",
-            input: schema_of::<ListFiles>(),
-            output: schema_of::<FolderListing>(),
+            input: input_schema::<ListFiles>(),
+            output: output_schema::<FolderListing>(),
             effect: ToolEffect::Reads,
             kind: ToolKind::ListFiles,
         },
@@ -174,17 +175,25 @@ fn check_tool() -> Tool {
         name: "check_code",
         title: "Check code",
         description: "Checks code against the policy without running it, and suggests what to write instead.",
-        input: schema_of::<CheckCode>(),
-        output: schema_of::<CheckResult>(),
+        input: input_schema::<CheckCode>(),
+        output: output_schema::<CheckResult>(),
         effect: ToolEffect::Reads,
         kind: ToolKind::CheckCode,
     }
 }
 
-/// Generates a schema in a simple form that every client understands: inlined, with optional fields that are
-/// not also nullable.
-fn schema_of<T: JsonSchema>() -> Map<String, Value> {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
+fn input_schema<T: JsonSchema>() -> Map<String, Value> {
+    simple_schema::<T>(SchemaSettings::draft2020_12())
+}
+
+fn output_schema<T: JsonSchema>() -> Map<String, Value> {
+    simple_schema::<T>(SchemaSettings::draft2020_12().for_serialize())
+}
+
+/// Generates a schema in a simple form that every client understands: inlined, with fields that are either
+/// optional or nullable.
+fn simple_schema<T: JsonSchema>(settings: SchemaSettings) -> Map<String, Value> {
+    let settings = settings.with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
@@ -206,13 +215,17 @@ fn as_object(value: Value) -> Map<String, Value> {
 fn simplify(schema: &mut Value) {
     match schema {
         Value::Object(object) => {
-            if let Some(Value::Array(kinds)) = object.get_mut("type") {
-                kinds.retain(|kind| kind != "null");
-                if let [kind] = kinds.as_slice() {
-                    let kind = kind.clone();
-                    object.insert("type".to_owned(), kind);
+            let required = object.get("required").cloned().unwrap_or_default();
+            let required: Vec<&str> =
+                required.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            for (name, property) in
+                object.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten()
+            {
+                if !required.contains(&name.as_str()) {
+                    remove_null(property);
                 }
             }
+            words_as_enum(object);
             // Descriptions come from wrapped comments.
             if let Some(Value::String(text)) = object.get_mut("description") {
                 *text = text.replace('\n', " ");
@@ -228,6 +241,15 @@ fn simplify(schema: &mut Value) {
         }
         Value::Array(values) => values.iter_mut().for_each(simplify),
         _ => {}
+    }
+}
+
+fn remove_null(schema: &mut Value) {
+    if let Some(Value::Array(kinds)) = schema.get_mut("type") {
+        kinds.retain(|kind| kind != "null");
+        if let [kind] = kinds.as_slice() {
+            schema["type"] = kind.clone();
+        }
     }
 }
 
@@ -269,6 +291,8 @@ pub fn definitions(format: DefinitionFormat) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use belljar_engine::report::Status;
+
     use super::*;
 
     #[test]
@@ -286,6 +310,19 @@ mod tests {
         assert_eq!(run["required"], json!(["language", "code"]));
         assert_eq!(run["properties"]["language"]["enum"][0], "python");
         assert_eq!(run["properties"]["files"]["items"]["required"], json!(["path"]));
+    }
+
+    #[test]
+    fn the_output_of_a_run_is_the_result_object() {
+        let report = Report::blank("exec_1".to_owned(), Status::Refused, None, Map::new());
+        let report = serde_json::to_value(report).unwrap();
+        let output = Value::from(Tool::find("run_code").unwrap().output.clone());
+        let mut required: Vec<_> = output["required"].as_array().unwrap().iter().collect();
+        required.sort_unstable_by_key(|name| name.as_str());
+        assert_eq!(json!(required), json!(report.as_object().unwrap().keys().collect::<Vec<_>>()));
+        assert_eq!(output["properties"]["exit_code"]["type"], json!(["integer", "null"]));
+        assert!(output["properties"]["findings"]["items"]["properties"]["suggestion"].is_object());
+        assert!(!output.to_string().contains("$ref"), "{output}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use belljar_engine::admit::MAX_REQUEST_BYTES;
 use belljar_engine::batch::BatchEntry;
 use belljar_engine::defaults::RequestDefaults;
-use belljar_engine::request::Request;
+use belljar_engine::request;
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::error::CliError;
@@ -65,7 +65,7 @@ impl<R: BufRead> LineReader<R> {
             if fits && self.line.trim_ascii().is_empty() {
                 continue;
             }
-            let request = if fits { Request::parse(&self.line) } else { Err(Request::too_long()) };
+            let request = if fits { request::parse(&self.line) } else { Err(request::too_long()) };
             return Ok(Some(BatchEntry { index, request: request.map(|own| defaults.complete(own)) }));
         }
         Ok(None)
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(read(fitting), [(1, Ok(Some("b".to_owned())))]);
         let mut reader = LineReader::new(BufReader::new(text(MAX_REQUEST_BYTES as u64 + 1)));
         let long = reader.next(&RequestDefaults::default()).unwrap().unwrap();
-        assert_eq!(long.request.unwrap_err().to_string(), Request::too_long().to_string());
+        assert_eq!(long.request.unwrap_err().to_string(), request::too_long().to_string());
         let next = reader.next(&RequestDefaults::default()).unwrap().unwrap();
         assert_eq!((next.index, next.request.is_ok()), (1, true));
         assert!(reader.line.capacity() <= KEPT_LINE_BYTES);

@@ -38,7 +38,9 @@ impl ResultLine {
             Ok(Status::Succeeded) => LineStatus::Succeeded,
             Ok(Status::Cancelled) => LineStatus::Cancelled,
             Ok(Status::Failed | Status::TimedOut | Status::LimitExceeded) => LineStatus::Failed,
-            Ok(Status::Refused) => LineStatus::NotRun,
+            Ok(Status::Refused | Status::Queued | Status::Running | Status::Interrupted) => {
+                LineStatus::NotRun
+            }
             Err(_) => LineStatus::NotRun,
         };
         let line = serde_json::to_vec(finished);

@@ -271,9 +271,10 @@ pub(super) async fn error_response(response: Response<Incoming>) -> CliError {
 
 /// Converts an error object of the server; `otherwise` is used if it has no message.
 pub(super) fn server_error(error: &Value, otherwise: &str) -> CliError {
-    let code = serde_json::from_value(error["code"].clone()).unwrap_or(ErrorCode::SetupFailed);
+    let code =
+        serde_json::from_value(error["code"].clone()).ok().filter(|code| ErrorCode::RUN.contains(code));
     let message = error["message"].as_str().unwrap_or(otherwise);
-    CliError { code, message: format!("server: {message}") }
+    CliError { code: code.unwrap_or(ErrorCode::SetupFailed), message: format!("server: {message}") }
 }
 
 /// Builds a URL query.

@@ -1,86 +1,42 @@
-//! The API representation of a command in a sandbox.
+//! Commands in a sandbox as the API shows them.
 
 use std::time::Duration;
 
-use serde::Serialize;
+use belljar_model::command::{CommandReport, CommandState, OutputReport};
 
-use super::{text_and_base64, to_millis};
+use super::text_and_base64;
 use crate::Capture;
 use crate::explain;
-use crate::finding::Finding;
+use crate::outcome::to_millis;
 use crate::provider::Stream;
 use crate::sandbox_handle::{CommandEnding, ProcessInfo};
 
-/// State of a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CommandState {
-    /// The command is running.
-    Running,
-    /// The command has ended.
-    Ended,
+/// Adds the output and the duration to a command.
+#[must_use]
+pub fn with_output(command: CommandReport, written: OutputReport, duration: Duration) -> CommandReport {
+    CommandReport { output: Some(written), duration_ms: Some(to_millis(duration)), ..command }
 }
 
-/// A command in a sandbox.
-#[derive(Debug, Clone, Serialize)]
-pub struct CommandReport {
-    /// Id of the command in the API.
-    pub id: u64,
-    /// Process id in the sandbox's PID namespace.
-    pub pid: u32,
-    /// The command, truncated to a bounded length.
-    pub command: String,
-    /// Whether the command has a terminal.
-    pub terminal: bool,
-    /// State.
-    pub state: CommandState,
-    /// Exit status; null while the command runs, or if it was killed.
-    pub exit_code: Option<u8>,
-    /// Signal that killed the command, e.g. `"SIGSEGV"`.
-    pub signal: Option<String>,
-    /// Whether the command was killed by its timeout.
-    pub timed_out: bool,
-    /// Bytes of output written so far.
-    pub output_bytes: u64,
-    /// Output, if the caller waited for the command.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub output: Option<OutputReport>,
-    /// Duration, if the caller waited for the command.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub duration_ms: Option<f64>,
-    /// Findings of the policies, if the command was just started, and findings about denied actions.
-    pub findings: Vec<Finding>,
-}
-
-impl CommandReport {
-    /// Adds the output and the duration.
-    #[must_use]
-    pub fn with_output(self, written: OutputReport, duration: Duration) -> Self {
-        Self { output: Some(written), duration_ms: Some(to_millis(duration)), ..self }
-    }
-}
-
-impl From<ProcessInfo> for CommandReport {
-    fn from(info: ProcessInfo) -> Self {
-        let (exit_code, signal) = match info.ending {
-            Some(CommandEnding::Exited(code)) => (Some(code), None),
-            Some(CommandEnding::Signalled(signal)) => (None, Some(explain::signal_name(signal))),
-            Some(CommandEnding::TimedOut) | None => (None, None),
-        };
-        Self {
-            id: info.id.0,
-            pid: info.pid,
-            command: info.command,
-            terminal: info.terminal,
-            state: if info.ending.is_some() { CommandState::Ended } else { CommandState::Running },
-            exit_code,
-            signal,
-            timed_out: info.ending == Some(CommandEnding::TimedOut),
-            output_bytes: info.output_bytes,
-            output: None,
-            duration_ms: None,
-            findings: Vec::new(),
-        }
+/// Returns a command as the API shows it, without output and findings.
+pub fn command_report(info: ProcessInfo) -> CommandReport {
+    let (exit_code, signal) = match info.ending {
+        Some(CommandEnding::Exited(code)) => (Some(code), None),
+        Some(CommandEnding::Signalled(signal)) => (None, Some(explain::signal_name(signal))),
+        Some(CommandEnding::TimedOut) | None => (None, None),
+    };
+    CommandReport {
+        id: info.id.0,
+        pid: info.pid,
+        command: info.command,
+        terminal: info.terminal,
+        state: if info.ending.is_some() { CommandState::Ended } else { CommandState::Running },
+        exit_code,
+        signal,
+        timed_out: info.ending == Some(CommandEnding::TimedOut),
+        output_bytes: info.output_bytes,
+        output: None,
+        duration_ms: None,
+        findings: Vec::new(),
     }
 }
 
@@ -89,21 +45,6 @@ impl From<ProcessInfo> for CommandReport {
 pub struct OutputCapture {
     stdout: Capture,
     stderr: Capture,
-}
-
-/// Head and tail of both output streams, as text.
-#[derive(Debug, Clone, Serialize)]
-pub struct OutputReport {
-    stdout: String,
-    stderr: String,
-    stdout_truncated: bool,
-    stderr_truncated: bool,
-    /// Only if standard output was not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stdout_base64: Option<String>,
-    /// Only if standard error was not UTF-8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stderr_base64: Option<String>,
 }
 
 impl OutputCapture {
@@ -145,7 +86,7 @@ mod tests {
             ending,
             output_bytes: 5,
         };
-        let shown = |ending| serde_json::to_value(CommandReport::from(info(ending))).unwrap();
+        let shown = |ending| serde_json::to_value(command_report(info(ending))).unwrap();
         let running = json!({"id": 3, "pid": 7, "command": "sleep 1", "terminal": false, "state": "running",
             "exit_code": null, "signal": null, "timed_out": false, "output_bytes": 5, "findings": []});
         assert_eq!(shown(None), running);
@@ -162,7 +103,7 @@ mod tests {
         let mut written = OutputCapture::new(4);
         written.push(Stream::Stdout, b"\xff");
         written.push(Stream::Stderr, b"too long");
-        let whole = CommandReport::from(info(None)).with_output(written.report(), Duration::from_millis(2));
+        let whole = with_output(command_report(info(None)), written.report(), Duration::from_millis(2));
         let whole = serde_json::to_value(whole).unwrap();
         assert_eq!((&whole["stdout"], &whole["stdout_base64"]), (&json!("\u{fffd}"), &json!("/w==")));
         assert_eq!((&whole["stderr_truncated"], &whole["duration_ms"]), (&json!(true), &json!(2.0)));

@@ -1,8 +1,6 @@
-//! Requests for commands in a sandbox, and their admission.
+//! Admission of commands in a sandbox.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
+use belljar_model::command::{CommandRequest, SignalSpec, TerminalSizeSpec};
 
 use super::{AdmittedSandbox, admit_timeout};
 use crate::Error;
@@ -24,78 +22,28 @@ const KEEP_MEMORY_DIVISOR: u64 = 64;
 const MAX_BACKGROUND_STDIN_BYTES: usize = 64 << 10;
 const MAX_WORKDIR_BYTES: usize = 4_096;
 
-/// A request to start a command. Unknown fields are refused by name.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CommandRequest {
-    /// A program and its arguments.
-    pub command: Option<Vec<String>>,
-    /// A shell line, instead of `command`.
-    pub shell: Option<String>,
-    /// Environment variables, in addition to the sandbox's.
-    pub env: BTreeMap<String, String>,
-    /// Working directory: absolute, or relative to the workspace.
-    pub workdir: Option<String>,
-    /// Standard input.
-    pub stdin: Option<String>,
-    /// Whether to keep standard input open for later writes.
-    pub stdin_open: bool,
-    /// Allocates a terminal of this size.
-    pub terminal: Option<TerminalSizeSpec>,
-    /// Timeout; a background command has none by default.
-    pub timeout_ms: Option<i64>,
-    /// Bytes of output kept for clients that attach later.
-    pub keep_bytes: Option<i64>,
-    /// Whether to return without waiting for the command.
-    pub background: bool,
-}
-
-/// The size of a terminal, as requested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TerminalSizeSpec {
-    /// Number of lines.
-    pub rows: u16,
-    /// Number of characters per line.
-    pub columns: u16,
-}
-
-impl TerminalSizeSpec {
-    /// Checks the size.
-    ///
-    /// # Errors
-    /// Fails if rows or columns are zero.
-    pub fn admit(self) -> Result<TerminalSize, Error> {
-        let Self { rows, columns } = self;
-        if rows == 0 || columns == 0 {
-            return Err(Error::invalid("terminal", "rows and columns must be above zero"));
-        }
-        Ok(TerminalSize { rows, columns })
+/// Checks the size of a terminal.
+///
+/// # Errors
+/// Fails if rows or columns are zero.
+pub fn admit_terminal_size(size: TerminalSizeSpec) -> Result<TerminalSize, Error> {
+    let TerminalSizeSpec { rows, columns } = size;
+    if rows == 0 || columns == 0 {
+        return Err(Error::invalid("terminal", "rows and columns must be above zero"));
     }
+    Ok(TerminalSize { rows, columns })
 }
 
-/// A signal by name, with or without `SIG`, or by number.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-pub enum SignalSpec {
-    /// A name, e.g. `SIGINT` or `INT`.
-    Name(String),
-    /// A number, e.g. 2.
-    Number(i64),
-}
-
-impl SignalSpec {
-    /// Returns the signal number.
-    ///
-    /// # Errors
-    /// Fails if there is no such signal.
-    pub fn admit(&self) -> Result<i32, Error> {
-        let found = match self {
-            Self::Name(name) => signal_number(name),
-            Self::Number(number) => i32::try_from(*number).ok().filter(|number| (1..=31).contains(number)),
-        };
-        found.ok_or_else(|| Error::invalid("signal", "no such signal; write e.g. SIGTERM, TERM or 15"))
-    }
+/// Returns the number of a signal.
+///
+/// # Errors
+/// Fails if there is no such signal.
+pub fn admit_signal(signal: &SignalSpec) -> Result<i32, Error> {
+    let found = match signal {
+        SignalSpec::Name(name) => signal_number(name),
+        SignalSpec::Number(number) => i32::try_from(*number).ok().filter(|number| (1..=31).contains(number)),
+    };
+    found.ok_or_else(|| Error::invalid("signal", "no such signal; write e.g. SIGTERM, TERM or 15"))
 }
 
 /// A command that passed admission.
@@ -147,7 +95,7 @@ pub fn admit_command(
         env: request.env.into_iter().collect(),
         workdir: admit_workdir(request.workdir)?,
         stdin: if reads { StdinMode::Open } else { StdinMode::Closed },
-        terminal: request.terminal.map(TerminalSizeSpec::admit).transpose()?,
+        terminal: request.terminal.map(admit_terminal_size).transpose()?,
         timeout_ms: timeout.map(|timeout| timeout.as_millis() as u64),
         keep_bytes: admit_keep_bytes(request.keep_bytes, limits.memory_bytes)?,
     };

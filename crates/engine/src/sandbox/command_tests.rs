@@ -90,8 +90,9 @@ fn invalid_fields_are_refused_by_name() {
 
 #[test]
 fn signals_by_name_or_number() {
-    let admit =
-        |value: Value| serde_json::from_value::<SignalSpec>(value).ok().and_then(|spec| spec.admit().ok());
+    let admit = |value: Value| {
+        serde_json::from_value::<SignalSpec>(value).ok().and_then(|spec| admit_signal(&spec).ok())
+    };
     for two in [json!("SIGINT"), json!("INT"), json!(2)] {
         assert_eq!(admit(two), Some(2));
     }

@@ -12,16 +12,12 @@
 //! Paths are absolute, or relative to the workspace. They are resolved inside the sandbox, as the sandbox
 //! user, never on the host.
 
-mod command;
 mod error;
 mod failure;
-mod files;
 
 use std::fmt::Debug;
 use std::pin::Pin;
-use std::time::Duration;
 
-use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::finding::Finding;
@@ -31,16 +27,18 @@ use crate::outcome::{Outcome, Receipt};
 use crate::plan::{Task, WORKSPACE};
 use crate::provider::{BoxFuture, Sink};
 
-pub use command::{
-    AttachOptions, CommandEnding, CommandLine, OutputEvent, ProcessId, ProcessInfo, StartCommand, StdinMode,
-    TerminalSize,
-};
-pub use error::SandboxError;
-pub use failure::{Failure, FailureKind};
-pub use files::{
+pub use belljar_model::files::{
     ArchiveFormat, ArchiveLimits, ChangeKind, DirectoryEntry, DirectoryPage, FileChange, FileKind,
     FileMetadata, UnpackSummary, WriteMode, WriteOptions,
 };
+pub use belljar_model::process::{
+    AttachOptions, CommandEnding, CommandLine, OutputEvent, ProcessId, ProcessInfo, StartCommand, StdinMode,
+    TerminalSize,
+};
+pub use belljar_model::sandbox::SandboxPhase;
+pub use belljar_model::stats::SandboxStats;
+pub use error::SandboxError;
+pub use failure::{Failure, FailureKind};
 
 /// The result of an operation on a long-lived sandbox.
 pub type SandboxFuture<'a, T> = BoxFuture<'a, Result<T, SandboxError>>;
@@ -55,44 +53,6 @@ impl<T: AsyncRead + AsyncWrite + Debug + Send> Duplex for T {}
 
 /// A connection to a program in the sandbox.
 pub type ByteStream = Pin<Box<dyn Duplex>>;
-
-/// Lifecycle state of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SandboxPhase {
-    /// The sandbox accepts operations.
-    Running,
-    /// All processes are frozen until it is resumed.
-    Paused,
-    /// The sandbox and everything in it is gone.
-    Ended,
-}
-
-/// Current resource usage of a sandbox, measured from outside; values that the host cannot measure are
-/// absent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SandboxStats {
-    /// CPU time of all processes since the sandbox was opened.
-    pub cpu: Option<Duration>,
-    /// Memory, including files on its disk.
-    pub memory_bytes: Option<u64>,
-    /// Peak memory.
-    pub peak_memory_bytes: Option<u64>,
-    /// Number of processes and threads, without the guest.
-    pub processes: Option<u64>,
-    /// Peak number of processes and threads.
-    pub peak_processes: Option<u64>,
-    /// Bytes used on its disk.
-    pub disk_bytes: Option<u64>,
-    /// Number of processes killed because the sandbox's memory ran out.
-    pub memory_kills: u64,
-    /// Number of processes killed because the memory for all sandboxes together ran out.
-    pub machine_memory_kills: u64,
-    /// Number of refused new processes and threads.
-    pub forks_refused: u64,
-    /// Whether no block or no inode is left.
-    pub disk_full: bool,
-}
 
 /// Network access of a sandbox: the allowed hosts and the traffic so far.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -322,6 +322,7 @@ impl SandboxHandle for DockerLiving {
             isolation: self.isolation.clone(),
             warm: self.warm,
             simulated: false,
+            instead_of: None,
             service: None,
         };
         Box::pin(std::future::ready(Ok(receipt)))

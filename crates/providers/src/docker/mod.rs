@@ -281,6 +281,7 @@ fn canceled_outcome(duration: Duration) -> Outcome {
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: false,
+            instead_of: None,
             service: None,
         },
     }

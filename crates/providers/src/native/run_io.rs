@@ -283,6 +283,7 @@ impl<'a> RunIo<'a> {
                     spec::JailWarmth::Cold => Warmth::Cold,
                 },
                 simulated: false,
+                instead_of: None,
                 service: None,
             },
         })

@@ -340,6 +340,7 @@ impl RemoteSandbox {
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: false,
+            instead_of: None,
             service: Some(self.shared.service.description()),
         };
         Ok(Outcome {

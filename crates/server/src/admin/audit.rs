@@ -18,7 +18,7 @@ const DEFAULT_PAGE_SIZE: u32 = 50;
         ("limit" = Option<u32>, Query, description = "Page size; default 50"),
         ("cursor" = Option<i64>, Query, description = "`next_cursor` of the previous page"),
     ),
-    responses((status = 200, description = "A page of the audit log", body = schema::AuditPage)))]
+    responses((status = 200, description = "A page of the audit log", body = ref(schema::response::<AuditPage>()))))]
 pub(crate) async fn list(desk: AdminRequest, query: RawQuery) -> Result<Json<AuditPage>, Error> {
     let query = Query::parse(query, &["tenant", "limit", "cursor"])?;
     let (tenant, cursor) = (query.get("tenant").map(str::to_owned), query.parsed("cursor")?);

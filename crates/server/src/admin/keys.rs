@@ -2,41 +2,68 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
-use belljar_store::{KeyId, NewKey, Scope, Scopes, Timestamp};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use belljar_store::{KeyId, KeyRecord, NewKey, Scope, Scopes, Timestamp};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{AdminRequest, tenants};
-use crate::body::{JsonBody, parse};
+use crate::body::{JsonBody, SortedJson, parse};
 use crate::error::Error;
 use crate::schema;
 
-#[derive(Debug, Deserialize)]
+/// A key to create.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "NewKey")]
 struct NewKeyBody {
+    /// Label for people.
     #[serde(default)]
     label: String,
+    /// Scopes of the key; default `run` and `sandboxes`.
+    #[schemars(with = "Option<Vec<Scope>>")]
     scopes: Option<Vec<String>>,
+    /// Lifetime in seconds; unlimited by default.
     expires_in_seconds: Option<u64>,
 }
 
-#[derive(Debug, Deserialize)]
+/// Options for rotating a key.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "KeyRotation")]
 struct RotationBody {
+    /// How long the old key stays valid, in seconds; default 0.
     #[serde(default)]
     old_valid_seconds: u64,
+}
+
+/// Keys of a tenant.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct KeyList {
+    /// Keys of the tenant.
+    keys: Vec<KeyRecord>,
+}
+
+/// A new key. Its secret is shown only in this response.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ShownKey {
+    /// The secret key.
+    key: String,
+    /// Metadata of the key.
+    record: KeyRecord,
 }
 
 /// Lists a tenant's keys, without their secrets.
 #[utoipa::path(get, path = "/v1/tenants/{tenant}/keys", tag = "administration",
     params(("tenant" = String, Path, description = "Tenant name")),
-    responses((status = 200, description = "The tenant's keys, newest first", body = schema::KeyList)))]
-pub(crate) async fn list(desk: AdminRequest, Path(tenant): Path<String>) -> Result<Json<Value>, Error> {
+    responses((status = 200, description = "The tenant's keys, newest first", body = ref(schema::response::<KeyList>()))))]
+pub(crate) async fn list(
+    desk: AdminRequest,
+    Path(tenant): Path<String>,
+) -> Result<SortedJson<KeyList>, Error> {
     let keys = desk.world.store.keys(&tenants::parse_tenant_name(&tenant)?).await?;
-    Ok(Json(json!({"keys": keys})))
+    Ok(SortedJson(KeyList { keys }))
 }
 
 /// Creates a key.
@@ -44,15 +71,15 @@ pub(crate) async fn list(desk: AdminRequest, Path(tenant): Path<String>) -> Resu
 /// Its secret is shown only in this response.
 #[utoipa::path(post, path = "/v1/tenants/{tenant}/keys", tag = "administration",
     params(("tenant" = String, Path, description = "Tenant name")),
-    request_body = schema::NewKey,
-    responses((status = 201, description = "The new key, with its secret", body = schema::ShownKey),
-        (status = 404, description = "No such tenant", body = schema::Problem),
-        (status = 422, description = "Invalid request", body = schema::Problem)))]
+    request_body = ref(schema::request::<NewKeyBody>()),
+    responses((status = 201, description = "The new key, with its secret", body = ref(schema::response::<ShownKey>())),
+        (status = 404, description = "No such tenant"),
+        (status = 422, description = "Invalid request")))]
 pub(crate) async fn create(
     desk: AdminRequest,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<(StatusCode, Json<Value>), Error> {
+) -> Result<(StatusCode, SortedJson<ShownKey>), Error> {
     let (tenant, new): (_, NewKeyBody) = (tenants::parse_tenant_name(&name)?, parse(body)?);
     let scopes = scopes(new.scopes)?;
     let now = Timestamp::now();
@@ -68,14 +95,14 @@ pub(crate) async fn create(
 #[utoipa::path(post, path = "/v1/tenants/{tenant}/keys/{key}/rotate", tag = "administration",
     params(("tenant" = String, Path, description = "Tenant name"),
         ("key" = String, Path, description = "Key id")),
-    request_body = schema::KeyRotation,
-    responses((status = 201, description = "The new key, with its secret", body = schema::ShownKey),
-        (status = 404, description = "No such key", body = schema::Problem)))]
+    request_body = ref(schema::request::<RotationBody>()),
+    responses((status = 201, description = "The new key, with its secret", body = ref(schema::response::<ShownKey>())),
+        (status = 404, description = "No such key")))]
 pub(crate) async fn rotate(
     desk: AdminRequest,
     Path((tenant, key)): Path<(String, String)>,
     body: JsonBody,
-) -> Result<(StatusCode, Json<Value>), Error> {
+) -> Result<(StatusCode, SortedJson<ShownKey>), Error> {
     let (tenant, id, rotation): (_, _, RotationBody) =
         (tenants::parse_tenant_name(&tenant)?, parse_key_id(&key)?, parse(body)?);
     let now = Timestamp::now();
@@ -90,7 +117,7 @@ pub(crate) async fn rotate(
     params(("tenant" = String, Path, description = "Tenant name"),
         ("key" = String, Path, description = "Key id")),
     responses((status = 204, description = "The key is revoked"),
-        (status = 404, description = "No such key", body = schema::Problem)))]
+        (status = 404, description = "No such key")))]
 pub(crate) async fn revoke(
     desk: AdminRequest,
     Path((tenant, key)): Path<(String, String)>,
@@ -114,6 +141,7 @@ fn parse_key_id(key: &str) -> Result<KeyId, Error> {
     key.parse().map_err(|_| Error::NotFound("key"))
 }
 
-fn new_key_response(new: NewKey) -> (StatusCode, Json<Value>) {
-    (StatusCode::CREATED, Json(json!({"key": new.secret.reveal(), "record": new.record})))
+fn new_key_response(new: NewKey) -> (StatusCode, SortedJson<ShownKey>) {
+    let shown = ShownKey { key: new.secret.reveal().to_owned(), record: new.record };
+    (StatusCode::CREATED, SortedJson(shown))
 }

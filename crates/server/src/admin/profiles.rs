@@ -4,20 +4,49 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profile;
 use belljar_store::{ProfileName, StoredProfile, Timestamp};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::AdminRequest;
 use super::tenants::check_policy;
 use crate::app_state::AppState;
-use crate::body::{JsonBody, parse, parse_bytes};
+use crate::body::{JsonBody, SortedJson, parse, parse_bytes};
 use crate::error::Error;
 use crate::schema;
+
+/// A profile with its name.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "StoredProfile")]
+pub(crate) struct ProfileInfo {
+    /// Name of the profile.
+    name: ProfileName,
+    /// Content of the profile.
+    #[schemars(with = "Profile")]
+    profile: Value,
+    /// Time of the last change in milliseconds since 1970; absent in the response to setting it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed: Option<Timestamp>,
+}
+
+/// Profiles that were set over HTTP.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ProfileList {
+    /// Profiles, sorted by name.
+    profiles: Vec<ProfileInfo>,
+}
+
+impl From<StoredProfile> for ProfileInfo {
+    fn from(stored: StoredProfile) -> Self {
+        let profile = serde_json::from_str(&stored.json).unwrap_or_default();
+        Self { name: stored.name, profile, changed: Some(stored.changed) }
+    }
+}
 
 /// Loads all profiles into the engine.
 ///
@@ -38,33 +67,36 @@ pub(crate) async fn load(world: &AppState) -> Result<(), Error> {
 
 /// Lists the profiles that were set over HTTP.
 #[utoipa::path(get, path = "/v1/profiles", tag = "administration",
-    responses((status = 200, description = "The profiles, sorted by name", body = schema::ProfileList)))]
-pub(crate) async fn list(desk: AdminRequest) -> Result<Json<Value>, Error> {
-    let profiles: Vec<Value> = desk.world.store.profiles().await?.iter().map(profile_json).collect();
-    Ok(Json(json!({"profiles": profiles})))
+    responses((status = 200, description = "The profiles, sorted by name", body = ref(schema::response::<ProfileList>()))))]
+pub(crate) async fn list(desk: AdminRequest) -> Result<SortedJson<ProfileList>, Error> {
+    let profiles = desk.world.store.profiles().await?.into_iter().map(ProfileInfo::from).collect();
+    Ok(SortedJson(ProfileList { profiles }))
 }
 
 /// Returns a profile.
 #[utoipa::path(get, path = "/v1/profiles/{profile}", tag = "administration",
     params(("profile" = String, Path, description = "Profile name")),
-    responses((status = 200, description = "The profile", body = schema::StoredProfile),
-        (status = 404, description = "No such profile", body = schema::Problem)))]
-pub(crate) async fn show(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    responses((status = 200, description = "The profile", body = ref(schema::response::<ProfileInfo>())),
+        (status = 404, description = "No such profile")))]
+pub(crate) async fn show(
+    desk: AdminRequest,
+    Path(name): Path<String>,
+) -> Result<SortedJson<ProfileInfo>, Error> {
     let found = desk.world.store.profile(&parse_profile_name(&name)?).await?;
-    Ok(Json(profile_json(&found.ok_or(Error::NotFound("profile"))?)))
+    Ok(SortedJson(found.ok_or(Error::NotFound("profile"))?.into()))
 }
 
 /// Creates or replaces a profile, which applies from the next request on.
 #[utoipa::path(put, path = "/v1/profiles/{profile}", tag = "administration",
     params(("profile" = String, Path, description = "Profile name")),
-    request_body = schema::Profile,
-    responses((status = 200, description = "The new profile", body = schema::StoredProfile),
-        (status = 422, description = "Invalid profile", body = schema::Problem)))]
+    request_body = ref(schema::request::<Profile>()),
+    responses((status = 200, description = "The new profile", body = ref(schema::response::<ProfileInfo>())),
+        (status = 422, description = "Invalid profile")))]
 pub(crate) async fn set(
     desk: AdminRequest,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<ProfileInfo>, Error> {
     let profile: ProfileName = name.parse()?;
     let new: Profile = parse_bytes(&body.bytes)?;
     check(&new, desk.world.engine.ceiling())?;
@@ -72,13 +104,14 @@ pub(crate) async fn set(
         check_policy(&desk, policy)?;
     }
     let json: Map<String, Value> = parse(body)?;
-    let (world, shown) = (Arc::clone(&desk.world), json!({"name": profile, "profile": json}));
+    let world = Arc::clone(&desk.world);
+    let shown = ProfileInfo { name: profile.clone(), profile: json.clone().into(), changed: None };
     let work = async move {
         world.store.set_profile(&profile, &json, Timestamp::now()).await?;
         load(&world).await
     };
     desk.run_audited("profile.set", &name, work).await?;
-    Ok(Json(shown))
+    Ok(SortedJson(shown))
 }
 
 /// Removes a profile.
@@ -87,7 +120,7 @@ pub(crate) async fn set(
 #[utoipa::path(delete, path = "/v1/profiles/{profile}", tag = "administration",
     params(("profile" = String, Path, description = "Profile name")),
     responses((status = 204, description = "The profile is removed"),
-        (status = 404, description = "No such profile", body = schema::Problem)))]
+        (status = 404, description = "No such profile")))]
 pub(crate) async fn remove(desk: AdminRequest, Path(name): Path<String>) -> Result<StatusCode, Error> {
     let (profile, world) = (parse_profile_name(&name)?, Arc::clone(&desk.world));
     let work = async move {
@@ -111,9 +144,4 @@ fn check(profile: &Profile, ceiling: &Limits) -> Result<(), Error> {
 
 fn parse_profile_name(name: &str) -> Result<ProfileName, Error> {
     name.parse().map_err(|_| Error::NotFound("profile"))
-}
-
-fn profile_json(stored: &StoredProfile) -> Value {
-    let profile: Value = serde_json::from_str(&stored.json).unwrap_or_default();
-    json!({"name": stored.name, "profile": profile, "changed": stored.changed})
 }

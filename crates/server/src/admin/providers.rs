@@ -10,18 +10,19 @@ use belljar_engine::Engine;
 use belljar_engine::catalog::ProviderSettings;
 use belljar_engine::limits::Limits;
 use belljar_engine::profile::Profiles;
-use belljar_engine::provider::{Capabilities, DiscardSink, Provider};
+use belljar_engine::provider::{Capabilities, DiscardSink, MissingLayer, Provider};
 use belljar_engine::provider_set::{AUTO, ProviderEntry};
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
-use belljar_store::{ExecutionId, ProviderVersion};
-use serde::Deserialize;
+use belljar_store::{ExecutionId, ProviderVersion, Timestamp};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::AdminRequest;
 use crate::app_state::AppState;
-use crate::body::{JsonBody, parse};
+use crate::body::{JsonBody, SortedJson, parse};
 use crate::error::Error;
 use crate::provider_registry::{self, InitialProviderConfig, RegisteredProvider, SecretMask};
 use crate::schema;
@@ -31,45 +32,182 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Language and code of the default test program.
 const DEFAULT_TEST_PROGRAM: (&str, &str) = ("python", "print(6 * 7)");
 
-#[derive(Debug, Deserialize)]
+/// Configuration to set for a provider.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "NewProviderConfiguration", example = configuration_example())]
 struct NewConfigurationBody {
+    /// Settings that fit the provider's schema. `********` keeps a secret, if it is still sent to the same
+    /// destination.
     settings: ProviderSettings,
+    /// Providers to use instead while it fails, in this order; none by default.
     #[serde(default)]
     instead: Vec<String>,
 }
 
-#[derive(Debug, Deserialize)]
+fn configuration_example() -> Value {
+    json!({"settings": {"image": "python:3.12-slim", "pool": 4}, "instead": ["native"]})
+}
+
+/// Version to roll back to.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "ProviderRollBack")]
 struct RollBackBody {
+    /// Version number.
     version: u32,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// Options of a provider test.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[schemars(rename = "ProviderTest")]
 struct ProviderTestBody {
+    /// Settings to test instead of the configured ones.
     settings: Option<ProviderSettings>,
+    /// Language of the test program; default Python.
     language: Option<String>,
+    /// Source code of the test program.
     code: Option<String>,
+}
+
+/// All providers.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ProviderList {
+    /// Default provider: a name, or `auto`.
+    usual: String,
+    /// The providers.
+    providers: Vec<ProviderInfo>,
+}
+
+/// A provider: a backend that runs sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Provider")]
+struct ProviderInfo {
+    /// Name of the provider.
+    name: &'static str,
+    /// Whether it is the default provider.
+    usual: bool,
+    /// Whether it is configured; if not, it runs nothing and the following fields are absent.
+    configured: bool,
+    #[serde(flatten)]
+    working: Option<ConfiguredProvider>,
+}
+
+/// A configured provider.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ConfiguredProvider {
+    /// Version of its configuration; null if it has default settings.
+    version: Option<u32>,
+    /// Providers to use instead while it fails, in this order.
+    instead: Vec<String>,
+    /// Features of the provider.
+    capabilities: ProviderCapabilities,
+    /// Health of the provider.
+    health: ProviderHealth,
+}
+
+/// Features of a provider.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ProviderCapabilities {
+    /// Whether it supports long-lived sandboxes.
+    living_sandboxes: bool,
+    /// Whether it can pause sandboxes.
+    pause: bool,
+    /// Whether it can install packages.
+    packages: bool,
+    /// Whether it can mount host folders.
+    host_folders: bool,
+    /// Whether `auto` may choose it.
+    auto: bool,
+    /// Isolation layers that it does not enforce.
+    missing_layers: Vec<MissingLayer>,
+}
+
+/// Health of a provider.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ProviderHealth {
+    /// Whether it passes its self-test.
+    works: bool,
+    /// Error of the last self-test; null if it passed.
+    error: Option<String>,
+    /// Number of consecutive requests that failed.
+    failures_in_a_row: u32,
+    /// Error of the last failed request; null while requests succeed.
+    last_failure: Option<String>,
+}
+
+/// Configuration of a provider.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ProviderConfiguration {
+    /// Name of the provider.
+    provider: String,
+    #[serde(flatten)]
+    version: ProviderVersionInfo,
+    /// Read-only facts about the provider on this machine.
+    facts: ProviderSettings,
+}
+
+/// A version of a provider's configuration.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "ProviderVersion")]
+struct ProviderVersionInfo {
+    /// Version number; null for default settings.
+    version: Option<u32>,
+    /// Settings that fit the provider's schema, with secrets masked as `********`; null if the configuration
+    /// was removed.
+    settings: Option<ProviderSettings>,
+    /// Providers to use instead while it fails, in this order.
+    instead: Vec<String>,
+    /// Time of the change in milliseconds since 1970.
+    changed: Option<Timestamp>,
+    /// Id of the key that made the change, or a name in its place.
+    changed_by: Option<String>,
+}
+
+/// All versions of a provider's configuration.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ProviderVersions {
+    /// Versions, newest first.
+    versions: Vec<ProviderVersionInfo>,
+}
+
+/// The default provider.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct UsualProvider {
+    /// Name of the provider, or `auto`.
+    usual: String,
+}
+
+/// Result of a provider test.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct ProviderTested {
+    /// Name of the provider.
+    provider: String,
+    /// Whether the test passed.
+    passed: bool,
+    /// Total time in milliseconds, including setup.
+    duration_ms: f64,
+    /// Reason the test failed; null if it passed.
+    error: Option<String>,
+    /// Result of the test program; null if it did not run.
+    result: Option<Report>,
 }
 
 /// Lists all providers with their features and health, which is checked now.
 #[utoipa::path(get, path = "/v1/providers", tag = "administration",
-    responses((status = 200, description = "The providers, sorted by name", body = schema::ProviderList)))]
-pub(crate) async fn list(desk: AdminRequest) -> Result<Json<Value>, Error> {
+    responses((status = 200, description = "The providers, sorted by name", body = ref(schema::response::<ProviderList>()))))]
+pub(crate) async fn list(desk: AdminRequest) -> Result<SortedJson<ProviderList>, Error> {
     let (roster, state) = (&desk.world.roster, desk.world.roster.state());
     let posts = desk.world.engine.providers().entries();
     provider_registry::check_health(posts.clone()).await;
     let shown = roster.catalog().names().into_iter().map(|name| {
         let post = posts.iter().find(|post| post.name() == name);
-        let working = post.zip(state.entries.get(name)).map(|(post, seat)| provider_json(post, seat));
-        let mut shown = working.unwrap_or_else(|| json!({"configured": false}));
-        shown["name"] = name.into();
-        shown["usual"] = (state.usual == name).into();
-        shown
+        let working = post.zip(state.entries.get(name)).map(|(post, seat)| configured_provider(post, seat));
+        ProviderInfo { name, usual: state.usual == name, configured: working.is_some(), working }
     });
-    let shown: Vec<Value> = shown.collect();
-    Ok(Json(json!({"usual": state.usual, "providers": shown})))
+    let providers = shown.collect();
+    Ok(SortedJson(ProviderList { usual: state.usual.clone(), providers }))
 }
 
 /// Returns the JSON Schema of a provider's settings.
@@ -77,7 +215,7 @@ pub(crate) async fn list(desk: AdminRequest) -> Result<Json<Value>, Error> {
     params(("provider" = String, Path, description = "Provider name")),
     responses((status = 200, description = "JSON Schema; secrets are `writeOnly`, facts are `readOnly`",
         body = Value),
-        (status = 422, description = "No such provider", body = schema::Problem)))]
+        (status = 422, description = "No such provider")))]
 pub(crate) async fn schema(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
     Ok(Json(desk.world.roster.catalog().schema(&name)?))
 }
@@ -86,10 +224,13 @@ pub(crate) async fn schema(desk: AdminRequest, Path(name): Path<String>) -> Resu
 #[utoipa::path(get, path = "/v1/providers/{provider}/configuration", tag = "administration",
     params(("provider" = String, Path, description = "Provider name")),
     responses((status = 200, description = "The provider's configuration",
-        body = schema::ProviderConfiguration),
-        (status = 404, description = "The provider is not configured", body = schema::Problem)))]
-pub(crate) async fn show(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
-    configuration_json(&desk.world, &name).await.map(Json)
+        body = ref(schema::response::<ProviderConfiguration>())),
+        (status = 404, description = "The provider is not configured")))]
+pub(crate) async fn show(
+    desk: AdminRequest,
+    Path(name): Path<String>,
+) -> Result<SortedJson<ProviderConfiguration>, Error> {
+    configuration(&desk.world, &name).await.map(SortedJson)
 }
 
 /// Sets the configuration of a provider, which applies from the next request on.
@@ -98,21 +239,21 @@ pub(crate) async fn show(desk: AdminRequest, Path(name): Path<String>) -> Result
 /// be given again. The provider is built and tested first; if that fails, nothing changes.
 #[utoipa::path(put, path = "/v1/providers/{provider}/configuration", tag = "administration",
     params(("provider" = String, Path, description = "Provider name")),
-        request_body = schema::NewProviderConfiguration,
-    responses((status = 200, description = "The new configuration", body = schema::ProviderConfiguration),
-        (status = 422, description = "Invalid or not working; nothing was changed", body = schema::Problem)))]
+        request_body = ref(schema::request::<NewConfigurationBody>()),
+    responses((status = 200, description = "The new configuration", body = ref(schema::response::<ProviderConfiguration>())),
+        (status = 422, description = "Invalid or not working; nothing was changed")))]
 pub(crate) async fn set(
     desk: AdminRequest,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<ProviderConfiguration>, Error> {
     provider_registry::check_provider_exists(desk.world.roster.catalog(), &name)?;
     let NewConfigurationBody { settings, instead } = parse(body)?;
     let (world, actor, provider) = desk.owned_parts(&name);
     let seed = InitialProviderConfig { settings, instead };
     let work = async move { world.roster.set(&world, &provider, seed, &actor).await };
     desk.run_audited("provider.set", &name, work).await?;
-    configuration_json(&desk.world, &name).await.map(Json)
+    configuration(&desk.world, &name).await.map(SortedJson)
 }
 
 /// Removes the configuration of a provider.
@@ -121,9 +262,8 @@ pub(crate) async fn set(
 #[utoipa::path(delete, path = "/v1/providers/{provider}/configuration", tag = "administration",
     params(("provider" = String, Path, description = "Provider name")),
     responses((status = 204, description = "The configuration is removed"),
-        (status = 404, description = "The provider is not configured", body = schema::Problem),
-        (status = 422, description = "Another provider or the default still refers to it",
-            body = schema::Problem)))]
+        (status = 404, description = "The provider is not configured"),
+        (status = 422, description = "Another provider or the default still refers to it")))]
 pub(crate) async fn remove(desk: AdminRequest, Path(name): Path<String>) -> Result<StatusCode, Error> {
     let (world, actor, provider) = desk.owned_parts(&name);
     let work = async move { world.roster.remove(&world, &provider, &actor).await };
@@ -134,11 +274,14 @@ pub(crate) async fn remove(desk: AdminRequest, Path(name): Path<String>) -> Resu
 /// Lists all versions of a provider's configuration, newest first, with secrets masked.
 #[utoipa::path(get, path = "/v1/providers/{provider}/versions", tag = "administration",
     params(("provider" = String, Path, description = "Provider name")),
-    responses((status = 200, description = "The latest hundred versions", body = schema::ProviderVersions)))]
-pub(crate) async fn versions(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    responses((status = 200, description = "The latest hundred versions", body = ref(schema::response::<ProviderVersions>()))))]
+pub(crate) async fn versions(
+    desk: AdminRequest,
+    Path(name): Path<String>,
+) -> Result<SortedJson<ProviderVersions>, Error> {
     provider_registry::check_provider_exists(desk.world.roster.catalog(), &name)?;
     let versions = desk.world.store.provider_versions(&name).await?;
-    Ok(Json(json!({"versions": versions.into_iter().map(version_json).collect::<Vec<_>>()})))
+    Ok(SortedJson(ProviderVersions { versions: versions.into_iter().map(version_info).collect() }))
 }
 
 /// Restores an earlier version of a provider's configuration, including secrets.
@@ -146,21 +289,20 @@ pub(crate) async fn versions(desk: AdminRequest, Path(name): Path<String>) -> Re
 /// It is tested first, and becomes a new version.
 #[utoipa::path(post, path = "/v1/providers/{provider}/rollback", tag = "administration",
     params(("provider" = String, Path, description = "Provider name")),
-    request_body = schema::ProviderRollBack,
+    request_body = ref(schema::request::<RollBackBody>()),
     responses((status = 200, description = "The restored configuration",
-        body = schema::ProviderConfiguration),
-        (status = 404, description = "No such version", body = schema::Problem),
-        (status = 422, description = "The version no longer works; nothing was changed",
-            body = schema::Problem)))]
+        body = ref(schema::response::<ProviderConfiguration>())),
+        (status = 404, description = "No such version"),
+        (status = 422, description = "The version no longer works; nothing was changed")))]
 pub(crate) async fn roll_back(
     desk: AdminRequest,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<ProviderConfiguration>, Error> {
     let (RollBackBody { version }, (world, actor, provider)) = (parse(body)?, desk.owned_parts(&name));
     let work = async move { world.roster.roll_back(&world, &provider, version, &actor).await };
     desk.run_audited("provider.rollback", &name, work).await?;
-    configuration_json(&desk.world, &name).await.map(Json)
+    configuration(&desk.world, &name).await.map(SortedJson)
 }
 
 /// Sets the default provider.
@@ -168,31 +310,33 @@ pub(crate) async fn roll_back(
 /// `auto` uses the strongest provider that passes its self-test.
 #[utoipa::path(post, path = "/v1/providers/{provider}/activate", tag = "administration",
     params(("provider" = String, Path, description = "Provider name, or `auto`")),
-    responses((status = 200, description = "The new default provider", body = schema::UsualProvider),
-        (status = 422, description = "Not configured or not working; nothing was changed",
-            body = schema::Problem)))]
-pub(crate) async fn activate(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Value>, Error> {
+    responses((status = 200, description = "The new default provider", body = ref(schema::response::<UsualProvider>())),
+        (status = 422, description = "Not configured or not working; nothing was changed")))]
+pub(crate) async fn activate(
+    desk: AdminRequest,
+    Path(name): Path<String>,
+) -> Result<SortedJson<UsualProvider>, Error> {
     if name != AUTO {
         provider_registry::check_provider_exists(desk.world.roster.catalog(), &name)?;
     }
     let (world, _, provider) = desk.owned_parts(&name);
     let work = async move { world.roster.set_default(&world, &provider).await };
     desk.run_audited("provider.activate", &name, work).await?;
-    Ok(Json(json!({"usual": name})))
+    Ok(SortedJson(UsualProvider { usual: name }))
 }
 
 /// Tests a provider end to end by running a real program.
 ///
 /// The test uses the provider's configuration or the given settings, and changes nothing.
 #[utoipa::path(post, path = "/v1/providers/{provider}/test", tag = "administration",
-    params(("provider" = String, Path, description = "Provider name")), request_body = schema::ProviderTest,
-    responses((status = 200, description = "Result of the test", body = schema::ProviderTested),
-        (status = 422, description = "Not configured, or invalid settings", body = schema::Problem)))]
+    params(("provider" = String, Path, description = "Provider name")), request_body = ref(schema::request::<ProviderTestBody>()),
+    responses((status = 200, description = "Result of the test", body = ref(schema::response::<ProviderTested>())),
+        (status = 422, description = "Not configured, or invalid settings")))]
 pub(crate) async fn test(
     desk: AdminRequest,
     Path(name): Path<String>,
     body: JsonBody,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<ProviderTested>, Error> {
     let ProviderTestBody { settings, language, code } =
         if body.bytes.is_empty() { ProviderTestBody::default() } else { parse(body)? };
     let (world, _, provider) = desk.owned_parts(&name);
@@ -224,9 +368,9 @@ pub(crate) async fn test(
         if own {
             world.roster.discard(&tested).await;
         }
-        Ok(test_result_json(&provider, duration, ran, &secret_mask))
+        Ok(test_result(provider, duration, ran, &secret_mask))
     };
-    desk.run_audited("provider.test", &name, work).await.map(Json)
+    desk.run_audited("provider.test", &name, work).await.map(SortedJson)
 }
 
 async fn run(provider: Arc<dyn Provider>, ceiling: Limits, request: Request) -> Result<Report, String> {
@@ -238,7 +382,12 @@ async fn run(provider: Arc<dyn Provider>, ceiling: Limits, request: Request) -> 
     engine.execute(id, admitted, &mut DiscardSink, never).await.map_err(said)
 }
 
-fn test_result_json(name: &str, duration_ms: f64, ran: Result<Report, String>, hidden: &SecretMask) -> Value {
+fn test_result(
+    provider: String,
+    duration_ms: f64,
+    ran: Result<Report, String>,
+    hidden: &SecretMask,
+) -> ProviderTested {
     let (passed, error) = match &ran {
         Ok(report) if report.status == Status::Succeeded => (true, None),
         Ok(report) => {
@@ -247,64 +396,65 @@ fn test_result_json(name: &str, duration_ms: f64, ran: Result<Report, String>, h
         }
         Err(error) => (false, Some(hidden.mask(error))),
     };
-    json!({"provider": name, "passed": passed, "duration_ms": duration_ms, "error": error, "result": ran.ok()})
+    ProviderTested { provider, passed, duration_ms, error, result: ran.ok() }
 }
 
-async fn configuration_json(world: &AppState, name: &str) -> Result<Value, Error> {
+async fn configuration(world: &AppState, name: &str) -> Result<ProviderConfiguration, Error> {
     let schema = world.roster.catalog().schema(name)?;
     let newest = provider_registry::newest_version(&world.store, name).await?;
-    let mut shown = match newest {
-        Some(newest) if newest.content.settings.is_some() => version_json(newest),
+    let version = match newest {
+        Some(newest) if newest.content.settings.is_some() => version_info(newest),
         _ if world.roster.catalog().exists_unconfigured(name) => {
-            json!({"version": null, "settings": {}, "instead": [], "changed": null, "changed_by": null})
+            ProviderVersionInfo { settings: Some(ProviderSettings::new()), ..Default::default() }
         }
         _ => return Err(Error::NotFound("configuration: this provider is not configured")),
     };
     let properties = schema["properties"].as_object().into_iter().flatten();
     let facts = properties.filter(|(_, property)| property["readOnly"] == true);
-    let facts: ProviderSettings = facts.map(|(name, fact)| (name.clone(), fact["const"].clone())).collect();
-    shown["provider"] = name.into();
-    shown["facts"] = facts.into();
-    Ok(shown)
+    let facts = facts.map(|(name, fact)| (name.clone(), fact["const"].clone())).collect();
+    Ok(ProviderConfiguration { provider: name.to_owned(), version, facts })
 }
 
-fn version_json(version: ProviderVersion) -> Value {
+fn version_info(version: ProviderVersion) -> ProviderVersionInfo {
     let ProviderVersion { version, content, actor, changed, .. } = version;
-    json!({
-        "version": version, "settings": content.settings, "instead": content.fallbacks,
-        "changed": changed, "changed_by": actor,
-    })
+    ProviderVersionInfo {
+        version: Some(version),
+        settings: content.settings,
+        instead: content.fallbacks,
+        changed: Some(changed),
+        changed_by: Some(actor),
+    }
 }
 
-fn provider_json(post: &ProviderEntry, seat: &RegisteredProvider) -> Value {
+fn configured_provider(post: &ProviderEntry, seat: &RegisteredProvider) -> ConfiguredProvider {
     let health = post.health_snapshot();
     let error = match &health.self_test {
         Some(Err(why)) => Some(seat.hidden.mask(why)),
         _ => None,
     };
     let failing = (health.failures > 0).then(|| seat.hidden.mask(&health.last_error));
-    json!({
-        "configured": true, "version": seat.version, "instead": seat.instead,
-        "capabilities": capabilities_json(post.capabilities()),
-        "health": {
-            "works": error.is_none(), "error": error,
-            "failures_in_a_row": health.failures, "last_failure": failing,
+    ConfiguredProvider {
+        version: seat.version,
+        instead: seat.instead.clone(),
+        capabilities: capabilities(post.capabilities()),
+        health: ProviderHealth {
+            works: error.is_none(),
+            error,
+            failures_in_a_row: health.failures,
+            last_failure: failing,
         },
-    })
+    }
 }
 
-fn capabilities_json(can: &Capabilities) -> Value {
-    let missing = can.missing.iter().map(
-        |missing| json!({"layer": missing.layer.name(), "reason": missing.reason, "remedy": missing.remedy}),
-    );
-    json!({
-        "living_sandboxes": can.sandboxes.is_some(),
-        "pause": can.sandboxes.as_ref().is_some_and(|living| living.cannot_pause.is_none()),
-        "packages": can.package_layers,
-        "host_folders": can.host_paths,
-        "auto": can.strength.is_some(),
-        "missing_layers": missing.collect::<Vec<_>>(),
-    })
+fn capabilities(can: &Capabilities) -> ProviderCapabilities {
+    ProviderCapabilities {
+        living_sandboxes: can.sandboxes.is_some(),
+        pause: can.sandboxes.as_ref().is_some_and(|living| living.cannot_pause.is_none()),
+        packages: can.package_layers,
+        host_folders: can.host_paths,
+        auto: can.strength.is_some(),
+        missing_layers: can.missing.clone(),
+    }
 }
 
 impl AdminRequest {

@@ -6,29 +6,39 @@ use axum::Json;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use belljar_store::{Quotas, Tenant, TenantName, Timestamp};
-use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::AdminRequest;
-use crate::body::{JsonBody, parse};
+use crate::body::{JsonBody, SortedJson, parse};
 use crate::error::Error;
 use crate::schema;
 
-#[derive(Debug, Deserialize)]
+/// A tenant to create.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "NewTenant")]
 struct NewTenantBody {
+    /// Name of the tenant.
+    #[schemars(regex(pattern = "^[a-z0-9][a-z0-9._-]*$"), length(max = 63))]
     name: String,
+    /// Quotas; absent ones are the server's defaults.
     #[serde(default)]
     quotas: Quotas,
 }
 
-#[derive(Debug, Deserialize)]
+/// Changes to a tenant. Absent fields stay as they are.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "TenantChange")]
 struct TenantChangeBody {
+    /// New quotas.
     quotas: Option<Quotas>,
+    /// Whether the tenant is disabled.
     disabled: Option<bool>,
+    /// Policy that always applies to the tenant's requests; `off` lets them choose freely.
     policy: Option<String>,
-    /// A name, or `null` for the default provider; if absent, the provider is unchanged.
+    /// Default provider of the tenant's requests: a name, `auto`, or null for the server's default.
     #[serde(default, deserialize_with = "some_if_present")]
     provider: Option<Option<String>>,
 }
@@ -38,18 +48,25 @@ fn some_if_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
     Option::deserialize(deserializer).map(Some)
 }
 
+/// All tenants, by name.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct TenantList {
+    /// Tenants, sorted by name.
+    tenants: Vec<Tenant>,
+}
+
 /// Lists all tenants.
 #[utoipa::path(get, path = "/v1/tenants", tag = "administration",
-    responses((status = 200, description = "The tenants, sorted by name", body = schema::TenantList)))]
-pub(crate) async fn list(desk: AdminRequest) -> Result<Json<Value>, Error> {
-    Ok(Json(json!({"tenants": desk.world.store.tenants().await?})))
+    responses((status = 200, description = "The tenants, sorted by name", body = ref(schema::response::<TenantList>()))))]
+pub(crate) async fn list(desk: AdminRequest) -> Result<SortedJson<TenantList>, Error> {
+    Ok(SortedJson(TenantList { tenants: desk.world.store.tenants().await? }))
 }
 
 /// Creates a tenant.
-#[utoipa::path(post, path = "/v1/tenants", tag = "administration", request_body = schema::NewTenant,
-    responses((status = 201, description = "The new tenant", body = schema::Tenant),
-        (status = 409, description = "A tenant of this name exists", body = schema::Problem),
-        (status = 422, description = "Invalid request", body = schema::Problem)))]
+#[utoipa::path(post, path = "/v1/tenants", tag = "administration", request_body = ref(schema::request::<NewTenantBody>()),
+    responses((status = 201, description = "The new tenant", body = ref(schema::response::<Tenant>())),
+        (status = 409, description = "A tenant of this name exists"),
+        (status = 422, description = "Invalid request")))]
 pub(crate) async fn create(desk: AdminRequest, body: JsonBody) -> Result<(StatusCode, Json<Tenant>), Error> {
     let new: NewTenantBody = parse(body)?;
     let name: TenantName = new.name.parse()?;
@@ -62,8 +79,8 @@ pub(crate) async fn create(desk: AdminRequest, body: JsonBody) -> Result<(Status
 /// Returns a tenant.
 #[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "administration",
     params(("tenant" = String, Path, description = "Tenant name")),
-    responses((status = 200, description = "The tenant", body = schema::Tenant),
-        (status = 404, description = "No such tenant", body = schema::Problem)))]
+    responses((status = 200, description = "The tenant", body = ref(schema::response::<Tenant>())),
+        (status = 404, description = "No such tenant")))]
 pub(crate) async fn show(desk: AdminRequest, Path(name): Path<String>) -> Result<Json<Tenant>, Error> {
     Ok(Json(find(&desk, &parse_tenant_name(&name)?).await?))
 }
@@ -71,9 +88,9 @@ pub(crate) async fn show(desk: AdminRequest, Path(name): Path<String>) -> Result
 /// Changes the quotas, policy, default provider or disabled state of a tenant.
 #[utoipa::path(patch, path = "/v1/tenants/{tenant}", tag = "administration",
     params(("tenant" = String, Path, description = "Tenant name")),
-    request_body = schema::TenantChange,
-    responses((status = 200, description = "The changed tenant", body = schema::Tenant),
-        (status = 404, description = "No such tenant", body = schema::Problem)))]
+    request_body = ref(schema::request::<TenantChangeBody>()),
+    responses((status = 200, description = "The changed tenant", body = ref(schema::response::<Tenant>())),
+        (status = 404, description = "No such tenant")))]
 pub(crate) async fn change(
     desk: AdminRequest,
     Path(name): Path<String>,
@@ -110,9 +127,8 @@ pub(crate) async fn change(
 #[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "administration",
     params(("tenant" = String, Path, description = "Tenant name")),
     responses((status = 204, description = "The tenant is removed"),
-        (status = 404, description = "No such tenant", body = schema::Problem),
-        (status = 409, description = "The tenant still owns sandboxes, volumes or other resources",
-            body = schema::Problem)))]
+        (status = 404, description = "No such tenant"),
+        (status = 409, description = "The tenant still owns sandboxes, volumes or other resources")))]
 pub(crate) async fn remove(desk: AdminRequest, Path(name): Path<String>) -> Result<StatusCode, Error> {
     let (tenant, world) = (parse_tenant_name(&name)?, Arc::clone(&desk.world));
     let work = async move {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::host_storage::HostStorageError;
-use belljar_engine::sandbox::{AdmittedSandbox, VolumeSpec};
+use belljar_engine::sandbox::{AdmittedSandbox, VolumeSpec, volume_not_found};
 use belljar_store::{TenantName, Volume, VolumeId, VolumeName};
 use tokio::sync;
 
@@ -116,7 +116,7 @@ pub(crate) async fn mount_volumes(
 
 async fn volume(world: &AppState, tenant: &TenantName, spec: &VolumeSpec) -> Result<Volume, Error> {
     let name: VolumeName = spec.name.as_deref().unwrap_or_default().parse()?;
-    Ok(world.store.volume(tenant, &name).await?.ok_or_else(|| spec.not_found())?)
+    Ok(world.store.volume(tenant, &name).await?.ok_or_else(|| volume_not_found(spec))?)
 }
 
 /// Returns a host folder. One that is not for this tenant is reported as unknown.
@@ -127,11 +127,11 @@ async fn host_folder(
     name: &str,
 ) -> Result<PathBuf, Error> {
     let folder = match world.places.host_folder(name).await {
-        Err(HostStorageError::Missing) => return Err(spec.not_found().into()),
+        Err(HostStorageError::Missing) => return Err(volume_not_found(spec).into()),
         found => found?,
     };
     if !folder.tenants.is_empty() && !folder.tenants.iter().any(|known| known == tenant.as_str()) {
-        return Err(spec.not_found().into());
+        return Err(volume_not_found(spec).into());
     }
     if !spec.read_only && !folder.writable {
         let message = format!("host folder '{name}' is read-only; set \"read_only\": true");

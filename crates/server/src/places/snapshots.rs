@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,13 +10,13 @@ use belljar_engine::host_storage::HostStorageError;
 use belljar_engine::plan::WORKSPACE;
 use belljar_engine::sandbox_handle::{ArchiveFormat, ArchiveLimits, SandboxHandle};
 use belljar_store::{Snapshot, SnapshotId, Timestamp};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::app_state::AppState;
 use crate::authentication::{Caller, SandboxCaller};
-use crate::body::{JsonBody, parse};
+use crate::body::{JsonBody, SortedJson, parse};
 use crate::error::Error;
 use crate::sandboxes::{SandboxInUse, find as find_sandbox};
 use crate::schema;
@@ -30,11 +29,21 @@ const ARCHIVE_OVERHEAD_BYTES: u64 = 1 << 20;
 /// Maximum number of entries: what the guest packs, plus some margin.
 const MAX_ENTRIES: u64 = 250_000;
 
-#[derive(Debug, Deserialize)]
+/// A snapshot to create.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "NewSnapshot")]
 struct SnapshotBody {
+    /// Label for people.
     #[serde(default)]
     label: String,
+}
+
+/// All snapshots of a tenant.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct SnapshotList {
+    /// Snapshots, newest first.
+    snapshots: Vec<Snapshot>,
 }
 
 /// Creates a snapshot of a sandbox's workspace, without its volumes.
@@ -43,13 +52,12 @@ struct SnapshotBody {
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots",
     params(("id" = String, Path, description = "Sandbox id")),
-    request_body = schema::NewSnapshot,
+    request_body = ref(schema::request::<SnapshotBody>()),
     responses(
-        (status = 201, description = "The new snapshot", body = schema::Snapshot),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
-        (status = 409, description = "A snapshot is already being created, or the sandbox is paused",
-            body = schema::Problem),
-        (status = 429, description = "The tenant's disk quota is exceeded", body = schema::Problem),
+        (status = 201, description = "The new snapshot", body = ref(schema::response::<Snapshot>())),
+        (status = 404, description = "No such sandbox in this tenant"),
+        (status = 409, description = "A snapshot is already being created, or the sandbox is paused"),
+        (status = 429, description = "The tenant's disk quota is exceeded"),
     )
 )]
 pub(crate) async fn make(
@@ -73,7 +81,7 @@ pub(crate) async fn make(
     let snapshot =
         run_uncancellable(async move { create_snapshot(&world, &used, snapshot, quota).await }).await?;
     let place = [(header::LOCATION, format!("/v1/snapshots/{}", snapshot.id))];
-    Ok((StatusCode::CREATED, place, Json(snapshot_json(&snapshot))).into_response())
+    Ok((StatusCode::CREATED, place, SortedJson(snapshot)).into_response())
 }
 
 async fn create_snapshot(
@@ -131,26 +139,25 @@ async fn discard(world: &AppState, snapshot: &Snapshot) {
 
 /// Lists the tenant's snapshots, newest first.
 #[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots",
-    responses((status = 200, description = "All snapshots of the tenant", body = schema::SnapshotList)))]
+    responses((status = 200, description = "All snapshots of the tenant", body = ref(schema::response::<SnapshotList>()))))]
 pub(crate) async fn list(
     State(world): State<Arc<AppState>>,
     SandboxCaller(caller): SandboxCaller,
-) -> Result<Json<Value>, Error> {
-    let snapshots = world.store.snapshots(&caller.tenant).await?;
-    Ok(Json(json!({"snapshots": snapshots.iter().map(snapshot_json).collect::<Vec<_>>()})))
+) -> Result<SortedJson<SnapshotList>, Error> {
+    Ok(SortedJson(SnapshotList { snapshots: world.store.snapshots(&caller.tenant).await? }))
 }
 
 /// Returns a snapshot.
 #[utoipa::path(get, path = "/v1/snapshots/{id}", tag = "snapshots",
     params(("id" = String, Path, description = "Snapshot id")),
-    responses((status = 200, description = "The snapshot", body = schema::Snapshot),
-        (status = 404, description = "No such snapshot in this tenant", body = schema::Problem)))]
+    responses((status = 200, description = "The snapshot", body = ref(schema::response::<Snapshot>())),
+        (status = 404, description = "No such snapshot in this tenant")))]
 pub(crate) async fn show(
     State(world): State<Arc<AppState>>,
     SandboxCaller(caller): SandboxCaller,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Error> {
-    Ok(Json(snapshot_json(&find(&world, &caller, &id).await?)))
+) -> Result<SortedJson<Snapshot>, Error> {
+    Ok(SortedJson(find(&world, &caller, &id).await?))
 }
 
 /// Removes a snapshot.
@@ -159,8 +166,8 @@ pub(crate) async fn show(
 #[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots",
     params(("id" = String, Path, description = "Snapshot id")),
     responses((status = 204, description = "The snapshot is removed"),
-        (status = 404, description = "No such snapshot in this tenant", body = schema::Problem),
-        (status = 409, description = "The snapshot is still being created", body = schema::Problem)))]
+        (status = 404, description = "No such snapshot in this tenant"),
+        (status = 409, description = "The snapshot is still being created")))]
 pub(crate) async fn remove(
     State(world): State<Arc<AppState>>,
     SandboxCaller(caller): SandboxCaller,
@@ -216,15 +223,4 @@ pub(crate) async fn restore(
         ArchiveLimits { entries: MAX_ENTRIES, bytes: disk_bytes, any_link: true, ..Default::default() };
     living.files().upload_archive(WORKSPACE, ArchiveFormat::Tar, limits, source).await?;
     Ok(())
-}
-
-fn snapshot_json(snapshot: &Snapshot) -> Value {
-    json!({
-        "id": snapshot.id,
-        "sandbox": snapshot.sandbox,
-        "label": snapshot.label,
-        "size_bytes": snapshot.size_bytes,
-        "created": snapshot.created,
-        "ready": snapshot.ready,
-    })
 }

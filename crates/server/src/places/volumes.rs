@@ -2,37 +2,58 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::host_storage::VolumeUsage;
 use belljar_store::{ObjectKind, Timestamp, Volume, VolumeId, VolumeName};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::app_state::AppState;
 use crate::authentication::{Caller, SandboxCaller};
-use crate::body::{JsonBody, parse};
+use crate::body::{JsonBody, SortedJson, parse};
 use crate::error::Error;
 use crate::schema;
 use crate::uncancellable::run_uncancellable;
 
-#[derive(Debug, Deserialize)]
+/// A volume to create.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "NewVolume")]
 struct VolumeBody {
+    /// Name of the volume.
     name: String,
+    /// Maximum size in bytes.
+    #[schemars(range(min = 1))]
     size_bytes: u64,
+}
+
+/// A named directory that outlives sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Volume")]
+pub(crate) struct VolumeInfo {
+    #[serde(flatten)]
+    volume: Volume,
+    /// Size in bytes when it was last measured; null if never measured.
+    used_bytes: Option<u64>,
+}
+
+/// All volumes of a tenant.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct VolumeList {
+    /// Volumes, sorted by name.
+    volumes: Vec<VolumeInfo>,
 }
 
 /// Creates a volume.
 #[utoipa::path(
-    post, path = "/v1/volumes", tag = "volumes", request_body = schema::NewVolume,
+    post, path = "/v1/volumes", tag = "volumes", request_body = ref(schema::request::<VolumeBody>()),
     responses(
-        (status = 201, description = "The new, empty volume", body = schema::Volume),
-        (status = 409, description = "A volume of this name exists", body = schema::Problem),
-        (status = 422, description = "Invalid request", body = schema::Problem),
-        (status = 429, description = "The tenant's disk quota is exceeded", body = schema::Problem),
+        (status = 201, description = "The new, empty volume", body = ref(schema::response::<VolumeInfo>())),
+        (status = 409, description = "A volume of this name exists"),
+        (status = 422, description = "Invalid request"),
+        (status = 429, description = "The tenant's disk quota is exceeded"),
     )
 )]
 pub(crate) async fn create(
@@ -54,7 +75,7 @@ pub(crate) async fn create(
     let quota = world.disk_quota(&caller);
     let volume = run_uncancellable(async move { create_volume(&world, volume, quota).await }).await?;
     let place = [(header::LOCATION, format!("/v1/volumes/{}", volume.name))];
-    Ok((StatusCode::CREATED, place, Json(volume_json(&volume, Some(0)))).into_response())
+    Ok((StatusCode::CREATED, place, SortedJson(VolumeInfo { volume, used_bytes: Some(0) })).into_response())
 }
 
 /// Creates the directory before the record, so that every recorded volume has a directory.
@@ -69,26 +90,27 @@ async fn create_volume(world: &AppState, volume: Volume, quota: u64) -> Result<V
 
 /// Lists the tenant's volumes, sorted by name.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
-    responses((status = 200, description = "All volumes of the tenant", body = schema::VolumeList)))]
+    responses((status = 200, description = "All volumes of the tenant", body = ref(schema::response::<VolumeList>()))))]
 pub(crate) async fn list(
     State(world): State<Arc<AppState>>,
     SandboxCaller(caller): SandboxCaller,
-) -> Result<Json<Value>, Error> {
-    let volumes = world.store.volumes(&caller.tenant).await?;
-    let shown = volumes.iter().map(|volume| volume_json(volume, world.mounts.used_bytes(&volume.id)));
-    Ok(Json(json!({"volumes": shown.collect::<Vec<_>>()})))
+) -> Result<SortedJson<VolumeList>, Error> {
+    let volumes = world.store.volumes(&caller.tenant).await?.into_iter();
+    let volumes =
+        volumes.map(|volume| VolumeInfo { used_bytes: world.mounts.used_bytes(&volume.id), volume });
+    Ok(SortedJson(VolumeList { volumes: volumes.collect() }))
 }
 
 /// Returns a volume.
 #[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path, description = "Volume name")),
-    responses((status = 200, description = "The volume", body = schema::Volume),
-        (status = 404, description = "No such volume in this tenant", body = schema::Problem)))]
+    responses((status = 200, description = "The volume", body = ref(schema::response::<VolumeInfo>())),
+        (status = 404, description = "No such volume in this tenant")))]
 pub(crate) async fn show(
     State(world): State<Arc<AppState>>,
     SandboxCaller(caller): SandboxCaller,
     Path(name): Path<String>,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<VolumeInfo>, Error> {
     let volume = find(&world, &caller, &name).await?;
     let used = match world.mounts.used_bytes(&volume.id) {
         Some(used) => Some(used),
@@ -96,15 +118,15 @@ pub(crate) async fn show(
         None if world.mounts.is_written(&volume.id) => None,
         None => measure(&world, &volume.id).await?,
     };
-    Ok(Json(volume_json(&volume, used)))
+    Ok(SortedJson(VolumeInfo { volume, used_bytes: used }))
 }
 
 /// Removes a volume and its files.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path, description = "Volume name")),
     responses((status = 204, description = "The volume is removed"),
-        (status = 404, description = "No such volume in this tenant", body = schema::Problem),
-        (status = 409, description = "The volume is mounted in a sandbox", body = schema::Problem)))]
+        (status = 404, description = "No such volume in this tenant"),
+        (status = 409, description = "The volume is mounted in a sandbox")))]
 pub(crate) async fn remove(
     State(world): State<Arc<AppState>>,
     SandboxCaller(caller): SandboxCaller,
@@ -144,13 +166,4 @@ async fn measure(world: &AppState, id: &VolumeId) -> Result<Option<u64>, Error> 
         world.mounts.set_used_bytes(id, used);
     }
     Ok(used)
-}
-
-fn volume_json(volume: &Volume, used_bytes: Option<u64>) -> Value {
-    json!({
-        "name": volume.name,
-        "size_bytes": volume.size_bytes,
-        "used_bytes": used_bytes,
-        "created": volume.created,
-    })
 }

@@ -9,7 +9,8 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::sandbox_handle::{ArchiveFormat, ArchiveLimits};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::files::upload;
 use super::live_sandbox::SandboxInUse;
@@ -27,6 +28,15 @@ const FORMATS: [(ArchiveFormat, &str, &str); 3] = [
     (ArchiveFormat::Zip, "zip", "application/zip"),
 ];
 
+/// Result of unpacking an archive.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Unpacked {
+    /// Total size of the files in bytes.
+    bytes: u64,
+    /// Number of files, directories and links created.
+    entries: u64,
+}
+
 fn format_of(query: &Query) -> Result<(ArchiveFormat, &'static str, &'static str), Error> {
     let name = query.get("format").unwrap_or("tar");
     let found = FORMATS.into_iter().find(|(_, known, _)| *known == name);
@@ -43,15 +53,14 @@ fn format_of(query: &Query) -> Result<(ArchiveFormat, &'static str, &'static str
         ("path" = String, Query, description = "Path of the directory: absolute, or relative to /workspace"),
         ("format" = Option<String>, Query, description = "Format: tar (default), tar.gz or zip"),
     ),
-    request_body(content = schema::Bytes, content_type = "application/octet-stream",
+    request_body(content = ref(schema::request::<schema::Bytes>()), content_type = "application/octet-stream",
         description = "The archive"),
     responses(
-        (status = 200, description = "What was unpacked", body = schema::Unpacked),
-        (status = 408, description = "The body stalled", body = schema::Problem),
-        (status = 413, description = "The content exceeds the limits", body = schema::Problem),
-        (status = 422, description = "Malformed, or contains an entry that is not allowed",
-            body = schema::Problem),
-        (status = "4XX", description = "The request was refused", body = schema::Problem),
+        (status = 200, description = "What was unpacked", body = ref(schema::response::<Unpacked>())),
+        (status = 408, description = "The body stalled"),
+        (status = 413, description = "The content exceeds the limits"),
+        (status = 422, description = "Malformed, or contains an entry that is not allowed"),
+        (status = "4XX", description = "The request was refused"),
     )
 )]
 pub(crate) async fn unpack(
@@ -60,14 +69,14 @@ pub(crate) async fn unpack(
     query: RawQuery,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Value>, Error> {
+) -> Result<Json<Unpacked>, Error> {
     let query = Query::parse(query, &["path", "format"])?;
     let (path, (format, ..)) = (paths::from_query(&query)?, format_of(&query)?);
     let most = world.settings.archives;
     let limits = ArchiveLimits { bytes: most.bytes.min(used.admitted.plan.limits.disk_bytes), ..most };
     let source = upload(&world, &headers, body)?;
     let unpacked = used.living.files().upload_archive(path, format, limits, source).await?;
-    Ok(Json(json!({"entries": unpacked.entries, "bytes": unpacked.bytes})))
+    Ok(Json(Unpacked { bytes: unpacked.bytes, entries: unpacked.entries }))
 }
 
 /// Packs a directory into an archive, while it is read.
@@ -80,10 +89,10 @@ pub(crate) async fn unpack(
     ),
     responses(
         (status = 200, description = "The archive", content(
-            (schema::Bytes = "application/x-tar"), (schema::Bytes = "application/gzip"),
-            (schema::Bytes = "application/zip"),
+            (ref(schema::response::<schema::Bytes>()) = "application/x-tar"), (ref(schema::response::<schema::Bytes>()) = "application/gzip"),
+            (ref(schema::response::<schema::Bytes>()) = "application/zip"),
         )),
-        (status = 404, description = "No such directory or sandbox", body = schema::Problem),
+        (status = 404, description = "No such directory or sandbox"),
     )
 )]
 pub(crate) async fn pack(used: SandboxInUse, query: RawQuery) -> Result<Response, Error> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use belljar_engine::finding::Finding;
-use belljar_engine::report::{CommandReport, OutputCapture};
+use belljar_engine::report::{CommandReport, OutputCapture, with_output};
 use belljar_engine::sandbox::AdmittedCommand;
 use belljar_engine::sandbox_handle::{AttachOptions, FailureKind, OutputEvent, ProcessId, SandboxError};
 use tokio::runtime::Handle;
@@ -109,7 +109,7 @@ impl CommandInProgress {
                 OutputEvent::Ended { .. } => break,
             }
         }
-        Ok(self.report().with_output(written.report(), self.since.elapsed()))
+        Ok(with_output(self.report(), written.report(), self.since.elapsed()))
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use belljar_engine::finding::Finding;
 use belljar_engine::provider::Stream;
-use belljar_engine::report::CommandReport;
+use belljar_engine::report::{CommandReport, command_report};
 use belljar_engine::sandbox_handle::{AttachOptions, CommandViewer, OutputEvent, ProcessId, ProcessInfo};
 use belljar_engine::{Capture, explain};
 
@@ -50,7 +50,7 @@ impl CommandReader {
     }
 
     pub(super) fn report(&self) -> CommandReport {
-        CommandReport { findings: self.findings.clone(), ..self.info.clone().into() }
+        CommandReport { findings: self.findings.clone(), ..command_report(self.info.clone()) }
     }
 
     /// Returns the offset of the next byte.

@@ -6,11 +6,13 @@ use axum::Json;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use belljar_engine::report::CommandReport;
-use belljar_engine::sandbox::{SignalSpec, TerminalSizeSpec};
+use belljar_engine::report::{CommandReport, EndedCommand, command_report};
+use belljar_engine::sandbox::{
+    CommandRequest, SignalSpec, TerminalSizeSpec, admit_signal, admit_terminal_size,
+};
 use http_body_util::BodyExt;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::command_process::CommandInProgress;
@@ -19,33 +21,43 @@ use super::output::{CommandEvents, OutputPage};
 use super::{lifecycle, live_sandbox::SandboxInUse};
 use crate::app_state::AppState;
 use crate::authentication::SandboxCaller;
-use crate::body::{JsonBody, check_type, parse, parse_bytes};
+use crate::body::{JsonBody, SortedJson, check_type, parse, parse_bytes};
 use crate::error::Error;
 use crate::query::Query;
 use crate::{events, executions, schema};
 
-#[derive(Debug, Deserialize)]
+/// A signal to send.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "CommandSignal")]
 struct SignalBody {
+    /// Name or number of the signal: `SIGINT`, `INT` or 2.
+    #[schemars(example = &"SIGINT")]
     signal: SignalSpec,
+}
+
+/// Commands of a sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct CommandList {
+    /// Commands, oldest first.
+    commands: Vec<CommandReport>,
 }
 
 /// Starts a command, and waits for its end unless it runs in the background.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/commands", tag = "commands",
     params(("id" = String, Path, description = "Sandbox id")),
-    request_body = schema::NewCommand,
+    request_body = ref(schema::request::<CommandRequest>()),
     responses(
         (status = 200, description = "The command has ended; its output. With `Accept: text/event-stream`, \
             events: `started`, its output while it runs (`output`, `lost`), then `ended`. If the client \
-            disconnects, the command is killed", body = schema::EndedCommand),
+            disconnects, the command is killed", body = ref(schema::response::<EndedCommand>())),
         (status = 201, description = "The running command: the answer to `\"background\": true`",
-            body = schema::Command),
-        (status = 403, description = "Refused by a policy: code `refused`, with findings",
-            body = schema::Problem),
-        (status = 409, description = "The sandbox is paused", body = schema::Problem),
-        (status = 410, description = "The sandbox has ended", body = schema::Problem),
-        (status = "4XX", description = "The request was refused", body = schema::Problem),
+            body = ref(schema::response::<CommandReport>())),
+        (status = 403, description = "Refused by a policy: code `refused`, with findings"),
+        (status = 409, description = "The sandbox is paused"),
+        (status = 410, description = "The sandbox has ended"),
+        (status = "4XX", description = "The request was refused"),
     )
 )]
 pub(crate) async fn start_command(
@@ -87,14 +99,13 @@ pub(crate) async fn start_command(
     get, path = "/v1/sandboxes/{id}/commands", tag = "commands",
     params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "The commands of the sandbox", body = schema::CommandList),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 200, description = "The commands of the sandbox", body = ref(schema::response::<CommandList>())),
+        (status = 404, description = "No such sandbox in this tenant"),
     )
 )]
-pub(crate) async fn list_commands(used: SandboxInUse) -> Result<Json<Value>, Error> {
+pub(crate) async fn list_commands(used: SandboxInUse) -> Result<SortedJson<CommandList>, Error> {
     let commands = used.living.commands().list().await?;
-    let commands: Vec<CommandReport> = commands.into_iter().map(CommandReport::from).collect();
-    Ok(Json(json!({"commands": commands})))
+    Ok(SortedJson(CommandList { commands: commands.into_iter().map(command_report).collect() }))
 }
 
 /// Returns a command and its state.
@@ -105,8 +116,8 @@ pub(crate) async fn list_commands(used: SandboxInUse) -> Result<Json<Value>, Err
         ("number" = u64, Path, description = "Number of the command"),
     ),
     responses(
-        (status = 200, description = "The command", body = schema::Command),
-        (status = 404, description = "No such sandbox or command", body = schema::Problem),
+        (status = 200, description = "The command", body = ref(schema::response::<CommandReport>())),
+        (status = 404, description = "No such sandbox or command"),
     )
 )]
 pub(crate) async fn show_command(
@@ -115,7 +126,7 @@ pub(crate) async fn show_command(
 ) -> Result<Json<CommandReport>, Error> {
     let info = command_reader::command_info(&used, &number).await?;
     let findings = used.living.commands().denial_findings(&info).await?;
-    Ok(Json(CommandReport { findings, ..info.into() }))
+    Ok(Json(CommandReport { findings, ..command_report(info) }))
 }
 
 /// Returns stored output of a command; with `Accept: text/event-stream`, also its future output.
@@ -131,9 +142,9 @@ pub(crate) async fn show_command(
     ),
     responses(
         (status = 200, description = "About `limits.output_bytes` bytes, or events: `output`, `lost`, `ended`",
-            body = schema::CommandOutput),
-        (status = 404, description = "No such sandbox or command", body = schema::Problem),
-        (status = 422, description = "The offset is beyond the end of the output", body = schema::Problem),
+            body = ref(schema::response::<OutputPage>())),
+        (status = 404, description = "No such sandbox or command"),
+        (status = 422, description = "The offset is beyond the end of the output"),
     )
 )]
 pub(crate) async fn command_output(
@@ -165,12 +176,12 @@ pub(crate) async fn command_output(
         ("close" = Option<bool>, Query,
             description = "Whether to close standard input after the body; default false"),
     ),
-    request_body(content = schema::Bytes, content_type = "application/octet-stream",
+    request_body(content = ref(schema::request::<schema::Bytes>()), content_type = "application/octet-stream",
         description = "Bytes to write"),
     responses(
         (status = 204, description = "The input is written"),
-        (status = 404, description = "No such sandbox or command", body = schema::Problem),
-        (status = 409, description = "Standard input is closed", body = schema::Problem),
+        (status = 404, description = "No such sandbox or command"),
+        (status = 409, description = "Standard input is closed"),
     )
 )]
 pub(crate) async fn write_stdin(
@@ -206,12 +217,12 @@ pub(crate) async fn write_stdin(
         ("id" = String, Path, description = "Sandbox id"),
         ("number" = u64, Path, description = "Number of the command"),
     ),
-        request_body = schema::CommandSignal,
+        request_body = ref(schema::request::<SignalBody>()),
     responses(
         (status = 204, description = "The signal is sent"),
-        (status = 404, description = "No such sandbox or command", body = schema::Problem),
-        (status = 409, description = "The command has ended", body = schema::Problem),
-        (status = 422, description = "No such signal", body = schema::Problem),
+        (status = 404, description = "No such sandbox or command"),
+        (status = 409, description = "The command has ended"),
+        (status = 422, description = "No such signal"),
     )
 )]
 pub(crate) async fn signal_command(
@@ -221,7 +232,7 @@ pub(crate) async fn signal_command(
 ) -> Result<StatusCode, Error> {
     let signal: SignalBody = parse(body)?;
     let command = command_reader::command_info(&used, &number).await?.id;
-    used.living.commands().signal(command, signal.signal.admit()?).await?;
+    used.living.commands().signal(command, admit_signal(&signal.signal)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -232,11 +243,11 @@ pub(crate) async fn signal_command(
         ("id" = String, Path, description = "Sandbox id"),
         ("number" = u64, Path, description = "Number of the command"),
     ),
-        request_body = schema::TerminalSize,
+        request_body = ref(schema::request::<TerminalSizeSpec>()),
     responses(
         (status = 204, description = "The terminal is resized"),
-        (status = 404, description = "No such sandbox or command", body = schema::Problem),
-        (status = 422, description = "The command has no terminal", body = schema::Problem),
+        (status = 404, description = "No such sandbox or command"),
+        (status = 422, description = "The command has no terminal"),
     )
 )]
 pub(crate) async fn resize_terminal(
@@ -246,6 +257,6 @@ pub(crate) async fn resize_terminal(
 ) -> Result<StatusCode, Error> {
     let size: TerminalSizeSpec = parse(body)?;
     let command = command_reader::command_info(&used, &number).await?.id;
-    used.living.commands().resize(command, size.admit()?).await?;
+    used.living.commands().resize(command, admit_terminal_size(size)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -12,15 +12,15 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use belljar_engine::sandbox_handle::{
     Failure, FailureKind, FileKind, FileMetadata, SandboxError, WriteMode, WriteOptions,
 };
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::live_sandbox::SandboxInUse;
-use super::paths;
+use super::paths::{self, FileInfo, FolderEntry};
 use super::range::ByteRange;
 use super::transfer::{UploadReader, download};
 use crate::app_state::AppState;
-use crate::body::{JsonBody, parse};
+use crate::body::{JsonBody, SortedJson, parse};
 use crate::error::Error;
 use crate::query::Query;
 use crate::schema;
@@ -37,13 +37,13 @@ const MAX_PAGE_SIZE: u32 = 256;
         ("Range" = Option<String>, Header, description = "A single range of bytes"),
     ),
     responses(
-        (status = 200, description = "The content of the file", body = schema::Bytes,
+        (status = 200, description = "The content of the file", body = ref(schema::response::<schema::Bytes>()),
             content_type = "application/octet-stream"),
-        (status = 206, description = "The requested range", body = schema::Bytes,
+        (status = 206, description = "The requested range", body = ref(schema::response::<schema::Bytes>()),
             content_type = "application/octet-stream"),
-        (status = 404, description = "No such file or sandbox", body = schema::Problem),
-        (status = 409, description = "Not a regular file, or the sandbox is paused", body = schema::Problem),
-        (status = 416, description = "The range is outside the file", body = schema::Problem),
+        (status = 404, description = "No such file or sandbox"),
+        (status = 409, description = "Not a regular file, or the sandbox is paused"),
+        (status = 416, description = "The range is outside the file"),
     )
 )]
 pub(crate) async fn read(
@@ -116,6 +116,13 @@ fn file_response(path: &str, length: Option<u64>, body: Body) -> Response {
     response
 }
 
+/// Result of writing a file.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct WrittenFile {
+    /// Number of bytes written.
+    bytes: u64,
+}
+
 /// Writes the body to a file while it arrives.
 #[utoipa::path(
     put, path = "/v1/sandboxes/{id}/files", tag = "files",
@@ -132,13 +139,13 @@ fn file_response(path: &str, length: Option<u64>, body: Body) -> Response {
         ("permissions" = Option<String>, Query,
             description = "Permission bits of a new file in octal, for example 0644"),
     ),
-    request_body(content = schema::Bytes, content_type = "application/octet-stream",
+    request_body(content = ref(schema::request::<schema::Bytes>()), content_type = "application/octet-stream",
         description = "Content of the file"),
     responses(
-        (status = 200, description = "Number of bytes written", body = schema::WrittenFile),
-        (status = 408, description = "The body stalled", body = schema::Problem),
-        (status = 409, description = "The path is occupied, or the disk is full", body = schema::Problem),
-        (status = "4XX", description = "The request was refused", body = schema::Problem),
+        (status = 200, description = "Number of bytes written", body = ref(schema::response::<WrittenFile>())),
+        (status = 408, description = "The body stalled"),
+        (status = 409, description = "The path is occupied, or the disk is full"),
+        (status = "4XX", description = "The request was refused"),
     )
 )]
 pub(crate) async fn write(
@@ -147,12 +154,12 @@ pub(crate) async fn write(
     query: RawQuery,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Value>, Error> {
+) -> Result<Json<WrittenFile>, Error> {
     let query = Query::parse(query, &["path", "mode", "offset", "atomic", "parents", "permissions"])?;
     let (path, options) = (paths::from_query(&query)?, write_options(&query)?);
     let source = upload(&world, &headers, body)?;
     let bytes = used.living.files().write(path, options, source).await?;
-    Ok(Json(json!({"bytes": bytes})))
+    Ok(Json(WrittenFile { bytes }))
 }
 
 /// Returns a body as a byte source. Refuses a `Content-Encoding`, because it would be stored undecoded.
@@ -199,8 +206,8 @@ fn write_options(query: &Query) -> Result<WriteOptions, Error> {
     ),
     responses(
         (status = 204, description = "The file is removed"),
-        (status = 404, description = "No such file or sandbox", body = schema::Problem),
-        (status = 409, description = "The directory is not empty", body = schema::Problem),
+        (status = 404, description = "No such file or sandbox"),
+        (status = 409, description = "The directory is not empty"),
     )
 )]
 pub(crate) async fn remove(used: SandboxInUse, query: RawQuery) -> Result<StatusCode, Error> {
@@ -220,15 +227,24 @@ pub(crate) async fn remove(used: SandboxInUse, query: RawQuery) -> Result<Status
             description = "Whether to describe a link's target instead of the link"),
     ),
     responses(
-        (status = 200, description = "The file's metadata", body = schema::FileInfo),
-        (status = 404, description = "No such file or sandbox", body = schema::Problem),
+        (status = 200, description = "The file's metadata", body = ref(schema::response::<FileInfo>())),
+        (status = 404, description = "No such file or sandbox"),
     )
 )]
-pub(crate) async fn stat(used: SandboxInUse, query: RawQuery) -> Result<Json<Value>, Error> {
+pub(crate) async fn stat(used: SandboxInUse, query: RawQuery) -> Result<Json<FileInfo>, Error> {
     let query = Query::parse(query, &["path", "follow"])?;
     let follow = query.parsed("follow")?.unwrap_or(false);
     let metadata = used.living.files().stat(paths::from_query(&query)?, follow).await?;
-    Ok(Json(paths::metadata_json(&metadata)))
+    Ok(Json(metadata.into()))
+}
+
+/// A page of a directory listing.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FolderPage {
+    /// Entries, sorted by name.
+    entries: Vec<FolderEntry>,
+    /// Cursor of the next page; null on the last page.
+    next_cursor: Option<String>,
 }
 
 /// Lists a directory, sorted by name.
@@ -242,12 +258,12 @@ pub(crate) async fn stat(used: SandboxInUse, query: RawQuery) -> Result<Json<Val
     ),
     responses(
         (status = 200, description = "A page of entries; shorter than the limit if names are long",
-            body = schema::FolderPage),
-        (status = 404, description = "No such directory or sandbox", body = schema::Problem),
-        (status = 409, description = "Not a directory", body = schema::Problem),
+            body = ref(schema::response::<FolderPage>())),
+        (status = 404, description = "No such directory or sandbox"),
+        (status = 409, description = "Not a directory"),
     )
 )]
-pub(crate) async fn list(used: SandboxInUse, query: RawQuery) -> Result<Json<Value>, Error> {
+pub(crate) async fn list(used: SandboxInUse, query: RawQuery) -> Result<SortedJson<FolderPage>, Error> {
     let query = Query::parse(query, &["path", "limit", "cursor"])?;
     let invalid = |field, message: &str| Error::Invalid { field, message: message.to_owned() };
     let limit = query.parsed("limit")?.unwrap_or(MAX_PAGE_SIZE);
@@ -257,17 +273,22 @@ pub(crate) async fn list(used: SandboxInUse, query: RawQuery) -> Result<Json<Val
     let after = query.get("cursor").map(|text| URL_SAFE_NO_PAD.decode(text)).transpose();
     let after = after.map_err(|_| invalid("cursor", "is not a cursor of this server"))?;
     let page = used.living.files().list(paths::from_query(&query)?, after, limit).await?;
-    let entries: Vec<_> = page.entries.iter().map(paths::entry_json).collect();
-    let next = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
-    Ok(Json(json!({"entries": entries, "next_cursor": next})))
+    let entries = page.entries.into_iter().map(FolderEntry::from).collect();
+    let next_cursor = page.next.map(|next| URL_SAFE_NO_PAD.encode(next));
+    Ok(SortedJson(FolderPage { entries, next_cursor }))
 }
 
-#[derive(Debug, Deserialize)]
+/// A directory to create.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "NewFolder")]
 struct NewFolderBody {
+    /// Path of the directory.
     path: String,
+    /// Whether to create missing parents and accept an existing directory.
     #[serde(default = "usually")]
     parents: bool,
+    /// Permission bits in octal, for example 0755.
     permissions: Option<String>,
 }
 
@@ -279,31 +300,36 @@ fn usually() -> bool {
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/files/folder", tag = "files",
     params(("id" = String, Path, description = "Sandbox id")),
-    request_body = schema::NewFolder,
+    request_body = ref(schema::request::<NewFolderBody>()),
     responses(
-        (status = 201, description = "The new directory", body = schema::FileInfo),
-        (status = 409, description = "The path is occupied", body = schema::Problem),
-        (status = "4XX", description = "The request was refused", body = schema::Problem),
+        (status = 201, description = "The new directory", body = ref(schema::response::<FileInfo>())),
+        (status = 409, description = "The path is occupied"),
+        (status = "4XX", description = "The request was refused"),
     )
 )]
 pub(crate) async fn make_folder(
     used: SandboxInUse,
     body: JsonBody,
-) -> Result<(StatusCode, Json<Value>), Error> {
+) -> Result<(StatusCode, Json<FileInfo>), Error> {
     let new: NewFolderBody = parse(body)?;
     let path = paths::check_path("path", &new.path)?;
     let permissions = new.permissions.as_deref().map(paths::permissions).transpose()?;
     let files = used.living.files();
     files.make_folder(path, new.parents, permissions).await?;
     let made = files.stat(path, true).await?;
-    Ok((StatusCode::CREATED, Json(paths::metadata_json(&made))))
+    Ok((StatusCode::CREATED, Json(made.into())))
 }
 
-#[derive(Debug, Deserialize)]
+/// A file or directory to move.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Move")]
 struct MoveBody {
+    /// Current path.
     from: String,
+    /// New path.
     to: String,
+    /// Whether to replace an existing file at the new path.
     #[serde(default)]
     replace: bool,
 }
@@ -312,11 +338,11 @@ struct MoveBody {
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/files/move", tag = "files",
     params(("id" = String, Path, description = "Sandbox id")),
-    request_body = schema::Move,
+    request_body = ref(schema::request::<MoveBody>()),
     responses(
         (status = 204, description = "The file is moved"),
-        (status = 404, description = "No such file or sandbox", body = schema::Problem),
-        (status = 409, description = "The new path is occupied", body = schema::Problem),
+        (status = 404, description = "No such file or sandbox"),
+        (status = 409, description = "The new path is occupied"),
     )
 )]
 pub(crate) async fn rename(used: SandboxInUse, body: JsonBody) -> Result<StatusCode, Error> {
@@ -326,10 +352,14 @@ pub(crate) async fn rename(used: SandboxInUse, body: JsonBody) -> Result<StatusC
     Ok(StatusCode::NO_CONTENT)
 }
 
-#[derive(Debug, Deserialize)]
+/// Permissions of a file to set.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Permissions")]
 struct PermissionsBody {
+    /// Path of the file.
     path: String,
+    /// Permission bits in octal, for example 0644.
     permissions: String,
 }
 
@@ -337,11 +367,11 @@ struct PermissionsBody {
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/files/permissions", tag = "files",
     params(("id" = String, Path, description = "Sandbox id")),
-    request_body = schema::Permissions,
+    request_body = ref(schema::request::<PermissionsBody>()),
     responses(
         (status = 204, description = "The permissions are set"),
-        (status = 404, description = "No such file or sandbox", body = schema::Problem),
-        (status = 422, description = "Invalid permission bits, or setuid/setgid", body = schema::Problem),
+        (status = 404, description = "No such file or sandbox"),
+        (status = 422, description = "Invalid permission bits, or setuid/setgid"),
     )
 )]
 pub(crate) async fn set_permissions(used: SandboxInUse, body: JsonBody) -> Result<StatusCode, Error> {

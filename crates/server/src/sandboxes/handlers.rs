@@ -2,42 +2,58 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use belljar_engine::provider::DiscardSink;
+use belljar_engine::report::Report;
+use belljar_engine::request::Request;
 use belljar_engine::sandbox::SandboxRequest;
 use belljar_engine::sandbox_handle::SandboxPhase as Life;
 use belljar_store::{SandboxEnd, SandboxFilter, SandboxId, SandboxRecord, SandboxState, TenantName};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::live_sandbox::SandboxInUse;
+use super::sandbox_json::{SandboxInfo, SandboxUsage};
 use super::{lifecycle, sandbox_json};
 use crate::app_state::AppState;
 use crate::authentication::SandboxCaller;
-use crate::body::{JsonBody, parse, parse_bytes};
+use crate::body::{JsonBody, SortedJson, parse, parse_bytes};
 use crate::error::Error;
-use crate::executions;
+use crate::executions::{self, Accepted};
 use crate::query::Query;
 use crate::schema;
 use crate::uncancellable::run_uncancellable;
 
 const DEFAULT_PAGE_SIZE: u32 = 50;
 
-#[derive(Debug, Deserialize)]
+/// New lifetime of a sandbox.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Extension")]
 struct ExtensionBody {
+    /// Lifetime from now on, in milliseconds.
+    #[schemars(range(min = 1))]
     timeout_ms: i64,
+}
+
+/// A page of sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SandboxPage")]
+pub(crate) struct SandboxList {
+    /// Sandboxes, newest first.
+    sandboxes: Vec<SandboxInfo>,
+    /// Cursor of the next page; null on the last page.
+    next_cursor: Option<SandboxId>,
 }
 
 /// Creates a sandbox.
 #[utoipa::path(
-    post, path = "/v1/sandboxes", tag = "sandboxes", request_body = schema::NewSandbox,
+    post, path = "/v1/sandboxes", tag = "sandboxes", request_body = ref(schema::request::<SandboxRequest>()),
     responses(
-        (status = 201, description = "The new sandbox, running", body = schema::Sandbox),
-        (status = 429, description = "The maximum number of sandboxes is reached", body = schema::Problem),
+        (status = 201, description = "The new sandbox, running", body = ref(schema::response::<SandboxInfo>())),
+        (status = 429, description = "The maximum number of sandboxes is reached"),
     )
 )]
 pub(crate) async fn create(
@@ -53,7 +69,7 @@ pub(crate) async fn create(
     executions::check_quota(&world, &caller).await?;
     let sandbox = lifecycle::open(&world, &caller, request, DiscardSink).await?;
     let place = [(header::LOCATION, format!("/v1/sandboxes/{}", sandbox.id))];
-    Ok((StatusCode::CREATED, place, Json(sandbox_json::sandbox(sandbox, None))).into_response())
+    Ok((StatusCode::CREATED, place, SortedJson(sandbox_json::sandbox(sandbox, None))).into_response())
 }
 
 /// Lists the tenant's sandboxes, newest first.
@@ -70,15 +86,15 @@ pub(crate) async fn create(
         ("cursor" = Option<String>, Query, description = "`next_cursor` of the previous page"),
     ),
     responses(
-        (status = 200, description = "A page of sandboxes", body = schema::SandboxPage),
-        (status = 422, description = "Invalid parameter", body = schema::Problem),
+        (status = 200, description = "A page of sandboxes", body = ref(schema::response::<SandboxList>())),
+        (status = 422, description = "Invalid parameter"),
     )
 )]
 pub(crate) async fn list(
     State(world): State<Arc<AppState>>,
     SandboxCaller(caller): SandboxCaller,
     query: RawQuery,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<SandboxList>, Error> {
     let query = Query::parse(query, &["state", "metadata.", "limit", "cursor"])?;
     let alive = vec![SandboxState::Starting, SandboxState::Running, SandboxState::Paused];
     let filter = SandboxFilter {
@@ -88,8 +104,8 @@ pub(crate) async fn list(
     let cursor = query.parsed::<SandboxId>("cursor")?;
     let limit = query.parsed("limit")?.unwrap_or(DEFAULT_PAGE_SIZE);
     let page = world.store.sandboxes(&caller.tenant, filter, cursor, limit).await?;
-    let shown: Vec<_> = page.sandboxes.into_iter().map(|sandbox| sandbox_json(&world, sandbox)).collect();
-    Ok(Json(json!({"sandboxes": shown, "next_cursor": page.next_cursor})))
+    let sandboxes = page.sandboxes.into_iter().map(|sandbox| sandbox_info(&world, sandbox)).collect();
+    Ok(SortedJson(SandboxList { sandboxes, next_cursor: page.next_cursor }))
 }
 
 /// Returns a sandbox, including one that has ended.
@@ -97,16 +113,16 @@ pub(crate) async fn list(
     get, path = "/v1/sandboxes/{id}", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "The sandbox", body = schema::Sandbox),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 200, description = "The sandbox", body = ref(schema::response::<SandboxInfo>())),
+        (status = 404, description = "No such sandbox in this tenant"),
     )
 )]
 pub(crate) async fn show(
     State(world): State<Arc<AppState>>,
     SandboxCaller(caller): SandboxCaller,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Error> {
-    stored_json(&world, &caller.tenant, &lifecycle::parse_id(&id)?).await
+) -> Result<SortedJson<SandboxInfo>, Error> {
+    stored_info(&world, &caller.tenant, &lifecycle::parse_id(&id)?).await
 }
 
 /// Ends a sandbox and everything in it.
@@ -115,38 +131,38 @@ pub(crate) async fn show(
     params(("id" = String, Path, description = "Sandbox id")),
     responses(
         (status = 200, description = "The sandbox has ended, and its processes and files are gone",
-            body = schema::Sandbox),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
-        (status = 410, description = "The sandbox had already ended", body = schema::Problem),
+            body = ref(schema::response::<SandboxInfo>())),
+        (status = 404, description = "No such sandbox in this tenant"),
+        (status = 410, description = "The sandbox had already ended"),
     )
 )]
 pub(crate) async fn close(
     State(world): State<Arc<AppState>>,
     used: SandboxInUse,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<SandboxInfo>, Error> {
     if !lifecycle::end(&world, used.sandbox(), SandboxEnd::Closed).await {
         return Err(Error::SandboxEnded);
     }
-    stored_json(&world, &used.tenant, &used.id).await
+    stored_info(&world, &used.tenant, &used.id).await
 }
 
 /// Extends the lifetime of a sandbox, counted from now.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/extend", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
-    request_body = schema::Extension,
+    request_body = ref(schema::request::<ExtensionBody>()),
     responses(
-        (status = 200, description = "The extended sandbox", body = schema::Sandbox),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
-        (status = 409, description = "The sandbox is paused", body = schema::Problem),
-        (status = 422, description = "The lifetime is too long", body = schema::Problem),
+        (status = 200, description = "The extended sandbox", body = ref(schema::response::<SandboxInfo>())),
+        (status = 404, description = "No such sandbox in this tenant"),
+        (status = 409, description = "The sandbox is paused"),
+        (status = 422, description = "The lifetime is too long"),
     )
 )]
 pub(crate) async fn extend(
     State(world): State<Arc<AppState>>,
     used: SandboxInUse,
     body: JsonBody,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<SandboxInfo>, Error> {
     let extension: ExtensionBody = parse(body)?;
     let timeout = world.engine.admit_timeout(extension.timeout_ms)?;
     change_state(&world, used, lifecycle::StateChange::Extend(timeout)).await
@@ -157,15 +173,15 @@ pub(crate) async fn extend(
     post, path = "/v1/sandboxes/{id}/pause", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "The paused sandbox", body = schema::Sandbox),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
-        (status = 422, description = "This host cannot pause sandboxes", body = schema::Problem),
+        (status = 200, description = "The paused sandbox", body = ref(schema::response::<SandboxInfo>())),
+        (status = 404, description = "No such sandbox in this tenant"),
+        (status = 422, description = "This host cannot pause sandboxes"),
     )
 )]
 pub(crate) async fn pause(
     State(world): State<Arc<AppState>>,
     used: SandboxInUse,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<SandboxInfo>, Error> {
     change_state(&world, used, lifecycle::StateChange::Pause).await
 }
 
@@ -176,14 +192,14 @@ pub(crate) async fn pause(
     post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "The resumed sandbox", body = schema::Sandbox),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+        (status = 200, description = "The resumed sandbox", body = ref(schema::response::<SandboxInfo>())),
+        (status = 404, description = "No such sandbox in this tenant"),
     )
 )]
 pub(crate) async fn resume(
     State(world): State<Arc<AppState>>,
     used: SandboxInUse,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<SandboxInfo>, Error> {
     change_state(&world, used, lifecycle::StateChange::Resume).await
 }
 
@@ -193,11 +209,11 @@ pub(crate) async fn resume(
     params(("id" = String, Path, description = "Sandbox id")),
     responses(
         (status = 200, description = "Resource use, measured from outside; null if not measurable here",
-            body = schema::Stats),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+            body = ref(schema::response::<SandboxUsage>())),
+        (status = 404, description = "No such sandbox in this tenant"),
     )
 )]
-pub(crate) async fn stats(used: SandboxInUse) -> Result<Json<Value>, Error> {
+pub(crate) async fn stats(used: SandboxInUse) -> Result<SortedJson<SandboxUsage>, Error> {
     let stats = used.living.stats().await?;
     let output = match used.living.state() {
         Life::Running => {
@@ -207,14 +223,14 @@ pub(crate) async fn stats(used: SandboxInUse) -> Result<Json<Value>, Error> {
         Life::Paused | Life::Ended => None,
     };
     let findings = used.living.denial_findings().await?;
-    Ok(Json(sandbox_json::stats(&stats, output, &findings)))
+    Ok(SortedJson(sandbox_json::usage(&stats, output, findings)))
 }
 
 /// Runs code or a command in a sandbox, with access to its files.
 ///
 /// Executions of one sandbox run one at a time.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/executions", tag = "sandboxes", request_body = schema::Request,
+    post, path = "/v1/sandboxes/{id}/executions", tag = "sandboxes", request_body = ref(schema::request::<Request>()),
     params(
         ("id" = String, Path, description = "Sandbox id"),
         ("Idempotency-Key" = Option<String>, Header,
@@ -222,8 +238,8 @@ pub(crate) async fn stats(used: SandboxInUse) -> Result<Json<Value>, Error> {
     ),
     responses(
         (status = 200, description = "The result of the program, as with `/v1/executions`",
-            body = schema::Result),
-        (status = 202, description = "Queued: the answer to `\"wait\": false`", body = schema::Accepted),
+            body = ref(schema::response::<Report>())),
+        (status = 202, description = "Queued: the answer to `\"wait\": false`", body = ref(schema::response::<Accepted>())),
     )
 )]
 pub(crate) async fn execute(
@@ -243,19 +259,23 @@ async fn change_state(
     world: &Arc<AppState>,
     used: SandboxInUse,
     step: lifecycle::StateChange,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<SandboxInfo>, Error> {
     let (taken, used) = (Arc::clone(world), Arc::new(used));
     let stepping = Arc::clone(&used);
     run_uncancellable(async move { step.apply(&taken, &stepping).await }).await?;
-    stored_json(world, &used.tenant, &used.id).await
+    stored_info(world, &used.tenant, &used.id).await
 }
 
-async fn stored_json(world: &AppState, tenant: &TenantName, id: &SandboxId) -> Result<Json<Value>, Error> {
+async fn stored_info(
+    world: &AppState,
+    tenant: &TenantName,
+    id: &SandboxId,
+) -> Result<SortedJson<SandboxInfo>, Error> {
     let sandbox = world.store.sandbox(tenant, id).await?.ok_or(Error::NotFound("sandbox"))?;
-    Ok(Json(sandbox_json(world, sandbox)))
+    Ok(SortedJson(sandbox_info(world, sandbox)))
 }
 
-fn sandbox_json(world: &AppState, sandbox: SandboxRecord) -> Value {
+fn sandbox_info(world: &AppState, sandbox: SandboxRecord) -> SandboxInfo {
     let open = world.sandboxes.find(&sandbox.tenant, &sandbox.id);
     sandbox_json::sandbox(sandbox, open.as_deref())
 }

@@ -9,7 +9,7 @@ use belljar_engine::network::HostRules;
 use belljar_engine::packages::{Progress, ProvidedPackages};
 use belljar_engine::plan::Network;
 use belljar_engine::quantity::show_duration;
-use belljar_engine::report::{DependenciesReport, ReceiptReport};
+use belljar_engine::report::DependenciesReport;
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
 use belljar_engine::sandbox_handle::{NetworkStats, SandboxError, SandboxHandle, SandboxPhase, SandboxStats};
 use belljar_store::{
@@ -17,13 +17,13 @@ use belljar_store::{
     Timestamp,
 };
 use futures_util::future::join_all;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::live_sandbox::{Expiry, LiveSandbox, SandboxDeadline, SandboxInUse};
 use super::registry::SandboxSlot;
-use super::sandbox_json;
+use super::sandbox_json::{self, NetworkAccess, json_value};
 use crate::app_state::AppState;
 use crate::authentication::Caller;
 use crate::error::Error;
@@ -162,7 +162,7 @@ impl SandboxBuilder {
         opened: Result<(Box<dyn SandboxHandle>, ProvidedPackages), belljar_engine::Error>,
     ) -> Result<(Timestamp, Box<dyn SandboxHandle>), Error> {
         let (living, prepared) = opened?;
-        self.settings.insert("dependencies".to_owned(), json!(DependenciesReport::from(prepared)));
+        self.settings.insert("dependencies".to_owned(), json_value(&DependenciesReport::from(prepared)));
         match self.prepare(world, &*living).await {
             Ok(running) => Ok((running, living)),
             Err(error) => {
@@ -175,8 +175,8 @@ impl SandboxBuilder {
     /// Adds the receipt to the settings, restores the snapshot if there is one, and records the sandbox as
     /// running.
     async fn prepare(&mut self, world: &AppState, living: &dyn SandboxHandle) -> Result<Timestamp, Error> {
-        let receipt = ReceiptReport::from(living.receipt().await?);
-        self.settings.insert("receipt".to_owned(), json!(receipt));
+        let receipt = living.receipt().await?;
+        self.settings.insert("receipt".to_owned(), json_value(&receipt));
         if let Some(snapshot) = &self.snapshot {
             let disk_bytes = self.admitted.plan.limits.disk_bytes;
             snapshots::restore(world, living, snapshot, disk_bytes).await?;
@@ -279,7 +279,8 @@ pub(super) async fn set_hosts(
     if open.living.network_stats().is_none() {
         return Err(SandboxError::hosts_not_changeable().into());
     }
-    if let Value::Object(network) = sandbox_json::network(&Network::Hosts(rules.clone())) {
+    let network = NetworkAccess::from(&Network::Hosts(rules.clone()));
+    if let Value::Object(network) = json_value(&network) {
         world.store.set_sandbox_network(&open.tenant, &open.id, &network).await?;
     }
     open.living.set_hosts(rules)?;

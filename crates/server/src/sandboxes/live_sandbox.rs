@@ -187,7 +187,7 @@ impl LiveSandbox {
 
     /// Adds the CPU time of an execution in the sandbox.
     pub(crate) fn add_execution_cpu(&self, report: &Report) {
-        self.accounted.executions_ms.fetch_add(report.usage.cpu_ms.max(0.0) as u64, Ordering::Relaxed);
+        self.accounted.executions_ms.fetch_add(report.usage.cpu.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Returns the CPU time in milliseconds that is still to be recorded, given the total.

@@ -2,22 +2,57 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
+use belljar_engine::finding::Finding;
+use belljar_engine::plan::Network;
 use belljar_engine::sandbox_handle::NetworkStats;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::{SandboxInUse, lifecycle, sandbox_json};
+use super::sandbox_json::NetworkAccess;
+use super::{SandboxInUse, lifecycle};
 use crate::app_state::AppState;
-use crate::body::{JsonBody, parse};
+use crate::body::{JsonBody, SortedJson, parse};
 use crate::error::Error;
 use crate::schema;
 
-#[derive(Debug, Deserialize)]
+/// New set of hosts that a sandbox may reach.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Hosts")]
 struct HostsBody {
+    /// Allowed hosts, as in `network.hosts`: `pypi.org`, `*.example.com:443`, `10.0.0.5:8080`.
     hosts: Vec<String>,
+}
+
+/// Network access and use of a sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct NetworkUse {
+    #[serde(flatten)]
+    access: NetworkAccess,
+    /// Denied connections.
+    refused: Vec<Finding>,
+    #[serde(flatten)]
+    traffic: Option<NetworkTraffic>,
+}
+
+/// Counters of a sandbox's connections, only present in the mode `hosts`.
+#[derive(Debug, Serialize, JsonSchema)]
+struct NetworkTraffic {
+    /// Number of connections made.
+    connections: u64,
+    /// Number of bytes sent.
+    sent_bytes: u64,
+    /// Number of bytes received.
+    received_bytes: u64,
+}
+
+impl From<NetworkStats> for NetworkUse {
+    fn from(stats: NetworkStats) -> Self {
+        let NetworkStats { rules, refused, connections, sent_bytes, received_bytes } = stats;
+        let traffic = Some(NetworkTraffic { connections, sent_bytes, received_bytes });
+        Self { access: (&Network::Hosts(rules)).into(), refused, traffic }
+    }
 }
 
 /// Returns the network access of a sandbox, and denied connections.
@@ -26,17 +61,15 @@ struct HostsBody {
     params(("id" = String, Path, description = "Sandbox id")),
     responses(
         (status = 200, description = "Network access and use; counters only in the mode `hosts`",
-            body = schema::NetworkUse),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
+            body = ref(schema::response::<NetworkUse>())),
+        (status = 404, description = "No such sandbox in this tenant"),
     )
 )]
-pub(crate) async fn show(used: SandboxInUse) -> Json<Value> {
-    Json(match used.living.network_stats() {
-        Some(network) => network_json(&network),
+pub(crate) async fn show(used: SandboxInUse) -> SortedJson<NetworkUse> {
+    SortedJson(match used.living.network_stats() {
+        Some(network) => network.into(),
         None => {
-            let mut object = sandbox_json::network(&used.admitted.plan.network);
-            object["refused"] = json!([]);
-            object
+            NetworkUse { access: (&used.admitted.plan.network).into(), refused: Vec::new(), traffic: None }
         }
     })
 }
@@ -47,32 +80,20 @@ pub(crate) async fn show(used: SandboxInUse) -> Json<Value> {
 #[utoipa::path(
     put, path = "/v1/sandboxes/{id}/network", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
-    request_body = schema::Hosts,
+    request_body = ref(schema::request::<HostsBody>()),
     responses(
-        (status = 200, description = "The new network access", body = schema::NetworkUse),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
-        (status = 422, description = "A host is invalid, or the sandbox was created with another mode",
-            body = schema::Problem),
+        (status = 200, description = "The new network access", body = ref(schema::response::<NetworkUse>())),
+        (status = 404, description = "No such sandbox in this tenant"),
+        (status = 422, description = "A host is invalid, or the sandbox was created with another mode"),
     )
 )]
 pub(crate) async fn set(
     State(world): State<Arc<AppState>>,
     used: SandboxInUse,
     body: JsonBody,
-) -> Result<Json<Value>, Error> {
+) -> Result<SortedJson<NetworkUse>, Error> {
     let HostsBody { hosts } = parse(body)?;
     let rules = world.engine.admit_hosts(&hosts)?;
     let network = lifecycle::set_hosts(&world, &used, rules).await?;
-    Ok(Json(network_json(&network)))
-}
-
-fn network_json(network: &NetworkStats) -> Value {
-    json!({
-        "mode": "hosts",
-        "hosts": network.rules.hosts(),
-        "refused": network.refused,
-        "connections": network.connections,
-        "sent_bytes": network.sent_bytes,
-        "received_bytes": network.received_bytes,
-    })
+    Ok(SortedJson(network.into()))
 }

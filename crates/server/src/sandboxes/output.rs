@@ -10,6 +10,7 @@ use axum::body::Bytes;
 use belljar_engine::provider::Stream;
 use belljar_engine::report::{CommandReport, OutputCapture, OutputReport, text_and_base64};
 use belljar_engine::sandbox_handle::OutputEvent;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
@@ -183,15 +184,19 @@ impl Utf8Chunks {
     }
 }
 
-/// A page of a command's stored output.
-#[derive(Debug, Serialize)]
+/// A contiguous part of a command's stored output.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CommandOutput")]
 pub(super) struct OutputPage {
+    /// Offset of the first byte.
     from: u64,
-    /// Offset to continue from.
+    /// Offset to continue reading from.
     next: u64,
+    /// Number of requested bytes that are no longer stored.
     lost_bytes: u64,
     #[serde(flatten)]
     written: OutputReport,
+    /// The command.
     command: CommandReport,
 }
 

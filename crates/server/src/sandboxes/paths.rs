@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use belljar_engine::sandbox_handle::{DirectoryEntry, FileKind, FileMetadata};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::error::Error;
 use crate::query::Query;
@@ -35,28 +36,52 @@ pub(super) fn permissions(text: &str) -> Result<u32, Error> {
     bits.ok_or_else(|| Error::Invalid { field: "permissions", message: message() })
 }
 
-/// Returns the JSON of a file's metadata.
-pub(super) fn metadata_json(metadata: &FileMetadata) -> Value {
-    let kind = match metadata.kind {
-        FileKind::File => "file",
-        FileKind::Directory => "directory",
-        FileKind::Link => "link",
-        FileKind::Other => "other",
-    };
-    json!({
-        "kind": kind,
-        "size": metadata.size,
-        "permissions": format!("{:04o}", metadata.mode & 0o7777),
-        "modified": metadata.modified_ms,
-        "target": metadata.target,
-    })
+/// Metadata of a file.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FileInfo {
+    /// File type: file, directory, link or other.
+    kind: &'static str,
+    /// Modification time in milliseconds since 1970.
+    modified: i64,
+    /// Permission bits in octal, for example 0644.
+    permissions: String,
+    /// Size in bytes.
+    size: u64,
+    /// Target of a symbolic link.
+    target: Option<String>,
 }
 
-/// Returns the JSON of a directory entry: the metadata and the name.
-pub(super) fn entry_json(entry: &DirectoryEntry) -> Value {
-    let mut object = metadata_json(&entry.metadata);
-    object["name"] = json!(entry.name);
-    object
+impl From<FileMetadata> for FileInfo {
+    fn from(metadata: FileMetadata) -> Self {
+        let kind = match metadata.kind {
+            FileKind::File => "file",
+            FileKind::Directory => "directory",
+            FileKind::Link => "link",
+            FileKind::Other => "other",
+        };
+        Self {
+            kind,
+            modified: metadata.modified_ms,
+            permissions: format!("{:04o}", metadata.mode & 0o7777),
+            size: metadata.size,
+            target: metadata.target,
+        }
+    }
+}
+
+/// An entry of a directory.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct FolderEntry {
+    /// File name.
+    name: String,
+    #[serde(flatten)]
+    file: FileInfo,
+}
+
+impl From<DirectoryEntry> for FolderEntry {
+    fn from(entry: DirectoryEntry) -> Self {
+        Self { name: entry.name, file: entry.metadata.into() }
+    }
 }
 
 /// Returns a `Content-Disposition` by RFC 6266: an ASCII name for every client, and the real name encoded by

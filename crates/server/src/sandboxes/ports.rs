@@ -36,7 +36,6 @@ use crate::app_state::AppState;
 use crate::authentication::SandboxCaller;
 use crate::connection::{MAX_HEAD_BYTES, MAX_HEADERS};
 use crate::error::Error;
-use crate::schema;
 use crate::streams::StreamSlot;
 
 /// Forwards a request of any method to a port of a sandbox, and returns the response.
@@ -52,11 +51,10 @@ use crate::streams::StreamSlot;
     ),
     responses(
         (status = "default", description = "The program's response"),
-        (status = 404, description = "No such sandbox in this tenant", body = schema::Problem),
-        (status = 409, description = "No program listens on this port, or the sandbox is paused",
-            body = schema::Problem),
-        (status = 502, description = "The program does not answer in HTTP", body = schema::Problem),
-        (status = 504, description = "The program did not answer in time", body = schema::Problem),
+        (status = 404, description = "No such sandbox in this tenant"),
+        (status = 409, description = "No program listens on this port, or the sandbox is paused"),
+        (status = 502, description = "The program does not answer in HTTP"),
+        (status = 504, description = "The program did not answer in time"),
     )
 )]
 pub(crate) async fn pass(

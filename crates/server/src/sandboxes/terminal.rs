@@ -13,7 +13,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use belljar_engine::sandbox::TerminalSizeSpec;
+use belljar_engine::sandbox::{TerminalSizeSpec, admit_terminal_size};
 use belljar_engine::sandbox_handle::{OutputEvent, ProcessId};
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
@@ -25,8 +25,8 @@ use super::command_reader::CommandReader;
 use super::live_sandbox::{LiveSandbox, SandboxInUse};
 use crate::app_state::AppState;
 use crate::error::Error;
+use crate::events;
 use crate::query::Query;
-use crate::{events, schema};
 
 /// Maximum length of a client's message in bytes.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
@@ -55,9 +55,8 @@ struct TerminalControl {
             JSON: first `{\"attached\":{\"offset\"}}`, `{\"lost\":{\"offset\",\"bytes\"}}` if output is no \
             longer stored, last `{\"ended\":Command}`. Client to server: binary messages are input; \
             `{\"resize\":{\"rows\",\"columns\"}}` resizes the terminal; any other text message is input"),
-        (status = 404, description = "No such sandbox or command", body = schema::Problem),
-        (status = 422, description = "The command has no terminal, or this is not a WebSocket request",
-            body = schema::Problem),
+        (status = 404, description = "No such sandbox or command"),
+        (status = 422, description = "The command has no terminal, or this is not a WebSocket request"),
     )
 )]
 pub(crate) async fn terminal(
@@ -160,7 +159,7 @@ async fn read_input(
             Message::Binary(bytes) => write_input(open, command, &bytes).await,
             Message::Text(text) => match serde_json::from_str::<TerminalControl>(&text) {
                 Ok(TerminalControl { resize }) => {
-                    let Ok(size) = resize.admit() else {
+                    let Ok(size) = admit_terminal_size(resize) else {
                         return Some(CloseFrame { code: close_code::POLICY, reason: "resize".into() });
                     };
                     // Fails if the command has ended, which is fine.

@@ -13,7 +13,8 @@ use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use belljar_engine::sandbox_handle::{ChangeKind, ChangeStream, FileChange};
 use futures_util::stream;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tokio::time::sleep;
 
 use super::live_sandbox::SandboxInUse;
@@ -22,7 +23,6 @@ use crate::app_state::AppState;
 use crate::error::Error;
 use crate::events::{self, HEARTBEAT};
 use crate::query::Query;
-use crate::schema;
 
 /// Streams changes in a directory as events, from the time of the response on.
 #[utoipa::path(
@@ -35,8 +35,8 @@ use crate::schema;
     responses(
         (status = 200, description = "Events `change`, each with the schema `Change`", body = String,
             content_type = "text/event-stream"),
-        (status = 404, description = "No such directory or sandbox", body = schema::Problem),
-        (status = 429, description = "The sandbox has the maximum number of watches", body = schema::Problem),
+        (status = 404, description = "No such directory or sandbox"),
+        (status = 429, description = "The sandbox has the maximum number of watches"),
     )
 )]
 pub(crate) async fn start(
@@ -71,7 +71,7 @@ impl FileWatchEvents {
             () = sleep(HEARTBEAT) => return Some(Bytes::from_static(b": still watching\n\n")),
         };
         match next {
-            Ok(change) => change.map(|change| events::event("change", change_json(&change).as_bytes())),
+            Ok(change) => change.map(|change| events::event("change", change_json(change).as_bytes())),
             Err(error) => {
                 self.changes = None;
                 Some(events::event("error", events::error_json(&error.into()).as_bytes()))
@@ -80,7 +80,21 @@ impl FileWatchEvents {
     }
 }
 
-fn change_json(change: &FileChange) -> String {
+/// A change of a file, sent as an event `change`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Change")]
+pub(crate) struct ChangeEvent {
+    /// Whether it is a directory.
+    directory: bool,
+    /// Type of change: created, modified, removed, `moved_from`, `moved_to`, attributes, overflow or gone.
+    kind: &'static str,
+    /// Number that pairs the `moved_from` and `moved_to` of one move.
+    r#move: Option<u32>,
+    /// Path relative to the watched directory; empty for the directory itself.
+    path: String,
+}
+
+fn change_json(change: FileChange) -> String {
     let (kind, number) = match change.kind {
         ChangeKind::Created => ("created", None),
         ChangeKind::Modified => ("modified", None),
@@ -91,5 +105,6 @@ fn change_json(change: &FileChange) -> String {
         ChangeKind::Overflow => ("overflow", None),
         ChangeKind::Gone => ("gone", None),
     };
-    json!({"kind": kind, "path": change.path, "directory": change.directory, "move": number}).to_string()
+    let event = ChangeEvent { directory: change.directory, kind, r#move: number, path: change.path };
+    serde_json::to_string(&event).unwrap_or_default()
 }

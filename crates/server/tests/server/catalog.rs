@@ -170,6 +170,7 @@ impl Sandbox for CloudSandbox {
                     isolation: Vec::new(),
                     warm: Warmth::Cold,
                     simulated: false,
+                    instead_of: None,
                     service: None,
                 },
             })

@@ -72,6 +72,7 @@ impl Sandbox for ScriptSandbox {
                 isolation: Vec::new(),
                 warm: Warmth::Pool,
                 simulated: false,
+                instead_of: None,
                 service: None,
             };
             let duration = started.elapsed();

@@ -4,6 +4,7 @@
 //! executions move no others, so a list never repeats or misses one.
 
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{ExecutionRecord, ExecutionStatus, ExecutionSummary, metadata};
@@ -29,12 +30,12 @@ pub struct ExecutionFilter {
     pub metadata: Vec<(String, String)>,
 }
 
-/// A page of executions, newest first.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// A page of executions, without their results.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ExecutionPage {
-    /// The executions, without their results.
+    /// Executions, newest first.
     pub executions: Vec<ExecutionSummary>,
-    /// Cursor of the next page; `None` on the last page.
+    /// Cursor of the next page; null on the last page.
     pub next_cursor: Option<ExecutionId>,
 }
 

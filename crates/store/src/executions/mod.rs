@@ -13,7 +13,8 @@ mod lifecycle;
 mod list;
 mod metadata;
 
-use belljar_engine::report::{self, Report};
+use belljar_engine::report::{Report, Status};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -59,15 +60,34 @@ impl ExecutionStatus {
     }
 }
 
-impl From<report::Status> for ExecutionStatus {
-    fn from(status: report::Status) -> Self {
+impl From<ExecutionStatus> for Status {
+    fn from(status: ExecutionStatus) -> Self {
         match status {
-            report::Status::Succeeded => Self::Succeeded,
-            report::Status::Failed => Self::Failed,
-            report::Status::TimedOut => Self::TimedOut,
-            report::Status::LimitExceeded => Self::LimitExceeded,
-            report::Status::Cancelled => Self::Cancelled,
-            report::Status::Refused => Self::Refused,
+            ExecutionStatus::Queued => Self::Queued,
+            ExecutionStatus::Running => Self::Running,
+            ExecutionStatus::Succeeded => Self::Succeeded,
+            ExecutionStatus::Failed => Self::Failed,
+            ExecutionStatus::TimedOut => Self::TimedOut,
+            ExecutionStatus::LimitExceeded => Self::LimitExceeded,
+            ExecutionStatus::Cancelled => Self::Cancelled,
+            ExecutionStatus::Refused => Self::Refused,
+            ExecutionStatus::Interrupted => Self::Interrupted,
+        }
+    }
+}
+
+impl From<Status> for ExecutionStatus {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Queued => Self::Queued,
+            Status::Running => Self::Running,
+            Status::Succeeded => Self::Succeeded,
+            Status::Failed => Self::Failed,
+            Status::TimedOut => Self::TimedOut,
+            Status::LimitExceeded => Self::LimitExceeded,
+            Status::Cancelled => Self::Cancelled,
+            Status::Refused => Self::Refused,
+            Status::Interrupted => Self::Interrupted,
         }
     }
 }
@@ -108,7 +128,7 @@ impl ExecutionOutcome {
     /// The result is larger than the limit.
     pub fn from_report(report: &Report, ended: Timestamp) -> Result<Self, Error> {
         let json = size_limits::encode_json("result", report, MAX_RESULT_BYTES)?;
-        let cpu_ms = report.usage.cpu_ms.max(0.0).ceil() as u64;
+        let cpu_ms = report.usage.cpu.as_micros().div_ceil(1_000) as u64;
         Ok(Self { status: report.status.into(), exit_code: report.exit_code, cpu_ms, json, ended })
     }
 
@@ -145,28 +165,30 @@ impl ExecutionOutcome {
     }
 }
 
-/// An execution without its result.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// An execution without its result. Times are in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "Summary")]
 pub struct ExecutionSummary {
-    /// Id of the execution.
+    /// Execution id.
     pub id: ExecutionId,
-    /// State of the execution.
+    /// Status of the execution.
+    #[schemars(with = "Status")]
     pub status: ExecutionStatus,
-    /// Language, or a name for an execution without one.
+    /// Language of the code, or `command`.
     pub language: String,
-    /// Metadata of the request, echoed in the result.
+    /// Metadata of the request.
     pub metadata: Map<String, Value>,
-    /// When the execution was requested.
+    /// Creation time.
     pub created: Timestamp,
-    /// When the execution started.
+    /// Start time; null while queued.
     pub started: Option<Timestamp>,
-    /// When the execution ended.
+    /// End time; null until it ends.
     pub ended: Option<Timestamp>,
-    /// Exit code; `None` if the program was killed or is unfinished.
+    /// Exit code; null until the end, or if the program was killed by a signal.
     pub exit_code: Option<u8>,
-    /// CPU time.
+    /// CPU time in milliseconds.
     pub cpu_ms: u64,
-    /// Space that the execution uses in the database.
+    /// Size of the stored result in bytes.
     pub size_bytes: u64,
 }
 
@@ -186,12 +208,12 @@ mod tests {
     #[test]
     fn statuses_match_the_result_object() {
         for ran in [
-            report::Status::Succeeded,
-            report::Status::Failed,
-            report::Status::TimedOut,
-            report::Status::LimitExceeded,
-            report::Status::Cancelled,
-            report::Status::Refused,
+            Status::Succeeded,
+            Status::Failed,
+            Status::TimedOut,
+            Status::LimitExceeded,
+            Status::Cancelled,
+            Status::Refused,
         ] {
             let word = serde_json::to_value(ran).unwrap();
             assert_eq!(word, ExecutionStatus::from(ran).as_str());

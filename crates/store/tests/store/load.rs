@@ -2,37 +2,24 @@
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
+use std::time::Duration;
 
 use belljar_engine::Fault;
-use belljar_engine::outcome::{Kernel, Warmth};
-use belljar_engine::report::{DependenciesReport, ReceiptReport, Report, ResultValue, Status, UsageReport};
+use belljar_engine::outcome::{Kernel, Receipt, Usage, Warmth};
+use belljar_engine::report::{Report, Status};
 use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, ExecutionStatus, FinishResult};
 use belljar_store::{DailyUsage, ExecutionId, StoreOptions};
 use serde_json::{Map, Value};
 
 use crate::common::{begin, running_execution, tenant, test_store, test_store_with, timestamp};
 
-fn report(id: &ExecutionId, cpu_ms: f64) -> Report {
+fn report(id: &ExecutionId, cpu: Duration) -> Report {
     Report {
-        id: id.to_string(),
-        status: Status::Succeeded,
         exit_code: Some(0),
-        signal: None,
-        limit: None,
         stdout: "1\n".to_owned(),
-        stderr: String::new(),
-        stdout_truncated: false,
-        stderr_truncated: false,
-        stdout_base64: None,
-        stderr_base64: None,
-        result: ResultValue { present: false, value: Value::Null },
-        artifacts: Vec::new(),
-        error: None,
-        findings: Vec::new(),
-        dependencies: DependenciesReport::default(),
         duration_ms: 2.5,
-        usage: UsageReport { cpu_ms, peak_memory_bytes: 1, processes_peak: None },
-        receipt: Some(ReceiptReport {
+        usage: Usage { cpu, peak_memory_bytes: 1, peak_processes: None },
+        receipt: Some(Receipt {
             provider: "native",
             kernel: Kernel::Host,
             isolation: Vec::new(),
@@ -41,7 +28,7 @@ fn report(id: &ExecutionId, cpu_ms: f64) -> Report {
             instead_of: None,
             service: None,
         }),
-        metadata: Map::new(),
+        ..Report::blank(id.to_string(), Status::Succeeded, None, Map::new())
     }
 }
 
@@ -56,7 +43,11 @@ async fn usage_and_sizes_add_up_under_load() {
             tokio::spawn(async move {
                 for _ in 0..20 {
                     let id = begin(&store, running_execution(&tenant)).await;
-                    let end = ExecutionOutcome::from_report(&report(&id, 1.5), timestamp(2_000)).unwrap();
+                    let end = ExecutionOutcome::from_report(
+                        &report(&id, Duration::from_micros(1_500)),
+                        timestamp(2_000),
+                    )
+                    .unwrap();
                     let first = store.finish_execution(&tenant, &id, end.clone()).await.unwrap();
                     let second = store.finish_execution(&tenant, &id, end).await.unwrap();
                     assert_eq!(

@@ -360,6 +360,7 @@ impl SandboxHandle for NativeLiving {
                 isolation,
                 warm: Warmth::Cold,
                 simulated: false,
+                instead_of: None,
                 service: None,
             })
         })

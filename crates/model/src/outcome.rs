@@ -1,16 +1,19 @@
 //! The outcome of a task: how the program ended, what it used, and what enforced its isolation.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::finding::Finding;
 use crate::layer::Layer;
 
 /// A limit that can end a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "LimitName")]
 pub enum Limit {
     /// Memory of the whole sandbox.
     Memory,
@@ -38,18 +41,48 @@ pub enum Ending {
 }
 
 /// Resources used by a program.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Usage {
-    /// CPU time of all processes.
+    /// CPU time of all processes in milliseconds.
+    #[serde(rename = "cpu_ms", with = "millis")]
+    #[schemars(with = "f64")]
     pub cpu: Duration,
-    /// Peak memory.
+    /// Peak memory in bytes.
     pub peak_memory_bytes: u64,
-    /// Peak number of processes and threads, if the host can measure it.
+    /// Peak number of processes and threads; null if the host cannot measure it.
+    #[serde(rename = "processes_peak")]
     pub peak_processes: Option<u64>,
 }
 
+/// Converts to milliseconds with microsecond precision, enough for the fastest execution.
+pub fn to_millis(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1_000.0
+}
+
+/// Durations as milliseconds in JSON, and unchanged in the launcher's binary messages.
+mod millis {
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        match serializer.is_human_readable() {
+            true => serializer.serialize_f64(to_millis(*duration)),
+            false => duration.serialize(serializer),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        match deserializer.is_human_readable() {
+            true => {
+                let seconds = f64::deserialize(deserializer)? / 1_000.0;
+                Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+            }
+            false => Duration::deserialize(deserializer),
+        }
+    }
+}
+
 /// The kernel that the program ran on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kernel {
     /// The host's kernel.
@@ -83,32 +116,47 @@ impl Serialize for Warmth {
     }
 }
 
-/// A remote service that ran the program. Belljar has only the service's word for its isolation and enforces
-/// none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+impl JsonSchema for Warmth {
+    fn schema_name() -> Cow<'static, str> {
+        "Warmth".into()
+    }
+
+    fn json_schema(_generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"enum": ["pool", "fork", false]})
+    }
+}
+
+/// A remote service that ran the program on its own machines. Belljar has only the service's word for its
+/// isolation and enforces none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Service")]
 pub struct ServiceInfo {
-    /// Host name of the service.
+    /// Host of the service's API.
     pub host: String,
-    /// Template that the machine was created from.
+    /// Template the machine was created from.
     pub template: String,
-    /// Region of the machine, if one was selected.
+    /// Region of the machine, if one was chosen.
     pub region: Option<String>,
 }
 
-/// The receipt: the mechanisms that really enforced the isolation of an execution.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Isolation that was really enforced for an execution or a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Receipt {
     /// Name of the provider.
     pub provider: &'static str,
-    /// Kernel that the program ran on.
+    /// Kernel the program ran on.
     pub kernel: Kernel,
-    /// Enforced layers, in the order of [`Layer::ALL`].
+    /// Isolation layers that were enforced, in a fixed order.
     pub isolation: Vec<Layer>,
-    /// Whether a warm interpreter served the execution.
+    /// How the sandbox was started: `"pool"` or `"fork"`, or `false` for a cold start.
     pub warm: Warmth,
-    /// Whether the execution was only simulated.
+    /// Whether isolation was only simulated.
     pub simulated: bool,
-    /// The remote service that it ran on, if any.
+    /// Provider that should have run it, but was failing: this one is its configured fallback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instead_of: Option<&'static str>,
+    /// Remote service that ran it; isolation is then the service's responsibility.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceInfo>,
 }
 

@@ -1,8 +1,15 @@
-//! Types for commands that run in a sandbox.
+//! Processes of a sandbox: how they are started and what their viewers receive.
 
 use serde::{Deserialize, Serialize};
 
-use crate::provider::Stream;
+/// One of the two output streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
 
 /// Id of a process that the guest started; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

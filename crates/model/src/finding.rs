@@ -1,12 +1,13 @@
 //! Findings of policies and of the sandbox, in one form. The field names are part of the API.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of findings reported for one execution.
 pub const MAX_FINDINGS: usize = 100;
 
 /// A problem that a policy found in the code, or an action that the sandbox denied.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub struct Finding {
     /// Stable id of the rule, e.g. `PY-PROCESS` or `network-host`.
     pub rule: String,

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 macro_rules! layers {
     ($($variant:ident $name:literal $what:literal),+ $(,)?) => {
         /// An isolation layer between a program and the host.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
         pub enum Layer { $(#[doc = $what] #[serde(rename = $name)] $variant),+ }
 
         impl Layer {
@@ -77,6 +78,17 @@ impl FromStr for Layer {
             format!("unknown layer '{text}'; known: {}", known.join(", "))
         })
     }
+}
+
+/// An isolation layer that is not enforced, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MissingLayer {
+    /// The layer.
+    pub layer: Layer,
+    /// Reason it is missing.
+    pub reason: String,
+    /// How to enable it.
+    pub remedy: String,
 }
 
 #[cfg(test)]

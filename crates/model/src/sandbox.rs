@@ -1,0 +1,86 @@
+//! Requests for long-lived sandboxes.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::limits::LimitsSpec;
+use crate::request::{Dependencies, NetworkSpec};
+
+/// Action when the lifetime of a sandbox ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    /// Close the sandbox.
+    #[default]
+    Kill,
+    /// Pause the sandbox; it can be resumed.
+    Pause,
+}
+
+/// Lifecycle state of a live sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SandboxPhase {
+    /// The sandbox accepts operations.
+    Running,
+    /// All processes are frozen until it is resumed.
+    Paused,
+    /// The sandbox and everything in it is gone.
+    Ended,
+}
+
+/// A sandbox to create. All fields are optional; unknown fields are refused by name.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "NewSandbox")]
+pub struct SandboxRequest {
+    /// Name of the image.
+    pub image: Option<String>,
+    /// Name of the profile.
+    pub profile: Option<String>,
+    /// Name of the provider.
+    pub provider: Option<String>,
+    /// Limits of the whole sandbox. `timeout_ms` is the default timeout of a command.
+    pub limits: LimitsSpec,
+    /// Network access; the profile's by default.
+    pub network: Option<NetworkSpec>,
+    /// Environment variables of every command.
+    pub env: BTreeMap<String, String>,
+    /// Isolation layers that must be enforced, or nothing runs.
+    pub require: Vec<String>,
+    /// Values echoed in responses. Lists can be filtered by them.
+    pub metadata: Map<String, Value>,
+    /// Lifetime in milliseconds; default one hour.
+    #[schemars(range(min = 1))]
+    pub timeout_ms: Option<i64>,
+    /// Action when the lifetime ends.
+    pub on_timeout: OnTimeout,
+    /// Volumes of the tenant, and host folders that the administrator allows.
+    pub volumes: Vec<VolumeSpec>,
+    /// Id of a snapshot whose files the workspace starts with.
+    pub snapshot: Option<String>,
+    /// Name of the policy for everything that runs in the sandbox.
+    pub policy: Option<String>,
+    /// Packages to install at the start. Imports of code that runs later are not detected.
+    pub dependencies: Dependencies,
+}
+
+/// A volume or host folder mounted in a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "VolumeMount", extend("required" = ["path"]))]
+pub struct VolumeSpec {
+    /// Name of the volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Configured name of the host folder, instead of a volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Absolute path of the mount in the sandbox.
+    pub path: String,
+    /// Whether the mount is read-only.
+    pub read_only: bool,
+}
