@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Dir, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
@@ -169,4 +170,20 @@ pub fn set_modified(file: impl AsFd, modified: i64) -> Result<(), Errno> {
         last_modification: Timespec { tv_sec: modified, tv_nsec: 0 },
     };
     rustix::fs::futimens(file, &times)
+}
+
+/// Converts a time to seconds since 1970, as modification times are.
+pub fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Syncs all files to disk. One `syncfs`: an `fsync` for each would take longer than writing them.
+///
+/// # Errors
+/// Fails with an error of the disk.
+pub fn sync_files(folder: impl AsFd) -> Result<(), Errno> {
+    #[cfg(target_os = "linux")]
+    return rustix::fs::syncfs(folder);
+    #[cfg(not(target_os = "linux"))]
+    return rustix::fs::fsync(folder);
 }

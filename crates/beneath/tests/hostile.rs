@@ -1,5 +1,7 @@
 //! Removal and measurement of trees that were made to mislead them.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -167,12 +169,12 @@ fn locked_folders_are_removed_by_the_host_only() {
         std::fs::create_dir_all(locked.join("inner")).unwrap();
         std::fs::write(locked.join("inner/file"), "x").unwrap();
         for path in [locked.join("inner"), locked, folder.join("mine")] {
-            std::fs::set_permissions(path, PermissionsExt::from_mode(0)).unwrap();
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o0)).unwrap();
         }
         std::fs::set_permissions(folder.join("mine"), PermissionsExt::from_mode(0o700)).unwrap();
         let open_top = || open_subfolder(top.as_fd(), c"mine", Mounts::Refuse);
         assert_eq!(measure(open_top, NO_LIMITS), Ok(TreeSize::Unreadable));
-        std::fs::set_permissions(folder.join("mine"), PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(folder.join("mine"), PermissionsExt::from_mode(0o0)).unwrap();
         assert_eq!(remove_tree(&top, "mine", RemovalRules::AS_USER), Err(Errno::ACCESS));
         remove_tree(&top, "mine", RemovalRules::LEFTOVERS).unwrap();
         assert!(!folder.join("mine").exists());

@@ -1,10 +1,9 @@
 //! Manifests and configurations: the parts of an image, its platform, and its variables.
 
+use belljar_beneath::ContentDigest;
 use belljar_engine::images::{ImageVariables, MAX_VARIABLES_BYTES};
-use belljar_layers::store::ContentDigest;
 use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, Os};
 use serde::de::DeserializeOwned;
-use sha2::{Digest as _, Sha256};
 
 use crate::error::ImageError;
 
@@ -33,18 +32,6 @@ pub(crate) struct ImageConfig {
     pub(crate) variables: ImageVariables,
 }
 
-/// Returns the SHA-256 of some bytes.
-pub(crate) fn digest_of(bytes: &[u8]) -> ContentDigest {
-    finish_digest(Sha256::new_with_prefix(bytes))
-}
-
-/// Returns the digest of a hasher.
-pub(crate) fn finish_digest(hasher: Sha256) -> ContentDigest {
-    let text: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    // Infallible: a SHA-256 always has 64 lowercase hexadecimal digits.
-    text.parse().unwrap_or_else(|_| unreachable!())
-}
-
 /// Parses `sha256:…`; other algorithms are refused.
 pub(crate) fn parse_digest(text: &str) -> Result<ContentDigest, ImageError> {
     let hex = text.strip_prefix("sha256:");
@@ -62,7 +49,7 @@ pub(crate) fn verify_digest(
     bytes: Vec<u8>,
     digest: &ContentDigest,
 ) -> Result<Vec<u8>, ImageError> {
-    match digest_of(&bytes) == *digest {
+    match ContentDigest::from_bytes(&bytes) == *digest {
         true => Ok(bytes),
         false => Err(ImageError::Tampered { what: what.to_owned() }),
     }
@@ -143,7 +130,7 @@ pub(crate) fn chain_ids(layers: &[ContentDigest]) -> Vec<ContentDigest> {
     for layer in layers {
         let next = match chain.last() {
             None => *layer,
-            Some(below) => digest_of(format!("sha256:{below} sha256:{layer}").as_bytes()),
+            Some(below) => ContentDigest::from_bytes(format!("sha256:{below} sha256:{layer}").as_bytes()),
         };
         chain.push(next);
     }
@@ -184,15 +171,15 @@ mod tests {
                 && parse_digest(&format!("sha256:{}", "A".repeat(64))).is_err()
         );
         assert!(matches!(
-            verify_digest("x", b"a".to_vec(), &digest_of(b"b")),
+            verify_digest("x", b"a".to_vec(), &ContentDigest::from_bytes(b"b")),
             Err(ImageError::Tampered { .. })
         ));
     }
 
     #[test]
     fn chain_ids_follow_the_specification() {
-        let (one, two) = (digest_of(b"1"), digest_of(b"2"));
-        let both = digest_of(format!("sha256:{one} sha256:{two}").as_bytes());
+        let (one, two) = (ContentDigest::from_bytes(b"1"), ContentDigest::from_bytes(b"2"));
+        let both = ContentDigest::from_bytes(format!("sha256:{one} sha256:{two}").as_bytes());
         assert_eq!(chain_ids(&[one, two]), [one, both]);
     }
 }

@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use belljar_beneath::{OverBudget, UnpackBudget};
+use belljar_beneath::{FolderError, OverBudget, UnpackBudget};
 use belljar_engine::Fault;
-use belljar_layers::store::LayerStoreError;
 use rustix::io::Errno;
 use thiserror::Error as ThisError;
 
@@ -109,14 +108,14 @@ impl ImageError {
     }
 }
 
-impl From<LayerStoreError> for ImageError {
-    fn from(error: LayerStoreError) -> Self {
+impl From<FolderError> for ImageError {
+    fn from(error: FolderError) -> Self {
         match error {
-            LayerStoreError::NoSpace { path } => Self::NoSpace(path),
-            LayerStoreError::ReadOnly { path } | LayerStoreError::WritableByOthers { path } => {
+            FolderError::WritableByOthers(path)
+            | FolderError::Io { path, errno: Errno::ROFS | Errno::ACCESS | Errno::PERM, .. } => {
                 Self::Folder(path)
             }
-            LayerStoreError::Io { doing, path, errno } => Self::io(doing, path, errno),
+            FolderError::Io { doing, path, errno } => Self::io(doing, path, errno),
             other => Self::Io { doing: "store images", path: PathBuf::new(), cause: other.to_string() },
         }
     }

@@ -3,13 +3,10 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 
-use belljar_beneath::{HeaderError, HeaderLimits, check_tar_headers};
-use belljar_layers::store::ContentDigest;
+use belljar_beneath::{ContentDigest, Hasher, HeaderError, HeaderLimits, check_tar_headers};
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
-use sha2::{Digest as _, Sha256};
 
-use crate::documents::finish_digest;
 use crate::error::ImageError;
 
 /// Bound for the content of a compressed layer: `MAX_RATIO` times its size, and at least `MIN_BOUND_BYTES`.
@@ -37,7 +34,7 @@ pub(crate) fn expand(
         (_, true) => Box::new(StreamingDecoder::new(from).map_err(|error| unreadable(&error))?),
         _ => Box::new(from),
     };
-    let (mut hasher, mut written, mut chunk) = (Sha256::new(), 0_u64, vec![0; CHUNK_BYTES]);
+    let (mut hasher, mut written, mut chunk) = (Hasher::raw(), 0_u64, vec![0; CHUNK_BYTES]);
     loop {
         let read = match plain.read(&mut chunk) {
             Ok(0) => break,
@@ -52,10 +49,10 @@ pub(crate) fn expand(
                 false => ImageError::refused(format!("a layer of {size} bytes unpacks to more than {bound}")),
             });
         }
-        hasher.update(&chunk[..read]);
+        hasher.bytes(&chunk[..read]);
         to.write_all(&chunk[..read]).map_err(|error| ImageError::io("unpack", "a layer", error))?;
     }
-    match finish_digest(hasher) == *digest {
+    match hasher.finish() == *digest {
         true => Ok(()),
         false => Err(ImageError::Tampered { what: format!("layer sha256:{digest}") }),
     }

@@ -8,22 +8,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use belljar_beneath::folder::OPEN_FOLDER_FLAGS;
+use belljar_beneath::{ContentDigest, Hasher, blocking};
 use belljar_engine::images::ImageVariables;
 use belljar_engine::packages::Progress;
-use belljar_layers::store::ContentDigest;
 use rustix::fs::{CWD, Mode, OFlags};
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 use tar::{Archive, EntryType};
 
 use crate::documents::{
-    BlobRef, ImageConfig, MAX_DOCUMENT_BYTES, ManifestDocument, config_and_layers, digest_of, finish_digest,
-    parse_config, select_platform, verify_digest,
+    BlobRef, ImageConfig, MAX_DOCUMENT_BYTES, ManifestDocument, config_and_layers, parse_config,
+    select_platform, verify_digest,
 };
 use crate::error::ImageError;
 use crate::layer::check_headers;
 use crate::name::ImageName;
-use crate::store::{ImageRecord, ImageStore, PackedLayer, blocking};
+use crate::store::{ImageRecord, ImageStore, PackedLayer};
 
 /// Maximum number of files in an archive.
 const MAX_FILES: u64 = 10_000;
@@ -43,7 +42,7 @@ impl ImageStore {
         let told = blocking(move || {
             let layout = ImageLayout::open(&place)?;
             let told = layout.image(&shown)?;
-            Ok((layout, told))
+            Ok::<_, ImageError>((layout, told))
         });
         let (layout, told) = told.await?;
         if let Some(held) = self.find(&name)?.filter(|held| held.record.digest == Some(told.digest)) {
@@ -70,10 +69,10 @@ impl ImageStore {
         let hashed = blocking(move || {
             let unreadable = |error: io::Error| ImageError::refused(format!("its archive: {error}"));
             archive.rewind().map_err(unreadable)?;
-            let mut hasher = HashWriter(Sha256::new());
+            let mut hasher = Hasher::raw();
             let size = io::copy(&mut archive, &mut hasher).map_err(unreadable)?;
             archive.rewind().map_err(unreadable)?;
-            Ok((archive, finish_digest(hasher.0), size))
+            Ok::<_, ImageError>((archive, hasher.finish(), size))
         });
         let (archive, digest, size) = hashed.await?;
         let settings = ImageConfig { layers: vec![digest], variables: ImageVariables::default() };
@@ -197,7 +196,7 @@ impl ImageLayout {
         let bytes = self.document(config)?;
         // The file is named after its digest, in either layout.
         let called = config.rsplit('/').next().unwrap_or_default().trim_end_matches(".json");
-        let digest = digest_of(&bytes);
+        let digest = ContentDigest::from_bytes(&bytes);
         if called != digest.to_string() {
             return Err(ImageError::Tampered { what: "its configuration".to_owned() });
         }
@@ -207,7 +206,7 @@ impl ImageLayout {
 
     fn oci_image(&self, name: &str) -> Result<LayoutImage, ImageError> {
         let mut bytes = self.document("index.json")?;
-        let mut digest = digest_of(&bytes);
+        let mut digest = ContentDigest::from_bytes(&bytes);
         for _ in 0..MAX_INDEXES {
             match ManifestDocument::parse(&bytes)? {
                 ManifestDocument::Index(index) => {

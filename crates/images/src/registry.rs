@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use belljar_beneath::{ContentDigest, Hasher};
 use belljar_engine::packages::Progress;
 use belljar_engine::quantity::show_bytes;
 use futures_util::StreamExt;
@@ -17,13 +18,12 @@ use oci_client::manifest::{
 };
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference};
-use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use crate::credentials::RegistryCredentials;
 use crate::documents::{
-    BlobRef, MAX_DOCUMENT_BYTES, ManifestDocument, config_and_layers, digest_of, finish_digest, parse_config,
-    select_platform, verify_digest,
+    BlobRef, MAX_DOCUMENT_BYTES, ManifestDocument, config_and_layers, parse_config, select_platform,
+    verify_digest,
 };
 use crate::error::ImageError;
 use crate::name::ImageName;
@@ -64,7 +64,7 @@ pub async fn pull(
     let (source, bytes) = fetch_manifest(&client, &reference, registries, credentials, progress).await?;
     let turn = store.lock().await?;
     let (digest, manifest) = match ManifestDocument::parse(&bytes)? {
-        ManifestDocument::Image(manifest) => (digest_of(&bytes), manifest),
+        ManifestDocument::Image(manifest) => (ContentDigest::from_bytes(&bytes), manifest),
         ManifestDocument::Index(index) => {
             let chosen = select_platform(&name.to_string(), &index)?;
             let exact = source.reference.clone_with_digest(format!("sha256:{}", chosen.digest));
@@ -211,7 +211,7 @@ impl PullSource {
                 return Err(self.refused("the download of a layer keeps failing; try again later"));
             }
         }
-        if finish_digest(partial.hasher) != blob.digest {
+        if partial.hasher.finish() != blob.digest {
             let _ = std::fs::remove_file(&path);
             return Err(ImageError::Tampered { what: format!("layer sha256:{}", blob.digest) });
         }
@@ -287,7 +287,7 @@ impl PullSource {
 struct PartialDownload {
     file: File,
     path: PathBuf,
-    hasher: Sha256,
+    hasher: Hasher,
     bytes: u64,
 }
 
@@ -295,13 +295,13 @@ impl PartialDownload {
     fn open(path: &Path, blob: &BlobRef) -> Result<Self, ImageError> {
         let failed = |error| ImageError::io("write", path, error);
         let file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
-        let mut partial = Self { file, path: path.to_owned(), hasher: Sha256::new(), bytes: 0 };
+        let mut partial = Self { file, path: path.to_owned(), hasher: Hasher::raw(), bytes: 0 };
         let mut chunk = vec![0; 256 << 10];
         loop {
             match partial.file.read(&mut chunk).map_err(failed)? {
                 0 => break,
                 read => {
-                    partial.hasher.update(&chunk[..read]);
+                    partial.hasher.bytes(&chunk[..read]);
                     partial.bytes += read as u64;
                 }
             }
@@ -314,13 +314,13 @@ impl PartialDownload {
 
     fn restart(&mut self) -> Result<(), ImageError> {
         self.file.set_len(0).map_err(|error| ImageError::io("write", &self.path, error))?;
-        (self.hasher, self.bytes) = (Sha256::new(), 0);
+        (self.hasher, self.bytes) = (Hasher::raw(), 0);
         Ok(())
     }
 
     fn add(&mut self, chunk: &[u8]) -> Result<(), ImageError> {
         self.file.write_all(chunk).map_err(|error| ImageError::io("write", &self.path, error))?;
-        self.hasher.update(chunk);
+        self.hasher.bytes(chunk);
         self.bytes += chunk.len() as u64;
         Ok(())
     }

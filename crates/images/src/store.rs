@@ -22,19 +22,21 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use belljar_beneath::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS};
-use belljar_beneath::{RemovalRules, UnpackBudget, remove_tree};
+use belljar_beneath::folder::{NEW_FILE_FLAGS, OPEN_FOLDER_FLAGS, sync_files, unix_seconds};
+use belljar_beneath::{
+    ContentDigest, FileLock, LockMode, RemovalRules, StagingDir, StoreFolder, UnpackBudget, blocking,
+    random_name, remove_tree, sweep_staging,
+};
 use belljar_engine::images::{ImageVariables, ImagesError, StoredImages};
 use belljar_engine::plan::StoredImage;
-use belljar_layers::store::{ContentDigest, FileLock, LockMode, StagingDir, StoreFolder, random_name, sweep};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::clone::{FOLDER_MODE, clone_tree};
-use crate::documents::{ImageConfig, chain_ids, digest_of};
+use crate::documents::{ImageConfig, chain_ids};
 use crate::error::ImageError;
 use crate::name::ImageName;
 use crate::unpack::unpack;
@@ -144,7 +146,7 @@ impl ImageStore {
     pub fn open(folder: &Path, bounds: ImageBounds) -> Result<Self, ImageError> {
         let top = Arc::new(StoreFolder::open_top(folder)?);
         let staging = Arc::new(top.open_or_create("staging")?);
-        sweep(&staging)?;
+        sweep_staging(&staging)?;
         let disk = ImageDisk {
             images: top.open_or_create("images")?,
             roots: top.open_or_create("roots")?,
@@ -246,7 +248,7 @@ impl ImageStore {
                 env,
                 path,
                 bytes,
-                created: unix_seconds_now(),
+                created: unix_seconds(SystemTime::now()),
             };
             disk.write_record(&record)?;
             // Roots that cannot be removed now are removed later.
@@ -307,7 +309,7 @@ impl ImageDisk {
         let nook = StagingDir::new(&self.staging)?;
         let text = serde_json::to_vec(record).map_err(|error| ImageError::refused(error.to_string()))?;
         nook.folder().write("record", &text, Mode::RUSR | Mode::WUSR)?;
-        let file = format!("{}.json", digest_of(record.name.as_bytes()));
+        let file = format!("{}.json", ContentDigest::from_bytes(record.name.as_bytes()));
         rustix::fs::renameat(nook.folder(), "record", &self.images, &file)
             .map_err(|errno| self.images.error("write", &file, errno).into())
     }
@@ -374,7 +376,7 @@ impl ImageDisk {
             env: BTreeMap::new(),
             path: None,
             bytes: size.bytes,
-            created: unix_seconds_now(),
+            created: unix_seconds(SystemTime::now()),
         };
         self.write_record(&record)?;
         let _ = self.remove_unused();
@@ -435,7 +437,7 @@ fn chain_in_name(name: &str) -> Option<ContentDigest> {
 }
 
 fn record_file(name: &ImageName) -> String {
-    format!("{}.json", digest_of(name.as_str().as_bytes()))
+    format!("{}.json", ContentDigest::from_bytes(name.as_str().as_bytes()))
 }
 
 fn clone_fd(folder: &StoreFolder) -> Result<OwnedFd, ImageError> {
@@ -462,28 +464,4 @@ fn write_resolv_conf(root: &OwnedFd) -> Result<(), Errno> {
     let file = rustix::fs::openat(&etc, "resolv.conf", NEW_FILE_FLAGS, Mode::from_raw_mode(0o644))?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
     rustix::io::write(&file, RESOLV_CONF).map(drop)
-}
-
-/// Syncs all files to disk before they are published.
-#[cfg(target_os = "linux")]
-fn sync_files(folder: &StoreFolder) -> Result<(), Errno> {
-    rustix::fs::syncfs(folder)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn sync_files(_folder: &StoreFolder) -> Result<(), Errno> {
-    rustix::fs::sync();
-    Ok(())
-}
-
-fn unix_seconds_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// Runs blocking work on a separate thread.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
-) -> Result<T, ImageError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(ImageError::io("start", "a thread", std::io::Error::other(error))))
 }

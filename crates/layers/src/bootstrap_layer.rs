@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use belljar_beneath::{ContentDigest, StoreFolder, random_name};
 use belljar_engine::packages::{PYTHON_BOOTSTRAP, PYTHON_SITE_FOLDER, PackageLayer, PackagesError};
 use rustix::fs::Mode;
 
-use crate::store::{ContentDigest, LayerStoreError, StoreFolder, random_name};
+use crate::store::LayerStoreError;
 
 /// Python imports a module of this name at startup.
 const BOOTSTRAP_FILE: &str = "sitecustomize.py";

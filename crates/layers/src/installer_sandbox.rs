@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_beneath::ContentDigest;
 use belljar_engine::Engine;
 use belljar_engine::admit::AdmittedRequest;
 use belljar_engine::limits::{Limits, LimitsSpec};
@@ -19,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::explain::end_of;
 use crate::registries::PackageRegistries;
-use crate::store::{ContentDigest, InstallerCaches, LayerScope};
+use crate::store::{InstallerCaches, LayerScope};
 use crate::tools::{InstallerTool, InstallerTools, TOOLS_DIR};
 
 /// Maximum number of concurrent steps; others wait.

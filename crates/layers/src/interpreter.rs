@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_beneath::ContentDigest;
 use belljar_engine::language::Language;
 use belljar_engine::packages::PackagesError;
 use belljar_engine::plan::Image;
 use serde::{Deserialize, Serialize};
 
 use crate::installer_sandbox::InstallerSandbox;
-use crate::store::ContentDigest;
 use crate::ttl_cache::TtlCache;
 
 const PYTHON: &str = include_str!("probes/python.py");

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use belljar_analysis::imports::{PackageRegistry, Requirement};
+use belljar_beneath::ContentDigest;
 use belljar_engine::packages::{PackageNeeds, PackagesError};
 use belljar_engine::plan::Image;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use crate::javascript::JavaScript;
 use crate::python::{LocalWheels, Python};
 use crate::request_lock;
 use crate::requirements::PackageRequirements;
-use crate::store::{ContentDigest, ExactPackage, LayerRecipe, LayerScope, LayerStore};
+use crate::store::{ExactPackage, LayerRecipe, LayerScope, LayerStore};
 
 /// The result of resolving a set of requirements; cached on disk for a while.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use belljar_analysis::imports::{
     DetectedImports, PackageRegistry, Requirement, Resolver, ResolverSettings as NameSettings,
 };
+use belljar_beneath::ContentDigest;
 use belljar_engine::Fault;
 use belljar_engine::language::Language;
 use belljar_engine::packages::{
@@ -23,8 +24,8 @@ use crate::preimport_stats::{ImportPattern, PreimportStats};
 use crate::registries::PackageRegistries;
 use crate::requirements::{self, PackageList};
 use crate::store::{
-    ContentDigest, InstallerCaches, LayerBounds, LayerLease, LayerScope, LayerStore, LayerStoreError,
-    ObtainedLayer, SharedCache, SingleFlight, StoreUsage, WarningSink,
+    InstallerCaches, LayerBounds, LayerLease, LayerScope, LayerStore, LayerStoreError, ObtainedLayer,
+    SharedCache, SingleFlight, StoreUsage, WarningSink,
 };
 use crate::tools::InstallerTools;
 use crate::ttl_cache::TtlCache;

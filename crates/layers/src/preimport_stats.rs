@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use belljar_beneath::ContentDigest;
 use belljar_engine::packages::PackageNeeds;
 
-use crate::store::{ContentDigest, LayerKey};
+use crate::store::LayerKey;
 
 /// How many programs with the same import pattern run before their modules are preimported.
 const PREIMPORT_AFTER_USES: u32 = 8;

@@ -11,6 +11,7 @@
 use std::path::Path;
 
 use belljar_analysis::imports::PackageRegistry;
+use belljar_beneath::{ContentDigest, FolderError, StoreFolder, random_name};
 use belljar_engine::packages::{PYTHON_PROFILE_LAYER, PackageNeeds, PackagesError, Progress};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::layer_request::{LayerRequest, ResolvedPackages};
 use crate::library::{Library, PreparedPackages};
 use crate::requirements;
-use crate::store::{ContentDigest, ExactPackage, LayerScope, LayerStoreError, StoreFolder, random_name};
+use crate::store::{ExactPackage, LayerScope, LayerStoreError};
 
 const MAX_LOCK_BYTES: u64 = 4 << 20;
 
@@ -137,14 +138,15 @@ fn lock_digest(library: &Library, order: &LayerRequest<'_>) -> ContentDigest {
     ContentDigest::from_parts("belljar profile lock 1", parts)
 }
 
-fn folder(layers: &Path) -> Result<StoreFolder, LayerStoreError> {
+fn folder(layers: &Path) -> Result<StoreFolder, FolderError> {
     StoreFolder::open_top(layers)?.open_or_create("locks")
 }
 
 /// Reads a lock. An unreadable lock is an error: creating another one would renew it without the operator.
 fn read(layers: &Path, digest: &ContentDigest) -> Result<Option<ResolvedPackages>, PackagesError> {
     let name = format!("{digest}.json");
-    let Some(text) = folder(layers)?.read(&name, MAX_LOCK_BYTES)? else { return Ok(None) };
+    let text = folder(layers).and_then(|folder| folder.read(&name, MAX_LOCK_BYTES));
+    let Some(text) = text.map_err(LayerStoreError::from)? else { return Ok(None) };
     let lock: ProfileLock = serde_json::from_slice(&text).map_err(|error| {
         PackagesError::Host(format!(
             "the profile's lock {name} cannot be read ({error}); remove it, and run: belljar deps lock"
@@ -155,8 +157,12 @@ fn read(layers: &Path, digest: &ContentDigest) -> Result<Option<ResolvedPackages
 
 fn write(layers: &Path, digest: &ContentDigest, lock: &ProfileLock) -> Result<(), PackagesError> {
     let text = serde_json::to_vec_pretty(lock).map_err(|error| PackagesError::Host(error.to_string()))?;
-    let (folder, half, name) = (folder(layers)?, random_name()?, format!("{digest}.json"));
-    folder.write(&half, &text, Mode::RUSR | Mode::WUSR)?;
-    let moved = rustix::fs::renameat(&folder, &half, &folder, &name);
-    Ok(moved.map_err(|errno| folder.error("write", &name, errno))?)
+    Ok(write_text(layers, &format!("{digest}.json"), &text).map_err(LayerStoreError::from)?)
+}
+
+fn write_text(layers: &Path, name: &str, text: &[u8]) -> Result<(), FolderError> {
+    let (folder, half) = (folder(layers)?, random_name()?);
+    folder.write(&half, text, Mode::RUSR | Mode::WUSR)?;
+    let moved = rustix::fs::renameat(&folder, &half, &folder, name);
+    moved.map_err(|errno| folder.error("write", name, errno))
 }

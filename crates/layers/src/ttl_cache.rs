@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::store::ContentDigest;
+use belljar_beneath::ContentDigest;
 
 /// Maximum number of entries. At the limit the cache is cleared; each entry then costs one disk access again.
 const MAX_ENTRIES: usize = 4_096;

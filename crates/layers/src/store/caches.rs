@@ -13,16 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use belljar_beneath::folder::unix_seconds;
 use belljar_beneath::folder::{Mounts, open_subfolder};
+use belljar_beneath::{ContentDigest, FileLock, LockMode, StagingDir, StoreFolder};
 use belljar_beneath::{MeasureLimits, TreeSize, measure};
 
-use super::digest::ContentDigest;
-use super::disk::unix_seconds;
 use super::error::LayerStoreError;
-use super::folder::StoreFolder;
-use super::lock::{FileLock, LockMode};
 use super::manifest::LayerScope;
-use super::staging::StagingDir;
 
 const LOCK: &str = ".lock";
 const CHECKED_FILE: &str = "looked";
@@ -122,7 +119,7 @@ impl InstallerCaches {
     }
 
     fn folder(&self) -> Result<StoreFolder, LayerStoreError> {
-        StoreFolder::open_top(&self.store)?.open_or_create("installers")
+        Ok(StoreFolder::open_top(&self.store)?.open_or_create("installers")?)
     }
 
     fn entries(&self) -> Result<Vec<CacheEntry>, LayerStoreError> {

@@ -15,17 +15,17 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
+use belljar_beneath::folder::{sync_files, unix_seconds};
+use belljar_beneath::{FileLock, LockMode, StoreFolder, random_name, sweep_staging};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use super::error::LayerStoreError;
-use super::folder::{StoreFolder, random_name};
 use super::inventory::CachedUsage;
-use super::lock::{FileLock, LockMode};
 use super::manifest::{LayerKey, LayerRecipe, Manifest};
-use super::staging::{FILES, StagedLayer, sweep};
+use super::staging::{FILES, StagedLayer};
 use super::tree::{ModePolicy, TreeSummary, summarize};
 use super::{LayerBounds, StoreWarning, WarningSink};
 
@@ -117,7 +117,7 @@ impl DiskStore {
             cached_usage: Mutex::default(),
             verified: Mutex::default(),
         };
-        sweep(&disk.staging)?;
+        sweep_staging(&disk.staging)?;
         Ok(disk)
     }
 
@@ -185,7 +185,8 @@ impl DiskStore {
             return Err(LayerStoreError::TooLarge { what: "bytes in a manifest", limit: MAX_MANIFEST_BYTES });
         }
         stage.layer().write(MANIFEST, &text, Mode::from_raw_mode(0o444))?;
-        sync_files(stage.layer())?;
+        let layer = stage.layer();
+        sync_files(layer).map_err(|errno| LayerStoreError::io("write", layer.path(), errno))?;
         self.publish_stage(stage, Arc::new(manifest))
     }
 
@@ -210,7 +211,7 @@ impl DiskStore {
                     return Ok(self.lease(identity, manifest, lock));
                 }
                 Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-                Err(errno) => return Err(self.layers.error("publish", &name, errno)),
+                Err(errno) => return Err(self.layers.error("publish", &name, errno).into()),
             }
             if let Some(theirs) = self.find(&key)? {
                 return Ok(theirs);
@@ -305,7 +306,7 @@ impl DiskStore {
         let taken = match rustix::fs::renameat(&self.layers, &name, into, &name) {
             Ok(()) => true,
             Err(Errno::NOENT) => false,
-            Err(errno) => return Err(self.layers.error("remove", &name, errno)),
+            Err(errno) => return Err(self.layers.error("remove", &name, errno).into()),
         };
         self.verified().remove(key);
         lock.unlink_file()?;
@@ -334,18 +335,4 @@ impl DiskStore {
 pub(super) fn open_files(layer: &StoreFolder) -> Result<OwnedFd, LayerStoreError> {
     let files = layer.open(FILES)?;
     files.as_fd().try_clone_to_owned().map_err(|error| LayerStoreError::from_io("open", files.path(), &error))
-}
-
-/// One `syncfs` for all files: an `fsync` for each would take longer than the installation.
-fn sync_files(folder: &StoreFolder) -> Result<(), LayerStoreError> {
-    #[cfg(target_os = "linux")]
-    let synced = rustix::fs::syncfs(folder);
-    #[cfg(not(target_os = "linux"))]
-    let synced = rustix::fs::fsync(folder);
-    synced.map_err(|errno| LayerStoreError::io("write", folder.path(), errno))
-}
-
-/// Converts a time to seconds since 1970.
-pub(super) fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

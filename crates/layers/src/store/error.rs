@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use belljar_beneath::FolderError;
 use belljar_engine::Fault;
 use rustix::io::Errno;
 use thiserror::Error as ThisError;
@@ -81,6 +82,17 @@ pub enum LayerStoreError {
     /// The system failed to provide random numbers or a thread.
     #[error("system error: {0}")]
     System(String),
+}
+
+impl From<FolderError> for LayerStoreError {
+    fn from(error: FolderError) -> Self {
+        match error {
+            FolderError::WritableByOthers(path) => Self::WritableByOthers { path },
+            FolderError::LockTimeout(path) => Self::LockTimeout(path),
+            FolderError::Io { doing, path, errno } => Self::io(doing, path, errno),
+            FolderError::System(why) => Self::System(why),
+        }
+    }
 }
 
 impl LayerStoreError {

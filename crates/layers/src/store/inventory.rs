@@ -4,13 +4,13 @@
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
+use belljar_beneath::folder::unix_seconds;
+use belljar_beneath::{StagingDir, StoreFolder};
 use serde::Serialize;
 
-use super::disk::{DiskStore, unix_seconds};
+use super::disk::DiskStore;
 use super::error::LayerStoreError;
-use super::folder::StoreFolder;
 use super::manifest::{LayerKey, Manifest};
-use super::staging::StagingDir;
 use super::{LayerBounds, StoreWarning};
 
 /// How long a damaged layer is kept for inspection.

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use belljar_beneath::{ContentDigest, Hasher};
 use serde::{Deserialize, Serialize};
-
-use super::digest::{ContentDigest, Hasher};
 
 /// The key of a layer: the SHA-256 of its [`LayerRecipe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

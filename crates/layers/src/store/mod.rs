@@ -19,12 +19,9 @@
 mod address;
 mod archive;
 mod caches;
-mod digest;
 mod disk;
 mod error;
-mod folder;
 mod inventory;
-mod lock;
 mod manifest;
 mod remote;
 mod resolutions;
@@ -38,6 +35,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_beneath::{ContentDigest, FileLock, LockMode, blocking};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -46,16 +44,13 @@ use remote::RemoteCache;
 
 pub use address::{CacheAddress, SharedCache};
 pub use caches::InstallerCaches;
-pub use digest::ContentDigest;
 pub use disk::LayerLease;
 pub use error::LayerStoreError;
-pub use folder::{StoreFolder, random_name};
 pub use inventory::{LayerInfo, Prune, PruneResult, StoreUsage};
-pub use lock::{FileLock, LockMode};
 pub use manifest::{ExactPackage, LayerKey, LayerRecipe, LayerScope, Manifest};
 pub use resolutions::CachedResolution;
 pub use single_flight::SingleFlight;
-pub use staging::{StagedLayer, StagingDir, sweep};
+pub use staging::StagedLayer;
 
 /// Size limits of the store and of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,9 +239,8 @@ impl LayerStore {
 
     /// Waits until no other process does this work.
     pub async fn lock_work(&self, what: &ContentDigest) -> Result<WorkLock, LayerStoreError> {
-        FileLock::acquire_async(&self.disk.work_locks, &what.to_string(), LockMode::Exclusive)
-            .await
-            .map(WorkLock)
+        let (locks, name) = (&self.disk.work_locks, what.to_string());
+        Ok(WorkLock(FileLock::acquire_async(locks, &name, LockMode::Exclusive).await?))
     }
 
     /// Returns a cached resolution.
@@ -316,12 +310,4 @@ impl LayerStore {
         self.disk.enforce_bounds();
         Ok(held)
     }
-}
-
-/// Runs blocking work on a separate thread.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, LayerStoreError> + Send + 'static,
-) -> Result<T, LayerStoreError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| LayerStoreError::System(error.to_string()))?
 }

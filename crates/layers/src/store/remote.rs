@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_beneath::folder::NEW_FILE_FLAGS;
+use belljar_beneath::{ContentDigest, Hasher, StagingDir, blocking};
 use futures_util::StreamExt;
 use object_store::path::Path;
 use object_store::{Error, GetResult, ObjectStore, ObjectStoreExt, WriteMultipart};
@@ -30,13 +31,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::StoreWarning;
 use super::address::SharedCache;
-use super::digest::{ContentDigest, Hasher};
 use super::disk::{DiskStore, LayerLease};
 use super::error::LayerStoreError;
 use super::manifest::LayerKey;
-use super::staging::StagingDir;
-use super::{StoreWarning, blocking};
 
 /// How long the cache is not used after a failure.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -340,7 +339,7 @@ async fn send(upload: &mut WriteMultipart, mut file: File) -> Result<(), RemoteF
             let mut part = Vec::new();
             let read = (&mut file).take(PART_BYTES as u64).read_to_end(&mut part);
             read.map_err(|error| LayerStoreError::from_io("read", "an archive", &error))?;
-            Ok((file, part))
+            Ok::<_, LayerStoreError>((file, part))
         };
         let part;
         (file, part) = blocking(read).await?;

@@ -3,14 +3,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use belljar_beneath::folder::unix_seconds;
+use belljar_beneath::{ContentDigest, StagingDir};
 use rustix::fs::Mode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::digest::ContentDigest;
-use super::disk::{DiskStore, unix_seconds};
+use super::disk::DiskStore;
 use super::error::LayerStoreError;
-use super::staging::StagingDir;
 
 const MAX_RESOLUTION_BYTES: u64 = 4 << 20;
 
@@ -68,7 +68,7 @@ impl DiskStore {
         &self,
         question: &ContentDigest,
     ) -> Result<Option<Vec<u8>>, LayerStoreError> {
-        self.resolutions.read(&question.to_string(), MAX_RESOLUTION_BYTES)
+        Ok(self.resolutions.read(&question.to_string(), MAX_RESOLUTION_BYTES)?)
     }
 
     pub(super) fn write_resolution(
@@ -79,6 +79,6 @@ impl DiskStore {
         let (nook, name) = (StagingDir::new(&self.staging)?, question.to_string());
         nook.folder().write(&name, text, Mode::RUSR | Mode::WUSR)?;
         let moved = rustix::fs::renameat(nook.folder(), &name, &self.resolutions, &name);
-        moved.map_err(|errno| self.resolutions.error("write", &name, errno))
+        Ok(moved.map_err(|errno| self.resolutions.error("write", &name, errno))?)
     }
 }

@@ -6,9 +6,8 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use belljar_beneath::ContentDigest;
 use tokio::sync::OnceCell;
-
-use super::digest::ContentDigest;
 
 type Cells<T> = HashMap<ContentDigest, Weak<OnceCell<T>>>;
 

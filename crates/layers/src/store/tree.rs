@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use belljar_beneath::folder::{OPEN_FOLDER_FLAGS, names};
 use belljar_beneath::link_stays_inside;
+use belljar_beneath::{ContentDigest, Hasher};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::digest::{ContentDigest, Hasher};
 use super::error::LayerStoreError;
 
 /// Maximum number of files, folders and links of one layer.

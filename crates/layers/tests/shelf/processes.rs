@@ -25,10 +25,8 @@ fn other_process() {
             "stage" => {
                 let stage = shelf.stage().unwrap();
                 fill(&stage, "a");
-                let _turn = shelf
-                    .lock_work(&belljar_layers::store::ContentDigest::from_parts("x", ["x"]))
-                    .await
-                    .unwrap();
+                let _turn =
+                    shelf.lock_work(&belljar_beneath::ContentDigest::from_parts("x", ["x"])).await.unwrap();
                 wait();
             }
             "hold" => {
@@ -97,7 +95,7 @@ async fn stages_of_killed_processes_are_swept_and_of_living_ones_kept() {
     drop(place.open());
     assert!(fs::read_dir(place.path().join("staging")).unwrap().next().is_none());
     // Its work can now be done by another process.
-    place.open().lock_work(&belljar_layers::store::ContentDigest::from_parts("x", ["x"])).await.unwrap();
+    place.open().lock_work(&belljar_beneath::ContentDigest::from_parts("x", ["x"])).await.unwrap();
     assert!(place.is_tidy());
 }
 

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use belljar_layers::store::{
-    ContentDigest, LayerOrigin, LayerStore, LayerStoreError, ObtainedLayer, SingleFlight,
-};
+use belljar_beneath::ContentDigest;
+use belljar_layers::store::{LayerOrigin, LayerStore, LayerStoreError, ObtainedLayer, SingleFlight};
 
 use crate::common::{StoreFixture, count, fill, publish, recipe};
 

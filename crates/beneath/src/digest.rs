@@ -19,7 +19,15 @@ impl ContentDigest {
         hasher.finish()
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    /// Hashes bytes, like `sha256sum`.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut hasher = Hasher::raw();
+        hasher.bytes(bytes);
+        hasher.finish()
+    }
+
+    /// Returns the digest as bytes.
+    pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
@@ -66,36 +74,52 @@ impl<'de> Deserialize<'de> for ContentDigest {
 }
 
 /// Hashes parts one after the other.
-pub(super) struct Hasher(Sha256);
+#[derive(Debug, Clone)]
+pub struct Hasher(Sha256);
 
 impl Hasher {
     /// Hashes raw bytes, like `sha256sum`.
-    pub(super) fn raw() -> Self {
+    pub fn raw() -> Self {
         Self(Sha256::new())
     }
 
-    pub(super) fn new(domain: &str) -> Self {
+    /// Hashes parts in the named domain.
+    pub fn new(domain: &str) -> Self {
         let mut hasher = Self(Sha256::new());
         hasher.part(domain.as_bytes());
         hasher
     }
 
-    pub(super) fn part(&mut self, part: &[u8]) {
+    /// Adds a part and its length.
+    pub fn part(&mut self, part: &[u8]) {
         self.number(part.len() as u64);
         self.0.update(part);
     }
 
-    pub(super) fn number(&mut self, number: u64) {
+    /// Adds a number.
+    pub fn number(&mut self, number: u64) {
         self.0.update(number.to_be_bytes());
     }
 
     /// Adds bytes whose length is known from elsewhere.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+    pub fn bytes(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(super) fn finish(self) -> ContentDigest {
+    /// Returns the digest of everything added.
+    pub fn finish(self) -> ContentDigest {
         ContentDigest(self.0.finalize().into())
+    }
+}
+
+impl std::io::Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.bytes(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -2,16 +2,17 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::error::LayerStoreError;
-use super::folder::StoreFolder;
+use crate::error::FolderError;
+use crate::folder::{set_modified, unix_seconds};
+use crate::store_folder::StoreFolder;
 
 /// How often a waiting process retries.
-pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Timeout for locks that are only held briefly.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -34,11 +35,14 @@ pub struct FileLock {
 
 impl FileLock {
     /// Locks a file by name, creating it if it is missing. Returns `None` if another holder has it.
+    ///
+    /// # Errors
+    /// Names the lock file.
     pub fn try_acquire(
         folder: &Arc<StoreFolder>,
         name: &str,
         how: LockMode,
-    ) -> Result<Option<Self>, LayerStoreError> {
+    ) -> Result<Option<Self>, FolderError> {
         let failed = |errno| folder.error("lock", name, errno);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let operation = match how {
@@ -59,25 +63,31 @@ impl FileLock {
     }
 
     /// Acquires a lock that is only held briefly. Blocks, with a timeout.
-    pub fn acquire(folder: &Arc<StoreFolder>, name: &str, how: LockMode) -> Result<Self, LayerStoreError> {
+    ///
+    /// # Errors
+    /// Names the lock file.
+    pub fn acquire(folder: &Arc<StoreFolder>, name: &str, how: LockMode) -> Result<Self, FolderError> {
         let begun = Instant::now();
         loop {
             if let Some(lock) = Self::try_acquire(folder, name, how)? {
                 return Ok(lock);
             }
             if begun.elapsed() > ACQUIRE_TIMEOUT {
-                return Err(LayerStoreError::LockTimeout(folder.path().join(name)));
+                return Err(FolderError::LockTimeout(folder.path().join(name)));
             }
             std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
     /// Acquires a lock, however long that takes.
+    ///
+    /// # Errors
+    /// Names the lock file.
     pub async fn acquire_async(
         folder: &Arc<StoreFolder>,
         name: &str,
         how: LockMode,
-    ) -> Result<Self, LayerStoreError> {
+    ) -> Result<Self, FolderError> {
         loop {
             if let Some(lock) = Self::try_acquire(folder, name, how)? {
                 return Ok(lock);
@@ -88,22 +98,21 @@ impl FileLock {
 
     /// Updates the last use, unless it was updated within `within`.
     pub fn update_last_use(&self, within: Duration) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64;
+        let now = unix_seconds(SystemTime::now()) as i64;
         let noted = rustix::fs::fstat(&self.file).map_or(0, |stat| stat.st_mtime);
         // A time in the future is wrong, too.
         if (0..within.as_secs() as i64).contains(&(now - noted)) {
             return;
         }
-        let times = Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT as _ },
-            last_modification: Timespec { tv_sec: now, tv_nsec: 0 },
-        };
         // If this fails, the entry may be removed earlier than necessary.
-        let _ = rustix::fs::futimens(&self.file, &times);
+        let _ = set_modified(&self.file, now);
     }
 
     /// Unlinks the lock file. Requires an exclusive lock.
-    pub fn unlink_file(&self) -> Result<(), LayerStoreError> {
+    ///
+    /// # Errors
+    /// Names the lock file.
+    pub fn unlink_file(&self) -> Result<(), FolderError> {
         self.folder.unlink(&self.name)
     }
 }
