@@ -50,9 +50,10 @@ struct ConfigFile<'a> {
 }
 
 /// A table or a setting of a file.
-enum Entry<'a> {
-    Table,
-    Setting(&'static Setting, &'a Value),
+struct Entry<'a> {
+    key: Vec<&'a str>,
+    /// None for a table.
+    setting: Option<(&'static Setting, &'a Value)>,
 }
 
 impl Settings {
@@ -89,19 +90,18 @@ impl Settings {
         given: &mut BTreeMap<&'static str, Given>,
     ) -> Result<(), CliError> {
         let file = ConfigFile::parse(path, text)?;
-        file.visit(&mut |key, entry| {
-            match entry {
+        for Entry { key, setting } in file.entries()? {
+            match (&*key, setting) {
                 // An empty table configures a provider with its default settings.
-                Entry::Table if let ["providers", provider] = key => drop(self.provider(provider)),
-                Entry::Table => {}
-                Entry::Setting(row, value) if row.is_section() => self.add_entries(path, key, row, value),
-                Entry::Setting(row, value) => {
+                (["providers", provider], None) => drop(self.provider(provider)),
+                (_, None) => {}
+                (_, Some((row, value))) if row.is_section() => self.add_entries(path, &key, row, value),
+                (_, Some((row, value))) => {
                     let origin = Origin::File(path.to_owned());
                     given.entry(&row.name).or_insert(Given { raw: Raw::Toml(value.clone()), origin });
                 }
             }
-            Ok(())
-        })?;
+        }
         let sections = file.sections()?;
         for (name, profile) in sections.profiles {
             self.config.profiles.insert(name, profile);
@@ -120,33 +120,25 @@ impl Settings {
             )))
         };
         let file = ConfigFile::parse(path, text)?;
-        file.visit(&mut |key, entry| {
-            let local = match entry {
-                Entry::Table => local_use(key),
-                Entry::Setting(row, _) => row.local,
-            };
-            match (key, local) {
+        for Entry { key, setting } in file.entries()? {
+            let shown = key.join(".").escape_debug().to_string();
+            match (&*key, setting.map_or_else(|| local_use(&key), |(row, _)| row.local)) {
                 (["profiles", name], _) if self.config.profiles.get(name).is_ok() => {
-                    refuse(&format!("replaces profile '{}'", name.escape_debug()))
+                    return refuse(&format!("replaces profile '{}'", name.escape_debug()));
                 }
-                (_, LocalFile::Refused) => refuse(&format!("sets {}", key.join(".").escape_debug())),
-                (_, LocalFile::Ignored) => {
-                    say::warning(&format!(
-                        "{} is ignored, because {} in the current folder may have come with the code; move it to \
-                         your own configuration, or run with --config {NAME} if you trust the file",
-                        key.join(".").escape_debug(),
-                        quote_path(path)
-                    ));
-                    Ok(())
-                }
+                (_, LocalFile::Refused) => return refuse(&format!("sets {shown}")),
+                (_, LocalFile::Ignored) => say::warning(&format!(
+                    "{shown} is ignored, because {} in the current folder may have come with the code; move it to \
+                     your own configuration, or run with --config {NAME} if you trust the file",
+                    quote_path(path)
+                )),
                 (_, LocalFile::Allowed) => {
-                    if let Entry::Setting(row, value) = entry {
-                        self.add_entries(path, key, row, value);
+                    if let Some((row, value)) = setting {
+                        self.add_entries(path, &key, row, value);
                     }
-                    Ok(())
                 }
             }
-        })?;
+        }
         for (name, profile) in file.sections()?.profiles {
             self.config.profiles.insert(name, Profile { came_with_code: true, ..profile });
         }
@@ -190,24 +182,23 @@ impl<'a> ConfigFile<'a> {
         toml::from_str(self.text).map_err(|error| syntax_error(self.path, self.text, &error))
     }
 
-    /// Calls `visit` for every table and every setting. An unknown one is an error.
-    fn visit(
-        &self,
-        visit: &mut dyn FnMut(&[&str], Entry<'_>) -> Result<(), CliError>,
-    ) -> Result<(), CliError> {
-        self.visit_table(&[], &self.table, visit)
+    /// Returns every table and every setting. An unknown one is an error.
+    fn entries(&self) -> Result<Vec<Entry<'_>>, CliError> {
+        let mut entries = Vec::new();
+        self.add_table(&[], &self.table, &mut entries)?;
+        Ok(entries)
     }
 
-    fn visit_table(
+    fn add_table<'b>(
         &self,
-        above: &[&str],
-        table: &toml::Table,
-        visit: &mut dyn FnMut(&[&str], Entry<'_>) -> Result<(), CliError>,
+        above: &[&'b str],
+        table: &'b toml::Table,
+        entries: &mut Vec<Entry<'b>>,
     ) -> Result<(), CliError> {
         for (name, value) in table {
             let key = [above, &[name]].concat();
             if let Some(row) = table::rows().find(|row| row.has_key(&key)) {
-                visit(&key, Entry::Setting(row, value))?;
+                entries.push(Entry { key, setting: Some((row, value)) });
                 continue;
             }
             if !table::rows().any(|row| row.is_below(&key)) {
@@ -216,8 +207,8 @@ impl<'a> ConfigFile<'a> {
             let Value::Table(table) = value else {
                 return Err(self.wrong(&key, &format!("'{}' must be a table", key.join(".").escape_debug())));
             };
-            visit(&key, Entry::Table)?;
-            self.visit_table(&key, table, visit)?;
+            entries.push(Entry { key: key.clone(), setting: None });
+            self.add_table(&key, table, entries)?;
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ pub(crate) struct Setting {
     #[cfg_attr(not(test), expect(dead_code, reason = "for docs/settings.md"))]
     pub(super) documented: Option<&'static str>,
     access: Access,
-    check: Option<fn(&Settings) -> Result<(), String>>,
+    check: Option<CheckField>,
 }
 
 /// What happens to a setting in a `belljar.toml` that may have come with the code.
@@ -54,6 +54,7 @@ pub(super) enum LocalFile {
 
 type ReadField = fn(&mut Settings, &Raw) -> Result<(), String>;
 type ShowField = fn(&Settings) -> String;
+type CheckField = fn(&Settings) -> Result<(), String>;
 
 /// How a setting is read and shown.
 pub(super) enum Access {
@@ -137,7 +138,7 @@ impl Setting {
     }
 
     /// Checks the value after it is read.
-    pub(super) fn check(self, check: fn(&Settings) -> Result<(), String>) -> Self {
+    pub(super) fn check(self, check: CheckField) -> Self {
         Self { check: Some(check), ..self }
     }
 
