@@ -18,7 +18,7 @@ pub const GUEST_SOCKET_FD: i32 = 3;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Returns the socket that this process inherited as descriptor [`LINE`]. It and all higher inherited
+/// Returns the socket that this process inherited as descriptor [`GUEST_SOCKET_FD`]. It and all higher inherited
 /// descriptors are closed on `execve`.
 ///
 /// Must be called once, first in `main`: a descriptor opened later may get this number.

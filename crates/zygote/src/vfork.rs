@@ -24,7 +24,7 @@ pub(crate) type IntermediateFn<T> = extern "C" fn(&mut T) -> isize;
 /// process that it has forked, the return value of `inside`.
 ///
 /// # Safety
-/// `inside` must end the intermediate process by calling [`end_between`]. `flags` must contain [`BETWEEN`],
+/// `inside` must end the intermediate process by calling [`exit_intermediate`]. `flags` must contain [`VFORK_FLAGS`],
 /// and no flag that gives the new process its own memory.
 pub(crate) unsafe fn spawn_intermediate<T>(
     inside: IntermediateFn<T>,
