@@ -62,7 +62,7 @@ pub struct JailParts<'a> {
 /// process.
 pub fn build(parts: &mut JailParts<'_>) -> Result<(), (SetupStep, RawErrno)> {
     let mut intermediate = -1;
-    // SAFETY: `inside` ends the intermediate process and never returns.
+    // SAFETY: `run_intermediate` ends the intermediate process and never returns.
     let cloned = unsafe {
         vfork::spawn_intermediate(
             run_intermediate,

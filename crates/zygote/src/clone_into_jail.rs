@@ -51,7 +51,7 @@ pub(crate) enum ForkSide {
 /// Forks a child into the jail.
 pub(crate) fn clone_into_jail(jail_fork: &mut JailFork<'_>) -> SysResult<ForkSide> {
     let pidfd = &raw mut jail_fork.intermediate;
-    // SAFETY: `inside` ends the intermediate process and writes only to `hop`; the child has a copy.
+    // SAFETY: `run_intermediate` ends the intermediate process and writes only to `jail_fork`; the child has a copy.
     match unsafe { vfork::spawn_intermediate(run_intermediate, jail_fork, pidfd, INTERMEDIATE_FLAGS) } {
         0 => Ok(ForkSide::Child),
         refused if refused < 0 => Err(RawErrno(-refused as i32)),

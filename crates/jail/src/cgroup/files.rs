@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, openat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, openat, unlinkat};
 use rustix::io::{Errno, Result, retry_on_intr};
 
 use super::Error;
@@ -152,6 +152,11 @@ pub(super) fn exists(dir: BorrowedFd<'_>, path: &str) -> bool {
 /// Returns the words of a file such as `cgroup.controllers`; none if it cannot be read.
 pub(super) fn words(dir: BorrowedFd<'_>, path: &str) -> Vec<String> {
     read(dir, path).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// Removes a directory, and returns whether it no longer exists.
+pub(super) fn remove_folder(parent: BorrowedFd<'_>, name: &str) -> bool {
+    matches!(unlinkat(parent, name, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ impl Drop for LauncherDir {
         if !self.was_created_here() {
             return;
         }
-        owner::remove_folder(self.parent.as_fd(), &self.name);
+        files::remove_folder(self.parent.as_fd(), &self.name);
         if let Some(child_group) = &self.moved_into {
             v2::undo_move(self.parent.as_fd(), child_group);
         }

@@ -483,7 +483,7 @@ impl Group {
     }
 
     fn remove_folders(&mut self) -> bool {
-        let gone = |launcher_dir: &LauncherDir| owner::remove_folder(launcher_dir.dir.as_fd(), &self.number);
+        let gone = |launcher_dir: &LauncherDir| files::remove_folder(launcher_dir.dir.as_fd(), &self.number);
         // Not `all`, which would stop at the first busy directory.
         self.removed = self.all_places().filter(|launcher_dir| !gone(launcher_dir)).count() == 0;
         self.removed

@@ -9,8 +9,7 @@ use std::fmt;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, Dir, FlockOperation, flock, unlinkat};
-use rustix::io::Errno;
+use rustix::fs::{Dir, FlockOperation, flock};
 
 use super::{files, kill, v1};
 
@@ -140,15 +139,10 @@ pub(super) fn remove_abandoned(base: BorrowedFd<'_>, dir: &AbandonedDir) -> bool
         // Processes that outlived their launcher are killed, then thawed so that they die.
         kill::kill_members(home.as_fd(), group);
         v1::thaw(home.as_fd(), group);
-        remove_folder(home.as_fd(), group);
+        files::remove_folder(home.as_fd(), group);
     }
     // A child group with the server in it outlives its launcher, and is not waited for.
-    remove_folder(base, name) || name.ends_with(MOVED_SUFFIX)
-}
-
-/// Removes a directory, and returns whether it no longer exists.
-pub(super) fn remove_folder(parent: BorrowedFd<'_>, name: &str) -> bool {
-    matches!(unlinkat(parent, name, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
+    files::remove_folder(base, name) || name.ends_with(MOVED_SUFFIX)
 }
 
 fn names(dir: BorrowedFd<'_>) -> Vec<String> {

@@ -268,7 +268,7 @@ fn processes_left_by_a_dead_launcher_are_killed_and_its_directory_is_removed() {
         let Ok(base) = files::open_dir(launcher_dir.parent.as_fd(), &apart) else { return true };
         owner::remove_abandoned(base.as_fd(), &owner::AbandonedDir::new("belljar-4194997-1", false))
             && owner::abandoned(base.as_fd()).is_empty()
-            && owner::remove_folder(launcher_dir.parent.as_fd(), &apart)
+            && files::remove_folder(launcher_dir.parent.as_fd(), &apart)
     };
     // The killed process takes time to die.
     let _swept = is_swept(&launcher_dirs[0]);
@@ -341,6 +341,6 @@ fn only_directories_of_dead_launchers_are_swept() {
             .all(|name| files::exists(base.as_fd(), name))
     );
     drop((again, held));
-    assert!(owner::remove_folder(base.as_fd(), &format!("{other}/0")));
-    assert!([&other, &held_name].iter().all(|name| owner::remove_folder(base.as_fd(), name)));
+    assert!(files::remove_folder(base.as_fd(), &format!("{other}/0")));
+    assert!([&other, &held_name].iter().all(|name| files::remove_folder(base.as_fd(), name)));
 }

@@ -12,7 +12,6 @@ use rustix::io::Errno;
 
 use super::files::{self, GroupDir};
 use super::obstacle::Obstacle;
-use super::owner::remove_folder;
 use super::{CPU_PERIOD_US, Controller, Error, GroupLimits};
 
 const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
@@ -151,7 +150,7 @@ pub(super) fn undo_move(base: BorrowedFd<'_>, child_group: &str) {
     for pid in members.split_whitespace() {
         let _ = files::write(base, MEMBERS, pid);
     }
-    remove_folder(base, child_group);
+    files::remove_folder(base, child_group);
 }
 
 #[cfg(test)]

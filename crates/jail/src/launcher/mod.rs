@@ -21,6 +21,7 @@ mod oom_score;
 mod pause_queue;
 mod pending_run;
 mod process;
+mod reaper;
 mod recyclable;
 mod run;
 mod runs;
@@ -189,7 +190,9 @@ fn run_event_loop(control: &OwnedFd, runs: &mut Runs) {
         }
         clock.lap(Handler::Deadline);
         if idle_work && quiet {
-            runs.do_idle_work();
+            for event in runs.do_idle_work() {
+                outbox.push(event);
+            }
             clock.lap(Handler::Idle);
         }
         runs.sweep();
@@ -212,8 +215,8 @@ fn handle_request(
             outbox.push(LauncherEvent::Pools { run, pools: runs.pools(), turns: clock.longest() });
         }
         LauncherRequest::Start { run, jail } => {
-            if let Err(failure) = runs.start(run, jail, fds) {
-                outbox.push(LauncherEvent::Failed { run, failure });
+            for event in runs.start(run, jail, fds) {
+                outbox.push(event);
             }
         }
         LauncherRequest::AskJail { run, jail: of, request: what } => {

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::cold::spares::SpareJails;
-use super::cold::start::{ColdFilters, DyingSpare, SetupRequest, SpareJail, all_binds, set_up_jail};
+use super::cold::start::{ColdFilters, SetupRequest, all_binds, set_up_jail};
 use super::guest_binary::GuestSealer;
 use super::memory_share::MemoryShares;
 use super::pending_run::PendingRun;
+use super::reaper::{Reaper, SWEEP_INTERVAL};
 use super::recyclable::{IdSource, Recyclable};
 use super::run::{Collecting, Run};
 use super::setup::LauncherContext;
-use super::warm::pools::{PoolEvent, PoolEventSource, WarmPools, WarmStart};
+use super::warm::pool::PoolEvent;
+use super::warm::pools::{PoolEventSource, WarmPools, WarmStart};
 use super::watch::notify_budget::NotifyBudget;
 use crate::cgroup::Group;
 use crate::inside::SetupReport;
@@ -29,10 +31,6 @@ use crate::wire::LauncherEvent;
 const SPARE_IDLE_DELAY: Duration = Duration::from_millis(3);
 /// How long the launcher must be idle before it prepares warm children.
 const WARM_IDLE_DELAY: Duration = Duration::from_micros(300);
-/// Maximum busy cgroups whose removal is retried at a time.
-const MAX_REMOVALS: usize = 32;
-/// How often the removal of busy cgroups is retried.
-const SWEEP_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum unknown zombies reaped in one sweep.
 const MAX_UNKNOWN_ZOMBIES: usize = 256;
 
@@ -69,12 +67,7 @@ pub(super) struct Runs {
     templates: RootTrees,
     filters: ColdFilters,
     pub(super) running: Vec<(u64, Run)>,
-    /// Cgroups that were still busy, each with the ids to release once it is removed.
-    busy_cgroups: Vec<(Group, IdSource)>,
-    /// When their removal was last tried.
-    last_sweep: Instant,
-    /// Spare jails that were killed and must be reaped.
-    dying_spares: Vec<DyingSpare>,
+    reaper: Reaper,
     warm_pools: WarmPools,
     processors: usize,
     pub(super) memory_shares: MemoryShares,
@@ -92,9 +85,7 @@ impl Runs {
             templates: RootTrees::default(),
             filters: ColdFilters::new(),
             running: Vec::new(),
-            busy_cgroups: Vec::new(),
-            last_sweep: Instant::now(),
-            dying_spares: Vec::new(),
+            reaper: Reaper::new(),
             warm_pools: WarmPools::new(),
             notify_budget: NotifyBudget::new(Instant::now()),
             guest_sealer: None,
@@ -122,19 +113,35 @@ impl Runs {
     }
 
     /// Starts a run, from a warm pool if possible.
-    pub(super) fn start(&mut self, run: u64, jail: Box<Jail>, fds: Vec<OwnedFd>) -> Result<(), StepFailed> {
-        let started = Instant::now();
-        if jail.is_sandbox {
-            return self.start_sandbox(PendingRun { run, jail, fds, started });
-        }
-        let root = self.templates.get_or_build(jail.root)?;
-        let pending = PendingRun { run, jail, fds, started };
-        match self.warm_pools.serve(&mut self.context, &root, pending) {
-            WarmStart::Started(warm) => self.add_run(run, *warm),
-            WarmStart::Queued => {}
-            WarmStart::Cold(pending) => return self.start_cold(&pending),
-        }
-        Ok(())
+    pub(super) fn start(&mut self, run: u64, jail: Box<Jail>, fds: Vec<OwnedFd>) -> Vec<LauncherEvent> {
+        let pending = PendingRun { run, jail, fds, started: Instant::now() };
+        let (started, events) = if pending.jail.is_sandbox {
+            (self.start_sandbox(pending), Vec::new())
+        } else {
+            self.start_warm(pending)
+        };
+        let mut events = self.handle_pool_events(events);
+        events.extend(started.err().map(|failure| LauncherEvent::Failed { run, failure }));
+        events
+    }
+
+    /// Starts a run from a warm pool, or else cold.
+    fn start_warm(&mut self, pending: PendingRun) -> (Result<(), StepFailed>, Vec<PoolEvent>) {
+        let root = match self.templates.get_or_build(pending.jail.root) {
+            Ok(root) => root,
+            Err(failed) => return (Err(failed), Vec::new()),
+        };
+        let run = pending.run;
+        let (start, events) = self.warm_pools.serve(&mut self.context, &root, pending);
+        let started = match start {
+            WarmStart::Started(warm) => {
+                self.add_run(run, *warm);
+                Ok(())
+            }
+            WarmStart::Queued => Ok(()),
+            WarmStart::Cold(pending) => self.start_cold(&pending),
+        };
+        (started, events)
     }
 
     /// Starts a run in a jail of its own: a spare one, or a new one.
@@ -148,7 +155,7 @@ impl Runs {
         };
         let spare = if jail.network == JailNetwork::Own && binds.is_empty() && jail.commands.len() == 1 {
             let (spare, useless) = self.spare_jails.take(jail, &root);
-            self.dying_spares.extend(useless.into_iter().map(SpareJail::kill));
+            useless.into_iter().for_each(|spare| self.reaper.push(spare.kill()));
             spare
         } else {
             None
@@ -169,16 +176,16 @@ impl Runs {
             }
             Err(failed) => {
                 let (failed, spare) = *failed;
-                self.dying_spares.push(spare.kill());
+                self.reaper.push(spare.kill());
                 Err(failed)
             }
         }
     }
 
-    /// Acts on the events of the warm pools.
-    fn handle_pool_events(&mut self) -> Vec<LauncherEvent> {
+    /// Acts on events of the warm pools.
+    fn handle_pool_events(&mut self, pool_events: Vec<PoolEvent>) -> Vec<LauncherEvent> {
         let mut events = Vec::new();
-        for event in std::mem::take(&mut self.warm_pools.events) {
+        for event in pool_events {
             match event {
                 PoolEvent::Started(run, warm) => self.add_run(run, *warm),
                 PoolEvent::StartCold(pending) => {
@@ -187,6 +194,8 @@ impl Runs {
                 }
                 PoolEvent::Mismatch(mismatch) => events.push(LauncherEvent::Mismatch(mismatch)),
                 PoolEvent::Distrusted(zygote) => events.extend(self.fail_runs_of(zygote)),
+                PoolEvent::Killed(jail) => self.reaper.push(jail),
+                PoolEvent::BuiltAfterKill(jail, init) => self.reaper.set_built(&self.context, jail, init),
             }
         }
         events
@@ -205,20 +214,19 @@ impl Runs {
     }
 
     /// Recycles the resources of a jail for later jails.
-    fn recycle(&mut self, Recyclable { group, ids }: Recyclable) {
-        match group.and_then(|group| self.context.groups.recycle(group).err()) {
-            None => self.release_ids(ids),
-            // The ids stay leased while a process may still run under them.
-            Some(group) => self.busy_cgroups.push((group, ids)),
-        }
+    fn recycle(&mut self, recyclable: Recyclable) {
+        let free = self.reaper.recycle(&mut self.context, recyclable);
+        self.release_ids(free);
     }
 
-    /// Releases an id lease, or returns a namespace set to its zygote.
-    fn release_ids(&mut self, ids: IdSource) {
-        match ids {
-            IdSource::Lease(ids) => self.context.ids.release(ids),
-            IdSource::NamespaceSet(namespace_set) => {
-                self.warm_pools.return_namespace_set(&self.context, *namespace_set)
+    /// Releases id leases, and returns namespace sets to their zygotes.
+    fn release_ids(&mut self, free: impl IntoIterator<Item = IdSource>) {
+        for ids in free {
+            match ids {
+                IdSource::Lease(ids) => self.context.ids.release(ids),
+                IdSource::NamespaceSet(namespace_set) => {
+                    self.warm_pools.return_namespace_set(&self.context, *namespace_set);
+                }
             }
         }
     }
@@ -276,8 +284,8 @@ impl Runs {
             EventSource::CollectorExited(number) => self.finish_collecting(number),
             EventSource::GuestCopied => return self.start_waiting_sandboxes(),
             EventSource::Pool(source) => {
-                self.warm_pools.handle(&mut self.context, source);
-                return self.handle_pool_events();
+                let events = self.warm_pools.handle(&mut self.context, source);
+                return self.handle_pool_events(events);
             }
         };
         event.into_iter().collect()
@@ -431,8 +439,8 @@ impl Runs {
 
     /// Handles all deadlines that have passed.
     pub(super) fn handle_deadlines(&mut self, now: Instant) -> Vec<LauncherEvent> {
-        self.warm_pools.handle_deadlines(&mut self.context, now);
-        let mut events = self.handle_pool_events();
+        let events = self.warm_pools.handle_deadlines(&mut self.context, now);
+        let mut events = self.handle_pool_events(events);
         while let Some(pending) = self.warm_pools.take_expired(now) {
             events.push(ended_before_start(&pending, JailEnding::TimedOut));
         }
@@ -495,56 +503,29 @@ impl Runs {
     }
 
     /// Does one piece of idle work: prepares a warm child or sets up a spare jail.
-    pub(super) fn do_idle_work(&mut self) {
+    pub(super) fn do_idle_work(&mut self) -> Vec<LauncherEvent> {
         if self.warm_pools.has_idle_work() {
-            self.warm_pools.do_idle_work(&mut self.context);
-        } else {
-            self.spare_jails.refill(&mut self.context, &self.filters);
+            let events = self.warm_pools.do_idle_work(&mut self.context);
+            return self.handle_pool_events(events);
         }
+        self.spare_jails.refill(&mut self.context, &self.filters);
+        Vec::new()
     }
 
     /// Reaps killed processes, and removes cgroups that were still busy when their run ended.
     pub(super) fn sweep(&mut self) {
-        if self.warm_pools.has_unreaped() {
+        if self.reaper.has_warm_jails() || self.warm_pools.has_unreaped() {
             self.reap_unknown_zombies();
         }
-        for mut dying in std::mem::take(&mut self.warm_pools.dying) {
-            match dying.reap() {
-                Some(recyclable) => self.recycle(recyclable),
-                None => self.warm_pools.dying.push(dying),
-            }
-        }
-        for discarded in std::mem::take(&mut self.dying_spares) {
-            if discarded.has_exited() {
-                self.recycle(discarded.wait());
-            } else {
-                self.dying_spares.push(discarded);
-            }
-        }
+        let free = self.reaper.sweep(&mut self.context);
+        self.release_ids(free);
         self.warm_pools.release_zygotes(&self.context);
         self.context.groups.sweep();
-        if self.last_sweep.elapsed() >= SWEEP_INTERVAL {
-            self.last_sweep = Instant::now();
-            self.remove_busy_cgroups();
-        }
     }
 
     /// Returns whether nothing is left to reap or to remove.
     fn is_clean(&self) -> bool {
-        self.busy_cgroups.is_empty() && self.dying_spares.is_empty() && !self.warm_pools.has_unreaped()
-    }
-
-    /// Retries the removal of busy cgroups, some at a time. Those that are not tried now come first next
-    /// time.
-    fn remove_busy_cgroups(&mut self) {
-        let tried = self.busy_cgroups.len().min(MAX_REMOVALS);
-        let busy: Vec<_> = self.busy_cgroups.drain(..tried).collect();
-        for (group, ids) in busy {
-            match group.kill_and_remove() {
-                Ok(()) => self.release_ids(ids),
-                Err(group) => self.busy_cgroups.push((group, ids)),
-            }
-        }
+        self.reaper.is_empty() && !self.warm_pools.has_unreaped()
     }
 
     /// Reaps zombies that belong to no known object. A zygote may have had children that it did not report.
@@ -555,8 +536,7 @@ impl Runs {
             let known = self.warm_pools.owns_pid(pid as u32)
                 || self.spare_jails.owns_pid(pid)
                 || self.guest_sealer.as_ref().is_some_and(|sealer| sealer.pid == pid)
-                || self.dying_spares.iter().any(|discarded| discarded.owns_pid(pid))
-                || self.warm_pools.dying.iter().any(|dying| dying.owns_pid(pid))
+                || self.reaper.owns_pid(pid)
                 || self.running.iter().any(|(_, run)| run.owns_pid(pid));
             if known {
                 return;
@@ -582,8 +562,8 @@ impl Runs {
         if let Some(sealer) = self.guest_sealer.take() {
             let _ended = sys::kill_and_reap(sealer.copier.as_fd());
         }
-        self.warm_pools.kill_all(&self.context);
-        let unfinished = self.handle_pool_events();
+        let events = self.warm_pools.kill_all(&self.context);
+        let unfinished = self.handle_pool_events(events);
         debug_assert!(unfinished.is_empty(), "no request is left waiting");
         for recyclable in self.spare_jails.kill_all() {
             self.recycle(recyclable);
@@ -593,7 +573,8 @@ impl Runs {
         while !self.is_clean() && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(2));
             self.sweep();
-            self.remove_busy_cgroups();
+            let free = self.reaper.remove_busy_cgroups();
+            self.release_ids(free);
         }
     }
 }

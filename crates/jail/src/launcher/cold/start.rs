@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use rustix::process::Signal;
 
 use crate::cgroup::{self, Controller, Group};
 use crate::fault;
@@ -15,6 +14,8 @@ use crate::launcher::ids::map::{create_mount_map, write_maps};
 use crate::launcher::limits;
 use crate::launcher::oom_score::{OomScores, Standing, open_oom_score, set_oom_score};
 use crate::launcher::pending_run::chown_streams;
+use crate::launcher::process::ProcessHandle;
+use crate::launcher::reaper::DyingJail;
 use crate::launcher::recyclable::{IdSource, Recyclable};
 use crate::launcher::run::{Run, StartedJail};
 use crate::launcher::setup::LauncherContext;
@@ -72,32 +73,6 @@ pub(crate) struct SpareJail {
     /// The cgroup limits set so far.
     limits: Option<cgroup::GroupLimits>,
     ids: IdLease,
-}
-
-/// A spare jail that was killed but has not exited yet.
-pub(crate) struct DyingSpare {
-    pid: i32,
-    pidfd: OwnedFd,
-    recyclable: Recyclable,
-}
-
-impl DyingSpare {
-    /// Returns whether it has exited, so that `wait` does not block.
-    pub(crate) fn has_exited(&self) -> bool {
-        sys::is_readable(self.pidfd.as_fd())
-    }
-
-    /// Waits until it has exited, and returns what can be recycled. In the event loop, call this only if it
-    /// has exited or has not done anything yet.
-    pub(crate) fn wait(self) -> Recyclable {
-        let _reaped = sys::wait_pidfd(self.pidfd.as_fd());
-        self.recyclable
-    }
-
-    /// Returns whether a process is its PID 1.
-    pub(crate) fn owns_pid(&self, pid: i32) -> bool {
-        self.pid == pid
-    }
 }
 
 /// Sets up a jail that then waits to learn what to run.
@@ -305,11 +280,11 @@ impl SpareJail {
     }
 
     /// Kills it.
-    pub(crate) fn kill(self) -> DyingSpare {
-        // This fails only if the process has already exited.
-        let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    pub(crate) fn kill(self) -> DyingJail {
+        let init = ProcessHandle { pid: self.pid, pidfd: self.pidfd };
+        init.kill();
         let recyclable = Recyclable { group: self.group, ids: IdSource::Lease(self.ids) };
-        DyingSpare { pid: self.pid, pidfd: self.pidfd, recyclable }
+        DyingJail { main: None, init: Some(init), warm: None, recyclable }
     }
 
     /// Sends it what to run. A jail for which this fails cannot be used again.

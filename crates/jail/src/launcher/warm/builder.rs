@@ -22,7 +22,7 @@ use crate::sys::{self, CloneResult};
 use crate::wire;
 
 /// A running builder process.
-pub(super) struct JailBuilder {
+pub(crate) struct JailBuilder {
     socket: OwnedFd,
     pid: i32,
     pidfd: OwnedFd,
@@ -77,7 +77,7 @@ impl JailBuilder {
     }
 
     /// Returns whether it has exited, and so every other process in its pid namespace.
-    pub(super) fn has_exited(&self) -> bool {
+    pub(crate) fn has_exited(&self) -> bool {
         sys::is_readable(self.pidfd.as_fd())
     }
 

@@ -14,7 +14,7 @@ use belljar_zygote::privileges::ResourceLimit;
 use rustix::io::Errno;
 
 use super::child_connection::ChildConnection;
-use super::jail::{DyingJail, WarmJail, faults};
+use super::jail::{WarmJail, faults};
 use super::running_child::{RunningChild, usage_from_proc};
 use super::zygote::Zygote;
 use crate::cgroup::{Controller, Group};
@@ -22,6 +22,7 @@ use crate::inside::{self, BuilderRequest, ExpectedChild};
 use crate::launcher::limits;
 use crate::launcher::pending_run::{PendingRun, chown_streams};
 use crate::launcher::process::ProcessHandle;
+use crate::launcher::reaper::DyingJail;
 use crate::launcher::recyclable::{IdSource, Recyclable};
 use crate::launcher::run::{Run, StartedJail};
 use crate::launcher::setup::LauncherContext;

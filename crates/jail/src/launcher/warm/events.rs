@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use super::child::WarmChild;
-use super::pool::WarmPool;
-use super::pools::{PoolEvent, PoolEventSource, WarmPools};
+use super::pool::{PoolEvent, WarmPool};
+use super::pools::{PoolEventSource, WarmPools};
 use super::zygote::{Zygote, ZygoteEvent};
 use super::zygote_resources::ZygoteResources;
 use crate::inside::BuilderEvent;
@@ -14,7 +14,17 @@ use crate::step::{Step, StepFailed};
 
 impl WarmPools {
     /// Handles a descriptor that is ready.
-    pub(crate) fn handle(&mut self, context: &mut LauncherContext, source: PoolEventSource) {
+    #[must_use]
+    pub(crate) fn handle(
+        &mut self,
+        context: &mut LauncherContext,
+        source: PoolEventSource,
+    ) -> Vec<PoolEvent> {
+        self.dispatch(context, source);
+        self.take_events()
+    }
+
+    fn dispatch(&mut self, context: &mut LauncherContext, source: PoolEventSource) {
         let is_it = |pool: &WarmPool| match source {
             PoolEventSource::Zygote(number) | PoolEventSource::Successor(number) => pool.number == number,
             PoolEventSource::Child(number) => {
@@ -44,7 +54,7 @@ impl WarmPools {
             Ok(Some(answer)) => answer,
             Ok(None) => return,
             Err(_) => {
-                resources.builder_disconnected = true;
+                resources.disconnect_builder();
                 let is_it = |pool: &WarmPool| pool.zygote.as_ref().is_some_and(|one| one.number() == zygote);
                 if let Some(at) = self.pools.iter().position(is_it) {
                     self.fail_zygote(context, at, "its jail builder exited");
@@ -61,7 +71,7 @@ impl WarmPools {
         }
     }
 
-    /// Handles the builder's result for a jail, which may have been discarded in the meantime.
+    /// Handles the builder's result for a jail, which may have been killed in the meantime.
     fn handle_built(
         &mut self,
         context: &mut LauncherContext,
@@ -70,9 +80,8 @@ impl WarmPools {
     ) {
         let is_it = |pool: &WarmPool| pool.jails().any(|jail| jail.number == number);
         let Some(at) = self.pools.iter().position(is_it) else {
-            if let Some(dying) = self.dying.iter_mut().find(|dying| dying.number == number) {
-                dying.set_built(context, built.ok().and_then(|(fds, _)| fds.into_iter().next()));
-            }
+            let init = built.ok().and_then(|(fds, _)| fds.into_iter().next());
+            self.events.push(PoolEvent::BuiltAfterKill(number, init));
             return;
         };
         let pool = &mut self.pools[at];
@@ -117,7 +126,7 @@ impl WarmPools {
             what: mismatch.to_owned(),
         }));
         let zygote = pool.zygote.as_ref().map(Zygote::number);
-        self.dying.extend(pool.kill_idle());
+        self.events.extend(pool.kill_idle().into_iter().map(PoolEvent::Killed));
         self.fail_zygote(context, at, &format!("a child was not confined as it claimed: {mismatch}"));
         let all_resources =
             self.zygote_resources.iter_mut().filter(|resources| Some(resources.number) == zygote);
@@ -204,7 +213,7 @@ impl WarmPools {
             Some(mut pending) => match child.start(context, &mut pending, JailWarmth::Fork) {
                 Ok(run) => self.events.push(PoolEvent::Started(pending.run, Box::new(run))),
                 Err(failed) => {
-                    self.dying.push(failed.1.kill());
+                    self.events.push(PoolEvent::Killed(failed.1.kill()));
                     self.events.push(PoolEvent::StartCold(pending));
                 }
             },

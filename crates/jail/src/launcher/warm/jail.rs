@@ -19,11 +19,11 @@ use crate::inside::{self, BuilderRequest, JailPlan, NamespaceSetPlan};
 use crate::launcher::ids::lease::IdLease;
 use crate::launcher::limits::{cgroup_failure, group_limits, set_group_limits};
 use crate::launcher::process::ProcessHandle;
+use crate::launcher::reaper::{DyingJail, WarmOrigin};
 use crate::launcher::recyclable::{IdSource, Recyclable};
 use crate::launcher::setup::LauncherContext;
 use crate::spec::{JailLayer, JailLimits};
 use crate::step::{Step, StepFailed, step};
-use crate::sys;
 
 /// Number of namespaces that belong to the jail itself and not to its namespace set.
 const OWN_NAMESPACE_COUNT: usize = 5;
@@ -200,51 +200,14 @@ impl WarmJail {
             Some(namespace_set) => IdSource::NamespaceSet(Box::new(namespace_set)),
             None => IdSource::Lease(self.ids),
         };
+        let warm =
+            WarmOrigin { number: self.number, builder: self.builder, is_building: self.built.is_none() };
         DyingJail {
-            number: self.number,
             main,
-            is_building: self.built.is_none(),
             init: self.built.map(|built| built.init),
-            builder: self.builder,
-            recyclable: Some(Recyclable { group: self.group, ids }),
+            warm: Some(warm),
+            recyclable: Recyclable { group: self.group, ids },
         }
-    }
-}
-
-/// A killed jail. PID 1 exits once the launcher has reaped every other process in the jail.
-pub(crate) struct DyingJail {
-    pub(super) number: u64,
-    main: Option<ProcessHandle>,
-    init: Option<ProcessHandle>,
-    builder: Rc<JailBuilder>,
-    /// Whether the builder has not answered yet: the jail is still being built.
-    is_building: bool,
-    recyclable: Option<Recyclable>,
-}
-
-impl DyingJail {
-    /// Handles the builder's answer. PID 1 exits by itself, because its liveness pipe is closed.
-    pub(super) fn set_built(&mut self, context: &LauncherContext, init: Option<OwnedFd>) {
-        let pid = init.as_ref().and_then(|pidfd| context.pid_of(pidfd).ok());
-        self.init = init.zip(pid).map(|(pidfd, pid)| ProcessHandle { pid, pidfd });
-        self.is_building = false;
-    }
-
-    /// Reaps the processes that have exited. Returns what can be recycled, once none is left.
-    pub(crate) fn reap(&mut self) -> Option<Recyclable> {
-        for process in [&mut self.main, &mut self.init] {
-            if process.as_ref().is_some_and(ProcessHandle::has_exited)
-                && let Some(process) = process.take()
-            {
-                let _reaped = sys::wait_pidfd(process.pidfd.as_fd());
-            }
-        }
-        let may_come = self.is_building && !self.builder.has_exited();
-        if self.main.is_none() && self.init.is_none() && !may_come { self.recyclable.take() } else { None }
-    }
-
-    pub(crate) fn owns_pid(&self, pid: i32) -> bool {
-        [&self.main, &self.init].into_iter().flatten().any(|process| process.pid == pid)
     }
 }
 

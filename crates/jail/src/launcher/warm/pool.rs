@@ -1,17 +1,19 @@
 //! A warm pool: one zygote, running or yet to be started, and its pre-forked children.
 
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::child::{PREPARE_TIMEOUT, WarmChild};
-use super::jail::{DyingJail, WarmJail};
+use super::jail::WarmJail;
 use super::zygote::Zygote;
 use crate::launcher::pending_run::PendingRun;
+use crate::launcher::reaper::DyingJail;
 use crate::launcher::run::Run;
 use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
-use crate::spec::{JailLimits, JailWarmth, PoolState, WarmInterpreter};
+use crate::spec::{JailLimits, JailWarmth, PoolState, WarmChildMismatch, WarmInterpreter};
 use crate::step::{Step, StepFailed};
 
 /// Maximum children of one zygote, and maximum jails for them, in preparation at a time. Further requests are
@@ -32,6 +34,24 @@ pub(super) const JAIL_MEMORY_BYTES: u64 = 512 << 10;
 /// `MAX_RETRY_DELAY`.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
+
+/// An event of the warm pools that the event loop must act on.
+pub(crate) enum PoolEvent {
+    /// A queued request now runs.
+    Started(u64, Box<Run>),
+    /// A queued request must be started cold.
+    StartCold(PendingRun),
+    /// The zygote with this number is not trusted, because one of its children failed inspection. Its runs
+    /// must fail.
+    Distrusted(u64),
+    /// The inspection result of that child.
+    Mismatch(WarmChildMismatch),
+    /// A jail was killed and must be reaped.
+    Killed(DyingJail),
+    /// The builder answered about a jail with this number that is no longer in a pool. If it was built, its
+    /// PID 1 runs.
+    BuiltAfterKill(u64, Option<OwnedFd>),
+}
 
 /// Idle children and jails of a pool that have the same limits.
 pub(super) struct Bucket {
@@ -146,7 +166,7 @@ impl WarmPool {
 
     /// Evicts the least recently used bucket if a bucket for these limits would exceed the maximum. There is
     /// a maximum because tenants choose their limits, and the event loop visits every bucket in every turn.
-    fn evict_bucket_for(&mut self, limits: &JailLimits, dying: &mut Vec<DyingJail>) {
+    fn evict_bucket_for(&mut self, limits: &JailLimits, events: &mut Vec<PoolEvent>) {
         let limits = without_timeout(limits);
         if self.buckets.len() < MAX_BUCKETS || self.buckets.iter().any(|bucket| bucket.limits == limits) {
             return;
@@ -154,7 +174,7 @@ impl WarmPool {
         let is_settled = |bucket: &Bucket| bucket.jails.iter().all(|jail| jail.built.is_some());
         let settled = self.buckets.iter().enumerate().filter(|(_, bucket)| is_settled(bucket));
         if let Some((at, _)) = settled.min_by_key(|(_, bucket)| bucket.last_used) {
-            dying.extend(self.buckets.swap_remove(at).kill_all());
+            events.extend(self.buckets.swap_remove(at).kill_all().into_iter().map(PoolEvent::Killed));
         }
     }
 
@@ -163,15 +183,15 @@ impl WarmPool {
         &mut self,
         context: &LauncherContext,
         mut pending: PendingRun,
-        dying: &mut Vec<DyingJail>,
+        events: &mut Vec<PoolEvent>,
     ) -> Result<Run, PendingRun> {
-        self.evict_bucket_for(&pending.jail.limits, dying);
+        self.evict_bucket_for(&pending.jail.limits, events);
         let bucket = self.bucket(&pending.jail.limits);
         bucket.last_used = Instant::now();
         while let Some(child) = bucket.idle.pop() {
             bucket.fewest_idle = bucket.fewest_idle.min(bucket.idle.len());
             if !child.is_usable() {
-                dying.push(child.kill());
+                events.push(PoolEvent::Killed(child.kill()));
                 continue;
             }
             match child.start(context, &mut pending, JailWarmth::Pool) {
@@ -180,7 +200,7 @@ impl WarmPool {
                     return Ok(run);
                 }
                 // The request still has its descriptors: nothing was sent, or the child did not receive it.
-                Err(failed) => dying.push(failed.1.kill()),
+                Err(failed) => events.push(PoolEvent::Killed(failed.1.kill())),
             }
         }
         Err(pending)
@@ -202,14 +222,14 @@ impl WarmPool {
     }
 
     /// Removes and returns a built jail with these limits.
-    pub(super) fn take_jail(&mut self, limits: &JailLimits, dying: &mut Vec<DyingJail>) -> Option<WarmJail> {
+    pub(super) fn take_jail(&mut self, limits: &JailLimits, events: &mut Vec<PoolEvent>) -> Option<WarmJail> {
         let bucket = self.bucket(limits);
         while let Some(at) = bucket.jails.iter().position(|jail| jail.built.is_some()) {
             let jail = bucket.jails.swap_remove(at);
             if jail.is_ready() {
                 return Some(jail);
             }
-            dying.push(jail.kill(None));
+            events.push(PoolEvent::Killed(jail.kill(None)));
         }
         None
     }

@@ -15,9 +15,9 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::jail::{DyingJail, WarmJail};
+use super::jail::WarmJail;
 use super::namespaces::NamespaceSet;
-use super::pool::{Bucket, WarmPool};
+use super::pool::{Bucket, PoolEvent, WarmPool};
 use super::zygote::{WarmFilters, Zygote};
 use super::zygote_resources::ZygoteResources;
 use crate::launcher::pending_run::PendingRun;
@@ -25,7 +25,7 @@ use crate::launcher::run::Run;
 use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
 use crate::seccomp::SeccompFilter;
-use crate::spec::{Jail, JailLimits, JailNetwork, LauncherSettings, PoolState, WarmChildMismatch, WarmMode};
+use crate::spec::{Jail, JailLimits, JailNetwork, LauncherSettings, PoolState, WarmMode};
 use crate::step::StepFailed;
 
 /// Maximum number of pools, each with one zygote. The least recently used one is evicted.
@@ -43,19 +43,6 @@ pub(crate) enum WarmStart {
     Cold(PendingRun),
 }
 
-/// A result of the pools that the event loop must act on.
-pub(crate) enum PoolEvent {
-    /// A queued request now runs.
-    Started(u64, Box<Run>),
-    /// A queued request must be started cold.
-    StartCold(PendingRun),
-    /// The zygote with this number is not trusted, because one of its children failed inspection. Its runs
-    /// must fail.
-    Distrusted(u64),
-    /// The inspection result of that child.
-    Mismatch(WarmChildMismatch),
-}
-
 /// The owner of a polled descriptor of the pools.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PoolEventSource {
@@ -69,7 +56,8 @@ pub(crate) enum PoolEventSource {
     Builder(u64),
 }
 
-/// All warm pools, and the processes that came of them and must still be reaped.
+/// All warm pools, and the resources of their zygotes. Calls return events for queued requests that start and
+/// for jails that were killed.
 pub(crate) struct WarmPools {
     pub(super) settings: LauncherSettings,
     filters: WarmFilters,
@@ -77,12 +65,10 @@ pub(crate) struct WarmPools {
     last_number: u64,
     /// When the current demand window began.
     window_start: Instant,
-    /// Jails of children that were killed.
-    pub(crate) dying: Vec<DyingJail>,
     /// Resources of zygotes, held until everything that came of the zygote has exited.
     pub(super) zygote_resources: Vec<ZygoteResources>,
-    /// Results that the event loop must act on; it drains them.
-    pub(crate) events: Vec<PoolEvent>,
+    /// Events of the current call, which returns them.
+    pub(super) events: Vec<PoolEvent>,
 }
 
 impl WarmPools {
@@ -93,7 +79,6 @@ impl WarmPools {
             pools: Vec::new(),
             last_number: 0,
             window_start: Instant::now(),
-            dying: Vec::new(),
             zygote_resources: Vec::new(),
             events: Vec::new(),
         }
@@ -109,6 +94,16 @@ impl WarmPools {
         context: &mut LauncherContext,
         root: &Rc<BuiltRoot>,
         pending: PendingRun,
+    ) -> (WarmStart, Vec<PoolEvent>) {
+        let start = self.start_or_queue(context, root, pending);
+        (start, self.take_events())
+    }
+
+    fn start_or_queue(
+        &mut self,
+        context: &mut LauncherContext,
+        root: &Rc<BuiltRoot>,
+        pending: PendingRun,
     ) -> WarmStart {
         // If all jails share one uid, a request that requires its own is refused on the cold path, with the
         // reason.
@@ -117,7 +112,7 @@ impl WarmPools {
         let Some(at) = found else { return WarmStart::Cold(pending) };
         let pooling = self.settings.warming == WarmMode::Pool;
         let pool = &mut self.pools[at];
-        let pending = match pool.run_in_idle_child(context, pending, &mut self.dying) {
+        let pending = match pool.run_in_idle_child(context, pending, &mut self.events) {
             Ok(run) => return WarmStart::Started(Box::new(run)),
             Err(pending) => pending,
         };
@@ -168,7 +163,7 @@ impl WarmPools {
         awaited: bool,
     ) -> Result<bool, StepFailed> {
         let pool = &mut self.pools[at];
-        let Some(jail) = pool.take_jail(limits, &mut self.dying) else { return Ok(false) };
+        let Some(jail) = pool.take_jail(limits, &mut self.events) else { return Ok(false) };
         match pool.request_fork(context, jail, awaited) {
             Ok(child) => {
                 let pending = if awaited { pool.queue.pop_front() } else { None };
@@ -177,7 +172,7 @@ impl WarmPools {
             }
             Err(failed) => {
                 let (failed, jail) = *failed;
-                self.dying.push(jail.kill(None));
+                self.events.push(PoolEvent::Killed(jail.kill(None)));
                 Err(failed)
             }
         }
@@ -259,9 +254,10 @@ impl WarmPools {
 
     /// Returns all descriptors to poll.
     pub(crate) fn watched(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PoolEventSource)> {
-        let builders = self.zygote_resources.iter().filter(|resources| !resources.builder_disconnected);
-        let builders = builders
-            .map(|resources| (resources.builder().watched(), PoolEventSource::Builder(resources.number)));
+        let builders = self
+            .zygote_resources
+            .iter()
+            .filter_map(|resources| Some((resources.watched()?, PoolEventSource::Builder(resources.number))));
         let pools = self.pools.iter().flat_map(|pool| {
             let zygote = pool.zygote.iter().flat_map(Zygote::watched);
             let zygote = zygote.map(|fd| (fd, PoolEventSource::Zygote(pool.number)));
@@ -290,9 +286,9 @@ impl WarmPools {
             self.kill_zygote(context, zygote);
         }
         let pool = &mut self.pools[at];
-        self.dying.extend(pool.kill_jails());
+        self.events.extend(pool.kill_jails().into_iter().map(PoolEvent::Killed));
         for (child, pending) in pool.preparing.drain(..) {
-            self.dying.push(child.kill());
+            self.events.push(PoolEvent::Killed(child.kill()));
             pool.queue.extend(pending);
         }
     }
@@ -314,9 +310,9 @@ impl WarmPools {
             all_resources.filter_map(|resources| resources.try_release(context)).collect();
     }
 
-    /// Returns whether killed processes remain to be reaped.
+    /// Returns whether a zygote or builder remains to be reaped.
     pub(crate) fn has_unreaped(&self) -> bool {
-        !self.dying.is_empty() || self.zygote_resources.iter().any(ZygoteResources::needs_sweep)
+        self.zygote_resources.iter().any(ZygoteResources::needs_sweep)
     }
 
     /// Starts a zygote that will replace the current one.
@@ -374,7 +370,8 @@ impl WarmPools {
     }
 
     /// Handles missed deadlines, and at the end of a demand window drops what was not needed.
-    pub(crate) fn handle_deadlines(&mut self, context: &mut LauncherContext, now: Instant) {
+    #[must_use]
+    pub(crate) fn handle_deadlines(&mut self, context: &mut LauncherContext, now: Instant) -> Vec<PoolEvent> {
         for at in 0..self.pools.len() {
             let deadline = self.pools[at].zygote.as_ref().and_then(Zygote::deadline);
             if deadline.is_some_and(|deadline| deadline <= now) {
@@ -389,6 +386,7 @@ impl WarmPools {
             self.window_start = now;
             self.end_demand_window(context, now);
         }
+        self.take_events()
     }
 
     /// Ends a demand window: drops unneeded children and pools, and replaces old zygotes.
@@ -398,7 +396,7 @@ impl WarmPools {
             let surplus = pool.shrink_idle(now, self.settings.idle_timeout);
             let expired = pool.is_expired(now, self.settings.idle_timeout);
             let old = pool.zygote.as_ref().is_some_and(Zygote::is_old) && pool.successor.is_none();
-            self.dying.extend(surplus);
+            self.events.extend(surplus.into_iter().map(PoolEvent::Killed));
             if now - pool.last_used >= self.settings.idle_timeout
                 && let Some(zygote) = pool.zygote.as_mut()
             {
@@ -430,7 +428,13 @@ impl WarmPools {
     }
 
     /// Prepares one zygote or one jail.
-    pub(crate) fn do_idle_work(&mut self, context: &mut LauncherContext) {
+    #[must_use]
+    pub(crate) fn do_idle_work(&mut self, context: &mut LauncherContext) -> Vec<PoolEvent> {
+        self.prepare_one(context);
+        self.take_events()
+    }
+
+    fn prepare_one(&mut self, context: &mut LauncherContext) {
         let now = Instant::now();
         if let Some(at) = self
             .pools
@@ -494,14 +498,21 @@ impl WarmPools {
     }
 
     /// Kills all zygotes, children and jails.
-    pub(crate) fn kill_all(&mut self, context: &LauncherContext) {
+    #[must_use]
+    pub(crate) fn kill_all(&mut self, context: &LauncherContext) -> Vec<PoolEvent> {
         for at in 0..self.pools.len() {
             self.shut_down_zygote(context, at);
             let successor = self.pools[at].successor.take();
             successor.into_iter().for_each(|zygote| self.kill_zygote(context, zygote));
-            self.dying.extend(self.pools[at].kill_idle());
+            self.events.extend(self.pools[at].kill_idle().into_iter().map(PoolEvent::Killed));
         }
         self.pools.clear();
+        self.take_events()
+    }
+
+    /// Returns the events of the current call.
+    pub(super) fn take_events(&mut self) -> Vec<PoolEvent> {
+        std::mem::take(&mut self.events)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::child::WarmChild;
-use super::pool::{Bucket, JAIL_MEMORY_BYTES, WarmPool};
+use super::pool::{Bucket, JAIL_MEMORY_BYTES, PoolEvent, WarmPool};
 use super::pools::{MAX_POOLS, WarmPools};
 use crate::spec::WarmMode;
 
@@ -31,7 +31,7 @@ impl WarmPools {
         let buckets = &mut self.pools[from].buckets;
         let waiting = buckets.iter_mut().find_map(|bucket| bucket.idle.pop()).map(WarmChild::kill);
         let spare = || buckets.iter_mut().find_map(Bucket::take_unreserved_jail).map(|jail| jail.kill(None));
-        self.dying.extend(waiting.or_else(spare));
+        self.events.extend(waiting.or_else(spare).map(PoolEvent::Killed));
     }
 
     /// Returns the memory in bytes that one more idle child needs; in `fork` mode, one more idle jail.

@@ -6,7 +6,7 @@
 //!                                                   ──▶ cgroup killed and removed ──▶ id lease released
 //! ```
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
 use super::builder::JailBuilder;
@@ -27,7 +27,7 @@ pub(super) struct ZygoteResources {
     /// Whether the zygote is not trusted any more, so that everything that came of it must end.
     killed: bool,
     /// Whether the connection to the builder is closed and must not be polled any more.
-    pub(super) builder_disconnected: bool,
+    builder_disconnected: bool,
     builder_reaped: bool,
 }
 
@@ -47,6 +47,16 @@ impl ZygoteResources {
 
     pub(super) fn builder(&self) -> &JailBuilder {
         &self.builder
+    }
+
+    /// Records that the connection to the builder is closed.
+    pub(super) fn disconnect_builder(&mut self) {
+        self.builder_disconnected = true;
+    }
+
+    /// Returns the connection to the builder, to be polled while it is open.
+    pub(super) fn watched(&self) -> Option<BorrowedFd<'_>> {
+        (!self.builder_disconnected).then(|| self.builder.watched())
     }
 
     /// Records that the zygote was killed; `process` must be reaped.
