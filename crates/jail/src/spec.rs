@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+pub use belljar_model::layer::{Layer as JailLayer, MissingLayer as MissingJailLayer};
+pub use belljar_model::outcome::Usage as JailUsage;
+pub use belljar_model::pool::{ConfinementMismatch as WarmChildMismatch, LongestTurns as SlowIteration};
+pub use belljar_model::stats::SandboxStats as JailStats;
 use serde::{Deserialize, Serialize};
 
 /// User id of a sandboxed program inside its own user namespace.
@@ -231,17 +235,6 @@ pub enum JailEnding {
     Killed,
 }
 
-/// Resource usage of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct JailUsage {
-    /// CPU time of all processes.
-    pub cpu: Duration,
-    /// Peak memory usage.
-    pub peak_memory_bytes: u64,
-    /// Peak number of processes and threads.
-    pub peak_processes: Option<u64>,
-}
-
 /// A system call that the filter denied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeniedSyscall {
@@ -263,22 +256,6 @@ pub struct JailDenials {
     /// Number of refused forks and threads, if a cgroup counts them.
     pub forks_refused: u64,
     /// Whether the disk had no free block or no free inode at the end.
-    pub disk_full: bool,
-}
-
-/// Current resource usage of a sandbox's jail. Figures that this kernel does not provide are absent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "documented at the fields of the same names in the engine")]
-pub struct JailStats {
-    pub cpu: Option<Duration>,
-    pub memory_bytes: Option<u64>,
-    pub peak_memory_bytes: Option<u64>,
-    pub processes: Option<u64>,
-    pub peak_processes: Option<u64>,
-    pub disk_bytes: Option<u64>,
-    pub memory_kills: u64,
-    pub machine_memory_kills: u64,
-    pub forks_refused: u64,
     pub disk_full: bool,
 }
 
@@ -313,41 +290,6 @@ pub enum JailResponse {
     Refused(String),
     /// The jail no longer exists.
     Gone,
-}
-
-/// An isolation layer, in force or missing: the layer names of receipts that the jail knows about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "documented in the engine's list of layers")]
-pub enum JailLayer {
-    UserNs,
-    PidNs,
-    MountNs,
-    IpcNs,
-    UtsNs,
-    NetNs,
-    CgroupNs,
-    ReadOnlyRoot,
-    DiskQuota,
-    SeparateUid,
-    NoCapabilities,
-    NoNewPrivs,
-    Rlimits,
-    Landlock,
-    Seccomp,
-    CgroupMemory,
-    CgroupCpu,
-    CgroupPids,
-}
-
-/// A layer that is not available on this host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MissingJailLayer {
-    /// The missing layer.
-    pub layer: JailLayer,
-    /// The reason.
-    pub reason: String,
-    /// How to make it available.
-    pub remedy: String,
 }
 
 /// Which interpreters are started in advance.
@@ -404,27 +346,4 @@ pub struct PoolState {
     pub mismatches: u64,
     pub processes: Vec<u32>,
     pub obstacle: Option<String>,
-}
-
-/// A zygote's child that failed the inspection of its confinement.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WarmChildMismatch {
-    /// Name of its pool: the language, and the modules imported in advance.
-    pub pool: String,
-    /// Tenant that owns the pool.
-    pub tenant: String,
-    /// The mismatch that was found.
-    pub what: String,
-}
-
-/// The longest iterations of the launcher's event loop that were dominated by one handler. Nothing else is
-/// served during an iteration.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct SlowIteration {
-    /// Handler name, from a closed list.
-    pub handler: String,
-    /// Most CPU time used by one iteration.
-    pub longest_cpu: Duration,
-    /// Longest time from one poll to the next.
-    pub longest_wall: Duration,
 }

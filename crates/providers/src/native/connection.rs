@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_engine::provider::ProviderError;
-use belljar_jail::spec::{self, Jail, JailRequest, JailResponse, MissingJailLayer, PoolState, SlowIteration};
+use belljar_engine::provider::{LongestTurns, MissingLayer, ProviderError};
+use belljar_jail::spec::{self, Jail, JailRequest, JailResponse, PoolState};
 use belljar_jail::wire::{self, LauncherEvent, LauncherRequest};
 use rustix::io::Errno;
 use tokio::io::Interest;
@@ -38,7 +38,7 @@ pub(super) struct LauncherConnection(Arc<LauncherSocket>);
 #[derive(Debug)]
 pub(super) struct HostSupport {
     /// Layers that this host cannot provide.
-    pub(super) missing: Vec<MissingJailLayer>,
+    pub(super) missing: Vec<MissingLayer>,
     /// Why sandboxes cannot be paused, if they cannot.
     pub(super) no_freezer: Option<String>,
 }
@@ -130,7 +130,7 @@ impl LauncherConnection {
 
     /// Returns the state of the warm pools and the longest turns of the launcher's loop, both empty if the
     /// launcher is gone.
-    pub(super) async fn pools(&self) -> (Vec<PoolState>, Vec<SlowIteration>) {
+    pub(super) async fn pools(&self) -> (Vec<PoolState>, Vec<LongestTurns>) {
         let Some((run, notice)) = self.0.register_run() else { return Default::default() };
         let mut asked = SubmittedRun { connection: self.clone(), run, notice, finished: true };
         if self.0.send(&LauncherRequest::Pools { run }, &[]).await.is_err() {

@@ -3,7 +3,6 @@
 use std::sync::{Mutex, PoisonError};
 
 use belljar_engine::provider::ConfinementMismatch;
-use belljar_jail::spec;
 
 /// How many are held. A pool with a mismatch pauses before it starts another interpreter, so a regular
 /// collector misses none. The metric counts all of them.
@@ -14,12 +13,11 @@ const MAX_MISMATCHES: usize = 256;
 pub(super) struct Mismatches(Mutex<Vec<ConfinementMismatch>>);
 
 impl Mismatches {
-    pub(super) fn push(&self, mismatch: spec::WarmChildMismatch) {
-        let spec::WarmChildMismatch { pool, tenant, what } = mismatch;
+    pub(super) fn push(&self, mismatch: ConfinementMismatch) {
         // Each statement leaves the list consistent, so a panic elsewhere does not corrupt it.
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < MAX_MISMATCHES {
-            kept.push(ConfinementMismatch { pool, tenant, what });
+            kept.push(mismatch);
         }
     }
 
@@ -37,7 +35,7 @@ mod tests {
         let mismatches = Mismatches::default();
         for number in 0..MAX_MISMATCHES + 10 {
             let text = number.to_string();
-            mismatches.push(spec::WarmChildMismatch {
+            mismatches.push(ConfinementMismatch {
                 pool: "python".to_owned(),
                 tenant: "a".to_owned(),
                 what: text,

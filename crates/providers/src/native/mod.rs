@@ -135,14 +135,9 @@ impl Native {
         let roots = RootBuilder::new();
         let settings = launcher_settings(warm, launched.total_memory_bytes);
         let (link, host) = LauncherHandle::open(launched, settings).await?;
-        let missing = host.missing.into_iter().map(|gap| MissingLayer {
-            layer: engine_layer(gap.layer),
-            reason: gap.reason,
-            remedy: gap.remedy,
-        });
         Ok(Self {
             shared: Arc::new(NativeShared { link, roots, artifacts: ArtifactLimits::default() }),
-            missing: missing.collect(),
+            missing: host.missing,
             no_freezer: host.no_freezer,
         })
     }
@@ -204,12 +199,7 @@ impl Provider for Native {
     fn longest_turns(&self) -> BoxFuture<'_, Vec<LongestTurns>> {
         Box::pin(async {
             let Ok(connection) = self.shared.link.connection() else { return Vec::new() };
-            let turns = |turns: spec::SlowIteration| LongestTurns {
-                handler: turns.handler,
-                longest_cpu: turns.longest_cpu,
-                longest_wall: turns.longest_wall,
-            };
-            connection.pools().await.1.into_iter().map(turns).collect()
+            connection.pools().await.1
         })
     }
 
@@ -335,29 +325,6 @@ fn root_for(
         Program::Command(_) => (None, roots.common_prefixes(image)),
     };
     Ok((roots.tree(&place.plan, &place.binds, &prefixes)?, found))
-}
-
-fn engine_layer(layer: spec::JailLayer) -> Layer {
-    match layer {
-        spec::JailLayer::UserNs => Layer::UserNs,
-        spec::JailLayer::PidNs => Layer::PidNs,
-        spec::JailLayer::MountNs => Layer::MountNs,
-        spec::JailLayer::IpcNs => Layer::IpcNs,
-        spec::JailLayer::UtsNs => Layer::UtsNs,
-        spec::JailLayer::NetNs => Layer::NetNs,
-        spec::JailLayer::CgroupNs => Layer::CgroupNs,
-        spec::JailLayer::ReadOnlyRoot => Layer::ReadOnlyRoot,
-        spec::JailLayer::DiskQuota => Layer::DiskQuota,
-        spec::JailLayer::SeparateUid => Layer::SeparateUid,
-        spec::JailLayer::NoCapabilities => Layer::NoCapabilities,
-        spec::JailLayer::NoNewPrivs => Layer::NoNewPrivs,
-        spec::JailLayer::Rlimits => Layer::Rlimits,
-        spec::JailLayer::Landlock => Layer::Landlock,
-        spec::JailLayer::Seccomp => Layer::Seccomp,
-        spec::JailLayer::CgroupMemory => Layer::CgroupMemory,
-        spec::JailLayer::CgroupCpu => Layer::CgroupCpu,
-        spec::JailLayer::CgroupPids => Layer::CgroupPids,
-    }
 }
 
 fn pool_metrics(pool: spec::PoolState) -> PoolMetrics {

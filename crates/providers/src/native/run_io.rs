@@ -4,9 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use belljar_engine::explain;
-use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
-use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Warmth};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink, SinkControl, Stream};
 use belljar_jail::Step;
 use belljar_jail::spec;
@@ -17,7 +16,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
 use super::connection::{SubmittedRun, launcher_lost};
-use super::engine_layer;
 use super::run::{MAX_RESULT_BYTES, setup_error, step_failure};
 
 /// Bytes read at once.
@@ -255,17 +253,13 @@ impl<'a> RunIo<'a> {
         if ending == spec::JailEnding::MachineMemory {
             return Err(ProviderError::SandboxMemoryExhausted);
         }
-        let mut isolation: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
+        let mut isolation = layers;
         isolation.sort();
         let ending = convert_ending(ending, self.why_killed);
         Ok(Outcome {
             ending,
             duration,
-            usage: Usage {
-                cpu: usage.cpu,
-                peak_memory_bytes: usage.peak_memory_bytes,
-                peak_processes: usage.peak_processes,
-            },
+            usage,
             result: if self.result.len() > MAX_RESULT_BYTES {
                 None
             } else {

@@ -38,7 +38,7 @@ use super::connection::{LauncherConnection, SubmittedRun, launcher_lost};
 use super::egress::JailEgress;
 use super::roots::NumberedRoot;
 use super::run::{setup_error, step_failure};
-use super::{CheckedPlan, NativeShared, engine_layer, run as one_shot};
+use super::{CheckedPlan, NativeShared, run as one_shot};
 use crate::guest::task::TaskRun;
 use crate::guest::{self, GUEST_CONNECT_TIMEOUT, GuestClient, Lifecycle};
 use crate::program::FoundRuntime;
@@ -201,8 +201,7 @@ impl NativeLiving {
     async fn layers(&self) -> Result<&[Layer], SandboxError> {
         let ask = || async {
             match self.query(JailRequest::Layers).await? {
-                JailResponse::Layers(layers) => {
-                    let mut layers: Vec<Layer> = layers.into_iter().map(engine_layer).collect();
+                JailResponse::Layers(mut layers) => {
                     layers.sort();
                     Ok(layers)
                 }
@@ -240,18 +239,7 @@ impl NativeLiving {
         let JailResponse::Stats(stats) = self.query(JailRequest::Stats).await? else {
             return Err(launcher_lost().into());
         };
-        Ok(SandboxStats {
-            cpu: stats.cpu,
-            memory_bytes: stats.memory_bytes,
-            peak_memory_bytes: stats.peak_memory_bytes,
-            processes: stats.processes,
-            peak_processes: stats.peak_processes,
-            disk_bytes: stats.disk_bytes,
-            memory_kills: stats.memory_kills,
-            machine_memory_kills: stats.machine_memory_kills,
-            forks_refused: stats.forks_refused,
-            disk_full: stats.disk_full,
-        })
+        Ok(stats)
     }
 }
 
