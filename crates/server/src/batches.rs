@@ -40,7 +40,7 @@ const QUEUE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 #[schemars(untagged, rename = "Line")]
 #[expect(dead_code, reason = "lines are made of stored results, which are JSON already")]
 enum BatchLine {
-    Ran(Report),
+    Ran(Box<Report>),
     Refused(Refusal),
 }
 

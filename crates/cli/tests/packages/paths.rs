@@ -161,7 +161,7 @@ fn an_untrusted_file_cannot_act_as_operator() {
     let output = command.output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("preimports of profile 'theirs'") && said.contains("--config belljar.toml"),
+        said.contains("profiles.theirs.preimports is ignored") && said.contains("--config belljar.toml"),
         "{said}"
     );
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
