@@ -21,9 +21,9 @@ pub const NEW_FILE_FLAGS: OFlags =
 /// Whether folders may be entered on which another file system is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mounts {
-    /// They may: inside a sandbox, a mounted volume is a part of the tree.
+    /// Mounts are entered: inside a sandbox, a mounted volume is a part of the tree.
     Enter,
-    /// They may not. Linux detects bind mounts of the same file system, too.
+    /// Mounts are refused. Linux detects bind mounts of the same file system, too.
     Refuse,
 }
 

@@ -18,7 +18,7 @@ const MAX_ATTEMPTS: usize = 8;
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// What is counted at most.
+/// Limits of what is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeasureLimits {
     /// Counting ends beyond this size.
@@ -34,7 +34,7 @@ pub struct MeasureLimits {
 pub enum TreeSize {
     /// The disk usage. Beyond the limit, a part of it.
     Bytes(u64),
-    /// It has more entries, or is nested deeper, than are counted.
+    /// The tree has more entries, or is nested deeper, than the limits allow.
     TooMany,
     /// A folder in it cannot be read.
     Unreadable,

@@ -18,7 +18,7 @@ pub struct HeaderLimits {
 pub enum HeaderError {
     /// The archive cannot be read.
     Unreadable(io::Error),
-    /// It has too many entries.
+    /// The archive has too many entries.
     TooManyEntries,
     /// A name, a link target or an attribute is too long.
     TooLong,

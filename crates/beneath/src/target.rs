@@ -162,7 +162,7 @@ impl UnpackTarget {
     }
 }
 
-/// What may still be unpacked.
+/// The remaining budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnpackBudget {
     /// Bytes of content.

@@ -13,7 +13,7 @@ use crate::image::ImageSettings;
 use crate::provider_kinds::ProviderSpec;
 use crate::serve::ServerSettings;
 
-/// What wires the parts together. [`Settings`](crate::settings::Settings) reads it.
+/// The values that wire the parts together. [`Settings`](crate::settings::Settings) reads it.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) profiles: Profiles,

@@ -48,7 +48,7 @@ pub struct JailParts<'a> {
     pub cgroup_join_fds: &'a [i32],
     /// The builder's own `/proc`.
     pub proc: i32,
-    /// What PID 1 does and returns.
+    /// Instructions for PID 1, and its results.
     pub pid1: Pid1<'a>,
     /// Result: the pidfd of PID 1.
     pub pid1_pidfd: i32,

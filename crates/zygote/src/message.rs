@@ -118,7 +118,7 @@ pub struct ForkReply {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct StatusMessage {
-    /// What is reported; see [`kind`].
+    /// Kind of the report; see [`kind`].
     pub kind: u32,
     /// The step that failed, if one did.
     pub step: u32,

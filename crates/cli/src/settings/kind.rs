@@ -70,7 +70,7 @@ impl Raw {
     }
 }
 
-/// What a setting's values are called.
+/// Names of a setting's values.
 pub(super) trait Describe {
     /// A valid value, unless the errors of this type contain one.
     const EXAMPLE: &'static str = "";

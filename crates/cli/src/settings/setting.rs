@@ -22,7 +22,7 @@ pub(crate) struct Setting {
     /// A valid value, unless the errors of its type contain one.
     example: &'static str,
     pub(super) in_file: bool,
-    /// What happens if the `belljar.toml` of the current folder has it.
+    /// How the setting is treated if the `belljar.toml` of the current folder has it.
     pub(super) local: LocalFile,
     pub(super) secret: bool,
     pub(super) variable: Option<String>,
@@ -41,7 +41,7 @@ pub(crate) struct Setting {
     check: Option<CheckField>,
 }
 
-/// What happens to a setting in a `belljar.toml` that may have come with the code.
+/// The treatment of a setting in a `belljar.toml` that may have come with the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LocalFile {
     /// The file is refused.
@@ -105,7 +105,7 @@ impl Setting {
         Self { in_file: false, ..self }
     }
 
-    /// What the `belljar.toml` of the current folder may do with it.
+    /// The treatment of the setting in the `belljar.toml` of the current folder.
     pub(super) fn local(self, local: LocalFile) -> Self {
         Self { local, ..self }
     }

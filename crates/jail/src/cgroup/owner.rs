@@ -53,7 +53,7 @@ impl LauncherIdentity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnerState {
     Alive,
-    /// It was killed and does nothing anymore, but holds its lock until the kernel has torn it down.
+    /// Killed: the process does nothing anymore, but holds its lock until the kernel has torn it down.
     Dying,
     Dead,
 }
