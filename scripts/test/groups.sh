@@ -73,11 +73,18 @@ check_groups() {
 
 # Builds the debug binary, which some groups run without cargo.
 build_for_groups() {
-    step "build" cargo build --quiet -p belljar
+    step "build" suite survival --no-run
+}
+
+# suite NAME [OPTION…]: runs one integration test of the workspace, or of the one crate that has it. Cargo selects the
+# features of dependencies by the packages on the command line: with the same ones as the first tier, nothing is
+# compiled a second time.
+suite() {
+    cargo test --workspace --test "$@"
 }
 
 full_size() {
-    env BELLJAR_TEST_SIZE=full "$@"
+    BELLJAR_TEST_SIZE=full "$@"
 }
 
 group_lint() {
@@ -126,25 +133,25 @@ group_survival() {
     # This test binary accepts only one filter.
     local filter
     for filter in killed many_sandboxes a_process_left; do
-        tests "survival, $filter" full_size cargo test -p belljar --test survival -- --show-output "$filter"
+        tests "survival, $filter" full_size suite survival -- --show-output "$filter"
     done
 }
 
 group_soak() {
-    tests "soak, server" full_size cargo test -p belljar --test survival -- --show-output executions_of_every_kind
-    tests "soak, command line" full_size cargo test -p belljar --test leaks -- --show-output
+    tests "soak, server" full_size suite survival --release -- --show-output executions_of_every_kind
+    tests "soak, command line" full_size suite leaks --release -- --show-output
 }
 
 group_timeouts() {
-    tests "timeouts" full_size cargo test -p belljar --test survival -- --show-output time_outs
+    tests "timeouts" full_size suite survival -- --show-output time_outs
 }
 
 group_neighbors() {
-    tests "neighbors" full_size cargo test -p belljar --test survival -- --show-output an_honest_tenant
+    tests "neighbors" full_size suite survival -- --show-output an_honest_tenant
 }
 
 group_hangups() {
-    tests "clients that disconnect" full_size cargo test -p belljar --test survival -- --show-output clients_that_hang_up
+    tests "clients that disconnect" full_size suite survival -- --show-output clients_that_hang_up
 }
 
 group_fuzz() {
@@ -161,9 +168,9 @@ group_fuzz_jail() {
 group_docker() {
     local filter
     for filter in docker gvisor; do
-        tests "conformance, $filter" cargo test -p belljar-providers --test conformance -- "$filter"
+        tests "conformance, $filter" suite conformance -- "$filter"
     done
-    tests "escape suite, docker" cargo test -p belljar --test escape -- docker
+    tests "escape suite, docker" suite escape -- docker
 }
 
 group_vm() {

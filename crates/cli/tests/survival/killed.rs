@@ -11,6 +11,8 @@ use crate::common::server::Server;
 use crate::{PATIENCE, sized};
 
 const SANDBOXES: usize = 20;
+/// None of the executions may time out before the server is killed, however long it takes to start them all.
+const TIMEOUT_MS: u64 = 300_000;
 
 fn how_many() -> usize {
     sized(200, 200, 1_000)
@@ -45,7 +47,10 @@ fn begin(folder: &Path, round: usize) -> Work {
     let token = format!("3600.{}{round}", std::process::id());
     let sandboxes: Vec<_> = (0..SANDBOXES).map(|_| server.sandbox(&json!({}))).collect();
     let start = |path: &str, code: &str| {
-        let queued = server.post(path, &json!({"language": "bash", "code": code, "wait": false}));
+        let queued = server.post(
+            path,
+            &json!({"language": "bash", "code": code, "wait": false, "limits": {"timeout_ms": TIMEOUT_MS}}),
+        );
         assert_eq!(queued.status, 202, "{}", queued.text());
         queued.json()["id"].as_str().unwrap().to_owned()
     };
