@@ -2,22 +2,28 @@
 //! tenants.
 //!
 //! ```text
-//! read ─▶ a worker is free within the tenant's share ─▶ checks ─▶ ended: the next tenant's oldest is checked
-//!      └▶ waits in its tenant's queue ─────────────────┘      └▶ timed out: counts for it until it ends
-//!      └▶ its queue is full, or too many of its checks timed out: refused
+//! check ─▶ a worker is free within the tenant's share ─▶ runs ─▶ ended: the next tenant's oldest is run
+//!       └▶ waits in its tenant's queue ────────────────┘     └▶ timed out: counts for it until it ends
+//!       └▶ its queue is full, or too many of its checks timed out: refused
 //! ```
 //!
 //! While another tenant waits, no tenant uses more than half of the workers. A check has a step budget, so
 //! one that runs longer than [`CHECK_TIMEOUT`] reveals a bug in a parser. Only the tenant whose code
 //! triggered it is refused, until the check ends.
+//!
+//! A worker is not a thread of its own: the thread that starts a check first hands the runtime's work to
+//! another thread (`block_in_place`). Requests wait for no thread to wake up, which would take longer than
+//! most checks.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar_store::TenantName;
 use tokio::sync::oneshot;
+use tokio::task::block_in_place;
+use tokio::time::{sleep, timeout};
 
 use crate::error::Error;
 
@@ -50,6 +56,9 @@ struct CheckQueueTable {
     busy: usize,
     waiting: usize,
     abandoned: usize,
+    last_number: u64,
+    /// Checks on a worker, without those that timed out.
+    running: HashMap<u64, RunningCheck>,
     tenants: HashMap<TenantName, TenantChecks>,
     /// Tenants with waiting requests, in turn order.
     turns: VecDeque<TenantName>,
@@ -62,17 +71,17 @@ struct TenantChecks {
     waiting: VecDeque<oneshot::Sender<CheckWorker>>,
 }
 
+#[derive(Debug)]
+struct RunningCheck {
+    tenant: TenantName,
+    started: Instant,
+}
+
 /// The right to use a worker. Dropping it gives the worker to the next request.
 #[derive(Debug)]
 struct CheckWorker {
     shared: Arc<CheckWorkersInner>,
-    tenant: TenantName,
-}
-
-/// A check that timed out and is still running. Dropped when it ends.
-#[derive(Debug)]
-struct AbandonedCheck {
-    shared: Arc<CheckWorkersInner>,
+    number: u64,
     tenant: TenantName,
 }
 
@@ -108,12 +117,37 @@ impl CheckWorkers {
         })?;
         let worker = match entry {
             CheckEntry::Now(worker) => worker,
-            CheckEntry::Later(worker) => worker.await.map_err(|_| Error::Internal)?,
+            CheckEntry::Later(worker) => self.wait_for_worker(worker).await?,
         };
+        let number = worker.number;
         let (answer, answered) = oneshot::channel();
-        // Supervised by its own task: a client that disconnects does not free a worker that is still busy.
-        tokio::spawn(supervise(worker, self.0.patience, work, answer));
-        answered.await.unwrap_or(Err(Error::Internal))
+        // A task of its own: a client that disconnects does not free a worker that is still busy.
+        tokio::spawn(async move {
+            let result = block_in_place(work);
+            drop(worker);
+            drop(answer.send(result));
+        });
+        match timeout(self.0.patience, answered).await {
+            Ok(result) => result.map_err(|_| Error::Internal),
+            Err(_) => {
+                self.0.abandon(number);
+                Err(Error::CheckTimedOut)
+            }
+        }
+    }
+
+    async fn wait_for_worker(
+        &self,
+        mut worker: oneshot::Receiver<CheckWorker>,
+    ) -> Result<CheckWorker, Error> {
+        loop {
+            tokio::select! {
+                biased;
+                worker = &mut worker => return worker.map_err(|_| Error::Internal),
+                // The client of a check that timed out may be gone, so nothing else notices the timeout.
+                () = sleep(self.0.patience) => self.0.abandon_overdue(),
+            }
+        }
     }
 
     /// Returns how many checks timed out and how many were refused since the server started.
@@ -122,6 +156,7 @@ impl CheckWorkers {
     }
 
     fn enter(&self, tenant: &TenantName) -> Result<CheckEntry, Error> {
+        self.0.abandon_overdue();
         let mut table = lock(&self.0);
         let (all, total) = (table.abandoned, table.waiting);
         let free = table.busy < table.workers && table.may_use_worker(tenant);
@@ -133,9 +168,8 @@ impl CheckWorkers {
             return Err(Error::Overloaded);
         }
         if free && lane.waiting.is_empty() {
-            lane.checking += 1;
-            table.busy += 1;
-            return Ok(CheckEntry::Now(CheckWorker { shared: Arc::clone(&self.0), tenant: tenant.clone() }));
+            let number = table.occupy_worker(tenant);
+            return Ok(CheckEntry::Now(self.0.worker(number, tenant.clone())));
         }
         if lane.waiting.len() >= MAX_WAITING {
             return Err(Error::CheckQueueFull);
@@ -162,8 +196,28 @@ impl CheckQueueTable {
         !others_wait || reading < self.workers / 2
     }
 
-    /// Takes the next queued request that may have a worker.
-    fn next(&mut self) -> Option<(TenantName, oneshot::Sender<CheckWorker>)> {
+    /// Counts one more check of a tenant as running; returns its number.
+    fn occupy_worker(&mut self, tenant: &TenantName) -> u64 {
+        self.busy += 1;
+        self.tenants.entry(tenant.clone()).or_default().checking += 1;
+        self.last_number += 1;
+        self.running
+            .insert(self.last_number, RunningCheck { tenant: tenant.clone(), started: Instant::now() });
+        self.last_number
+    }
+
+    /// Frees the worker of a running check. Returns whether the check was running.
+    fn free_worker(&mut self, number: u64) -> bool {
+        let Some(check) = self.running.remove(&number) else { return false };
+        self.busy -= 1;
+        if let Some(lane) = self.tenants.get_mut(&check.tenant) {
+            lane.checking -= 1;
+        }
+        true
+    }
+
+    /// Takes the next queued request that may have a worker, and its check's number.
+    fn next(&mut self) -> Option<(TenantName, u64, oneshot::Sender<CheckWorker>)> {
         if self.busy >= self.workers {
             return None;
         }
@@ -171,13 +225,12 @@ impl CheckQueueTable {
         let tenant = self.turns.remove(at)?;
         let lane = self.tenants.get_mut(&tenant)?;
         let sender = lane.waiting.pop_front()?;
-        lane.checking += 1;
-        self.busy += 1;
         self.waiting -= 1;
         if !lane.waiting.is_empty() {
             self.turns.push_back(tenant.clone());
         }
-        Some((tenant, sender))
+        let number = self.occupy_worker(&tenant);
+        Some((tenant, number, sender))
     }
 
     fn forget_idle(&mut self, tenant: &TenantName) {
@@ -188,65 +241,57 @@ impl CheckQueueTable {
     }
 }
 
-impl CheckWorker {
-    /// Counts the check as abandoned and frees the worker for others.
-    fn abandon(self) -> AbandonedCheck {
-        let (shared, tenant) = (Arc::clone(&self.shared), self.tenant.clone());
-        shared.abandoned.fetch_add(1, Ordering::Relaxed);
-        let mut table = lock(&shared);
+impl CheckWorkersInner {
+    fn worker(self: &Arc<Self>, number: u64, tenant: TenantName) -> CheckWorker {
+        CheckWorker { shared: Arc::clone(self), number, tenant }
+    }
+
+    /// Counts a check that timed out as abandoned, and frees its worker for others.
+    fn abandon(self: &Arc<Self>, number: u64) {
+        let mut table = lock(self);
+        let Some(tenant) = table.running.get(&number).map(|check| check.tenant.clone()) else { return };
+        table.free_worker(number);
         table.abandoned += 1;
-        table.tenants.entry(tenant.clone()).or_default().abandoned += 1;
+        table.tenants.entry(tenant).or_default().abandoned += 1;
         drop(table);
-        AbandonedCheck { shared, tenant }
+        self.abandoned.fetch_add(1, Ordering::Relaxed);
+        self.hand_out_workers();
+    }
+
+    /// Abandons every check that has timed out.
+    fn abandon_overdue(self: &Arc<Self>) {
+        let is_overdue = |check: &RunningCheck| check.started.elapsed() >= self.patience;
+        let table = lock(self);
+        let overdue: Vec<u64> =
+            table.running.iter().filter(|(_, check)| is_overdue(check)).map(|(number, _)| *number).collect();
+        drop(table);
+        overdue.into_iter().for_each(|number| self.abandon(number));
+    }
+
+    /// Gives free workers to queued requests.
+    fn hand_out_workers(self: &Arc<Self>) {
+        let mut table = lock(self);
+        let next: Vec<_> = std::iter::from_fn(|| table.next()).collect();
+        drop(table);
+        for (tenant, number, sender) in next {
+            // If the request is gone, the worker is dropped here, and its `Drop` serves the next one.
+            drop(sender.send(self.worker(number, tenant)));
+        }
     }
 }
 
 impl Drop for CheckWorker {
     fn drop(&mut self) {
         let mut table = lock(&self.shared);
-        table.busy -= 1;
-        if let Some(lane) = table.tenants.get_mut(&self.tenant) {
-            lane.checking -= 1;
+        if !table.free_worker(self.number) {
+            table.abandoned -= 1;
+            if let Some(lane) = table.tenants.get_mut(&self.tenant) {
+                lane.abandoned -= 1;
+            }
         }
         table.forget_idle(&self.tenant);
-        let next: Vec<_> = std::iter::from_fn(|| table.next()).collect();
         drop(table);
-        for (tenant, sender) in next {
-            // If the request is gone, the worker is dropped here, and its `Drop` serves the next one.
-            drop(sender.send(Self { shared: Arc::clone(&self.shared), tenant }));
-        }
-    }
-}
-
-impl Drop for AbandonedCheck {
-    fn drop(&mut self) {
-        let mut table = lock(&self.shared);
-        table.abandoned -= 1;
-        if let Some(lane) = table.tenants.get_mut(&self.tenant) {
-            lane.abandoned -= 1;
-        }
-        table.forget_idle(&self.tenant);
-    }
-}
-
-async fn supervise<T: Send + 'static>(
-    worker: CheckWorker,
-    patience: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-    answer: oneshot::Sender<Result<T, Error>>,
-) {
-    let mut reading = tokio::task::spawn_blocking(work);
-    match tokio::time::timeout(patience, &mut reading).await {
-        Ok(read) => {
-            drop(worker);
-            drop(answer.send(read.map_err(|_| Error::Internal)));
-        }
-        Err(_) => {
-            let abandoned = worker.abandon();
-            drop(answer.send(Err(Error::CheckTimedOut)));
-            drop(reading.await);
-            drop(abandoned);
-        }
+        self.shared.hand_out_workers();
     }
 }
 

@@ -41,7 +41,7 @@ fn reading(table: &CheckQueueTable, name: &str) -> usize {
     table.tenants.get(&tenant(name)).map_or(0, |lane| lane.checking)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_has_all_workers_alone_and_half_while_another_waits() {
     let readers = CheckWorkers::with_workers(4, Duration::from_secs(600));
     let mut greedy: Vec<_> = (0..8).map(|_| BlockedCheck::start(&readers, "greedy")).collect();
@@ -62,7 +62,7 @@ async fn a_tenant_has_all_workers_alone_and_half_while_another_waits() {
     until(&readers, |table| table.busy == 0 && table.waiting == 0 && table.tenants.is_empty()).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn abandoned_checks_count_for_their_tenant_until_they_end() {
     let readers = CheckWorkers::with_workers(2, Duration::from_millis(20));
     let stuck: Vec<_> = (0..2).map(|_| BlockedCheck::start(&readers, "stuck")).collect();
@@ -95,7 +95,7 @@ fn reading_abandoned(table: &CheckQueueTable, name: &str) -> usize {
     table.tenants.get(&tenant(name)).map_or(0, |lane| lane.abandoned)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_refuses_its_own_tenant_only() {
     let readers = CheckWorkers::with_workers(2, Duration::from_secs(600));
     let all: Vec<_> = (0..2 + MAX_WAITING).map(|_| BlockedCheck::start(&readers, "many")).collect();
@@ -112,7 +112,7 @@ async fn a_full_queue_refuses_its_own_tenant_only() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_disconnecting_client_does_not_free_a_busy_worker() {
     let readers = CheckWorkers::with_workers(2, Duration::from_secs(600));
     let gone = BlockedCheck::start(&readers, "gone");

@@ -10,7 +10,7 @@ use crate::harness::ServerHarness;
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn malformed_requests_are_refused() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -35,7 +35,7 @@ async fn malformed_requests_are_refused() {
     assert_eq!(packed.status, 415);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn deeply_nested_bodies_are_refused() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -62,7 +62,7 @@ async fn deeply_nested_bodies_are_refused() {
     assert!(batch.text().contains("nested deeper than 64") && batch.text().contains("succeeded"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn oversized_bodies_are_refused_before_they_are_read() {
     let place = ServerHarness::with(|settings| settings.max_body = 64 << 10).await;
     let client = place.client();
@@ -79,7 +79,7 @@ async fn oversized_bodies_are_refused_before_they_are_read() {
     assert_eq!(answer(&mut stream).await.status, 413);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn slow_clients_are_disconnected() {
     let place = ServerHarness::with(|settings| {
         settings.head_timeout = Duration::from_millis(300);
@@ -102,7 +102,7 @@ async fn slow_clients_are_disconnected() {
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn clients_that_do_not_read_are_disconnected() {
     let place = ServerHarness::with(|settings| settings.body_timeout = Duration::from_millis(500)).await;
     let client = place.client();
@@ -117,7 +117,7 @@ async fn clients_that_do_not_read_are_disconnected() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn foreign_origins_and_hosts_are_refused() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -143,7 +143,7 @@ async fn foreign_origins_and_hosts_are_refused() {
     assert_eq!((rebound.status, rebound.code().as_str()), (421, "misdirected"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn paths_are_not_normalized() {
     let place = ServerHarness::new().await;
     let client = place.client();

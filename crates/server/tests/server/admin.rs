@@ -14,7 +14,7 @@ use crate::harness::ServerHarness;
 const JSON: &str = "Content-Type: application/json\r\n";
 const PATIENCE: Duration = Duration::from_secs(60);
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn tenants_cannot_see_each_others_executions() {
     let place = ServerHarness::new().await;
     let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
@@ -30,7 +30,7 @@ async fn tenants_cannot_see_each_others_executions() {
     assert_eq!(ada.get(&format!("/v1/executions/{id}")).await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn keys_are_limited_to_their_scopes_and_can_be_revoked() {
     let place = ServerHarness::new().await;
     let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
@@ -81,7 +81,7 @@ async fn over(stream: &mut TcpStream) {
         timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("the connection does not end in time");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn connections_end_when_their_key_is_revoked() {
     let place = ServerHarness::new().await;
     let (admin, ada, bob) =
@@ -112,7 +112,7 @@ async fn connections_end_when_their_key_is_revoked() {
     assert!(rotated.status == 201 && rotated.json()["key"].is_string());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn admin_actions_are_audited_when_the_client_disconnects() {
     let place = ServerHarness::new().await;
     let admin = place.client();
@@ -142,7 +142,7 @@ fn words(entry: &Value) -> String {
     format!("{} {}", entry["action"].as_str().unwrap(), entry["outcome"].as_str().unwrap())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn tenants_are_changed_disabled_and_removed() {
     let place = ServerHarness::new().await;
     let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
@@ -165,7 +165,7 @@ async fn tenants_are_changed_disabled_and_removed() {
     assert_eq!(admin.get("/v1/tenants").await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn profile_changes_apply_from_the_next_request() {
     let place = ServerHarness::new().await;
     let admin = place.client();
@@ -192,7 +192,7 @@ async fn profile_changes_apply_from_the_next_request() {
     assert_eq!(run().await, 422);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn health_metrics_and_openapi_are_served() {
     let place = ServerHarness::new().await;
     let nobody = HttpTestClient::new(place.address, None);

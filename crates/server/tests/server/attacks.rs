@@ -9,7 +9,7 @@ use crate::harness::ServerHarness;
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn ids_of_other_tenants_are_unknown() {
     let place = ServerHarness::new().await;
     let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
@@ -41,7 +41,7 @@ async fn ids_of_other_tenants_are_unknown() {
     assert_eq!((rotated.status, ada.run("print x").await.status), (404, 200));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn host_settings_are_not_request_fields() {
     let place = ServerHarness::new().await;
     let ada = place.tenant("ada", json!({})).await;
@@ -108,7 +108,7 @@ async fn host_settings_are_not_request_fields() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn file_names_stay_in_the_workspace() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -143,7 +143,7 @@ async fn file_names_stay_in_the_workspace() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn names_cannot_inject_headers() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -161,7 +161,7 @@ async fn names_cannot_inject_headers() {
     assert_eq!(client.post_with("/v1/executions", wanted, &request("print x")).await.status, 422);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn cross_site_requests_are_refused() {
     let place = ServerHarness::new().await;
     let admin = place.client();
@@ -194,7 +194,7 @@ async fn cross_site_requests_are_refused() {
     assert_eq!(admin.get("/v1/tenants").await.header("access-control-allow-origin"), None);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn metrics_contain_no_tenant_data() {
     let place = ServerHarness::new().await;
     let ada = place.tenant("ada-the-secretive", json!({})).await;
@@ -211,7 +211,7 @@ async fn metrics_contain_no_tenant_data() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn only_http_1_is_supported() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -227,7 +227,7 @@ async fn only_http_1_is_supported() {
     assert_eq!((same.status, same.header("upgrade")), (200, None));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn internal_errors_are_not_exposed() {
     let place = ServerHarness::new().await;
     let ada = place.tenant("ada", json!({})).await;
@@ -238,7 +238,7 @@ async fn internal_errors_are_not_exposed() {
     assert!(!kept.text().contains("/srv"), "{}", kept.text());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn idempotency_keys_survive_a_restart() {
     let mut place = ServerHarness::new().await;
     let post = async |client: HttpTestClient| {

@@ -25,7 +25,7 @@ async fn rules(client: &HttpTestClient, policy: &str) -> (Value, Vec<Value>) {
     (found["status"].clone(), rules)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn complex_code_of_one_tenant_does_not_weaken_checks_of_another() {
     let place = ServerHarness::new().await;
     let mallory = place.tenant("mallory", json!({})).await;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::harness::ServerHarness;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_page_lists_every_operation_and_is_self_contained() {
     let place = ServerHarness::new().await;
     let anybody = place.without_key();

@@ -11,7 +11,7 @@ use crate::harness::{ServerHarness, test_state};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn running_work_finishes_during_shutdown() {
     let mut place = ServerHarness::new().await;
     let client = place.client();
@@ -24,7 +24,7 @@ async fn running_work_finishes_during_shutdown() {
     place.ended().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn work_is_canceled_and_recorded_after_the_drain_time() {
     let mut place = ServerHarness::with(|settings| settings.drain = Duration::from_millis(200)).await;
     let client = place.client();

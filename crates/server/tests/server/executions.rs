@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::client::{HttpTestClient, request};
 use crate::harness::ServerHarness;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn program_outcomes_are_200_and_stored() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -34,7 +34,7 @@ async fn program_outcomes_are_200_and_stored() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn invalid_requests_are_refused_with_the_field_name() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -65,7 +65,7 @@ async fn invalid_requests_are_refused_with_the_field_name() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn lists_are_paged_and_filtered() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -89,7 +89,7 @@ async fn lists_are_paged_and_filtered() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn output_is_streamed_while_the_program_runs() {
     let place = ServerHarness::new().await;
     let body = request("print one\nsleep 3000\nprint two").to_string();
@@ -125,7 +125,7 @@ async fn status(client: &HttpTestClient, id: &str) -> String {
     client.get(&format!("/v1/executions/{id}")).await.json()["status"].as_str().unwrap().to_owned()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn detached_executions_can_be_polled_followed_and_canceled() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -156,7 +156,7 @@ async fn detached_executions_can_be_polled_followed_and_canceled() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_idempotency_key_runs_once() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -179,7 +179,7 @@ async fn an_idempotency_key_runs_once() {
     assert_eq!(client.get("/v1/executions").await.json()["executions"].as_array().unwrap().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_execution_is_canceled_when_its_client_disconnects() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -194,7 +194,7 @@ async fn an_execution_is_canceled_when_its_client_disconnects() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_execution_with_an_idempotency_key_outlives_its_client() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -206,7 +206,7 @@ async fn an_execution_with_an_idempotency_key_outlives_its_client() {
     assert_eq!((again.status, again.json()["stdout"].as_str()), (200, Some("done\n")));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_streams_results_and_continues_after_an_invalid_line() {
     let place = ServerHarness::with(|settings| settings.max_body = 64 << 10).await;
     let client = place.client();
@@ -245,7 +245,7 @@ async fn a_batch_streams_results_and_continues_after_an_invalid_line() {
     assert_eq!(shown, ["succeeded", "invalid_request", "too_large", "failed", "succeeded"]);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn retention_starts_early_when_much_is_written() {
     let place = ServerHarness::with(|settings| settings.retention.max_bytes = Some(2 << 20)).await;
     let client = place.client();
@@ -262,7 +262,7 @@ async fn retention_starts_early_when_much_is_written() {
     panic!("{} bytes are still stored", stored().await);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_canceled_when_its_client_disconnects() {
     let place = ServerHarness::new().await;
     let client = place.client();

@@ -40,7 +40,7 @@ async fn status(stream: &mut TcpStream) -> u16 {
     String::from_utf8_lossy(&head[9..12]).parse().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn one_tenant_in_all_slots_does_not_delay_another() {
     let (_place, mallory, bob) = place(|settings| settings.concurrency = 8).await;
     for _ in 0..20 {
@@ -52,7 +52,7 @@ async fn one_tenant_in_all_slots_does_not_delay_another() {
     mallory.until_listed("status=queued", 12).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn executions_with_a_long_time_limit_get_half_of_the_slots() {
     let (_place, mallory, bob) = place(|settings| settings.concurrency = 8).await;
     for _ in 0..8 {
@@ -66,7 +66,7 @@ async fn executions_with_a_long_time_limit_get_half_of_the_slots() {
     mallory.until_listed("status=queued", 4).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_quota_raises_a_tenants_share() {
     let place = ServerHarness::with(|settings| settings.concurrency = 8).await;
     let trusted = place.tenant("trusted", json!({"concurrency": 7})).await;
@@ -76,7 +76,7 @@ async fn a_quota_raises_a_tenants_share() {
     trusted.until_listed("status=running", 7).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_single_tenant_uses_all_slots() {
     let place = ServerHarness::with(|settings| settings.concurrency = 8).await;
     let client = place.client();
@@ -87,7 +87,7 @@ async fn a_single_tenant_uses_all_slots() {
     client.until_listed("status=queued", 1).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn announced_bodies_reserve_no_memory() {
     let (_place, mallory, bob) = place(|_| {}).await;
     let mut idle = Vec::new();
@@ -112,7 +112,7 @@ async fn unfinished(client: &HttpTestClient) -> TcpStream {
     stream
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn arriving_bodies_leave_the_reserve_to_other_tenants() {
     let (place, mallory, bob) = place(|settings| {
         (settings.max_body, settings.bodies_total) = (64 << 10, 256 << 10);
@@ -136,7 +136,7 @@ async fn arriving_bodies_leave_the_reserve_to_other_tenants() {
     drop(streams);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn queued_requests_do_not_hold_body_memory() {
     let (_place, mallory, bob) = place(|settings| {
         (settings.concurrency, settings.max_body, settings.bodies_total) = (2, 64 << 10, 256 << 10);
@@ -153,7 +153,7 @@ async fn queued_requests_do_not_hold_body_memory() {
     assert_eq!(bob.run(&large).await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn event_streams_of_one_tenant_leave_connections_to_other_tenants() {
     let (place, mallory, bob) = place(|settings| settings.connections = 32).await;
     let (_, path) = detach(&mallory, "sleep 600000", 30_000).await;
@@ -170,7 +170,7 @@ async fn event_streams_of_one_tenant_leave_connections_to_other_tenants() {
     assert!(!text.contains(r#"belljar_share_refusals_total{kind="streams"} 0"#), "{text}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_of_one_tenant_leave_connections_to_other_tenants() {
     let (_place, mallory, bob) = place(|settings| {
         (settings.connections, settings.head_timeout) = (32, Duration::from_secs(600));
@@ -188,7 +188,7 @@ async fn idle_connections_of_one_tenant_leave_connections_to_other_tenants() {
     assert_eq!(bob.run("print x").await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_of_an_address_are_evicted() {
     let (place, _, bob) = place(|settings| {
         (settings.connections, settings.head_timeout) = (32, Duration::from_secs(600));
@@ -205,7 +205,7 @@ async fn silent_connections_of_an_address_are_evicted() {
     assert!(!text.contains(r#"belljar_share_refusals_total{kind="keyless_connections"} 0"#), "{text}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn streams_per_tenant_are_limited() {
     let (_place, mallory, bob) = place(|settings| settings.tenant_streams = 2).await;
     let (_, path) = detach(&mallory, "sleep 600000", 30_000).await;
@@ -235,7 +235,7 @@ async fn streams_per_tenant_are_limited() {
     assert_eq!(waited, 200);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stalled_body_loses_its_connection() {
     let (_place, mallory, _) = place(|settings| settings.body_timeout = Duration::from_millis(300)).await;
     let mut stalled = unfinished(&mallory).await;

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use crate::client::request;
 use crate::harness::ServerHarness;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_is_429_and_does_not_affect_other_tenants() {
     let place = ServerHarness::with(|settings| (settings.concurrency, settings.queue) = (2, 2)).await;
     let greedy = place.tenant("greedy", json!({"concurrency": 1})).await;
@@ -37,7 +37,7 @@ async fn a_full_queue_is_429_and_does_not_affect_other_tenants() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_used_up_cpu_quota_is_429_until_midnight() {
     let place = ServerHarness::new().await;
     let tenant = place.tenant("small", json!({"cpu_seconds_per_day": 2})).await;
@@ -49,7 +49,7 @@ async fn a_used_up_cpu_quota_is_429_until_midnight() {
     assert!((1..=86_400).contains(&seconds));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_queued_execution_can_be_canceled() {
     let place = ServerHarness::with(|settings| settings.concurrency = 1).await;
     let client = place.client();

@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use crate::client::HttpTestClient;
 use crate::harness::{ServerHarness, test_state};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_metrics_listener_serves_only_metrics_and_health_without_a_key() {
     let folder = tempfile::tempdir().unwrap();
     let world = test_state(folder.path(), Settings::default()).await;

@@ -15,7 +15,7 @@ async fn put(client: &HttpTestClient, method: &str, path: &str, body: Value) -> 
     client.send(method, path, "Content-Type: application/json\r\n", body.to_string().as_bytes()).await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_a_stored_result() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -36,7 +36,7 @@ async fn a_refusal_is_a_stored_result() {
     assert!(metrics.contains("status=\"refused\""), "{metrics}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn refusals_appear_in_repeats_batches_and_events() {
     let place = ServerHarness::new().await;
     let client = place.client();
@@ -63,7 +63,7 @@ async fn refusals_appear_in_repeats_batches_and_events() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_cannot_loosen_its_policy() {
     let place = ServerHarness::new().await;
     let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
@@ -87,7 +87,7 @@ async fn a_tenant_cannot_loosen_its_policy() {
     assert_eq!(ada.post("/v1/executions", &request).await.json()["status"], "refused");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_check_reports_findings_without_running() {
     let place = ServerHarness::new().await;
     let client = place.client();

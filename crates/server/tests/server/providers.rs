@@ -63,7 +63,7 @@ fn message(answer: &HttpResponse) -> String {
     answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn settings_survive_a_restart_and_secrets_stay_hidden() {
     log::capture();
     let world = ProviderHarness::new().await;
@@ -113,7 +113,7 @@ async fn settings_survive_a_restart_and_secrets_stay_hidden() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_update_changes_nothing() {
     let world = ProviderHarness::new().await;
     let client = world.client();
@@ -152,7 +152,7 @@ async fn an_invalid_update_changes_nothing() {
     assert!(log.contains("provider.set") && log.contains("\"failed\""), "{log}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_masked_secret_is_not_sent_to_another_destination() {
     let world = ProviderHarness::new().await;
     let client = world.client();
@@ -199,7 +199,7 @@ async fn a_masked_secret_is_not_sent_to_another_destination() {
     assert!(message(&gone).contains("but none is stored"), "{}", gone.text());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn changes_apply_to_new_executions_only() {
     let world = ProviderHarness::new().await;
     let client = world.client();
@@ -232,7 +232,7 @@ async fn changes_apply_to_new_executions_only() {
     assert_eq!(client.post("/v1/providers/cloud/rollback", &json!({"version": 9})).await.status, 404);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn without_the_sealing_key_only_providers_with_secrets_fail() {
     let world = ProviderHarness::new().await;
     put(&world.client(), json!({"label": "one", "token": SECRET})).await;
@@ -264,7 +264,7 @@ fn copy(world: &ProviderHarness) -> TempDir {
     to
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn request_profile_tenant_and_server_choose_the_provider_in_this_order() {
     let world = ProviderHarness::new().await;
     let (client, ada) = (world.client(), world.place.tenant("ada", json!({})).await);
@@ -319,7 +319,7 @@ async fn request_profile_tenant_and_server_choose_the_provider_in_this_order() {
     assert_eq!(run(&client, "cloud", "x").await["stdout"], "one");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn the_store_takes_precedence_over_the_configuration_file() {
     let (folder, kinds, key) =
         (tempfile::tempdir().unwrap(), Arc::new(FakeCatalog::default()), SealingKey::generate().unwrap());
@@ -347,7 +347,7 @@ async fn the_store_takes_precedence_over_the_configuration_file() {
     assert_eq!(place.tenant("ada", json!({})).await.get("/v1/providers").await.status, 403);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failing_provider_is_replaced_by_its_fallback() {
     let world = ProviderHarness::new().await;
     let client = world.client();

@@ -94,7 +94,7 @@ async fn healthz(stream: &mut TlsStream<TcpStream>) -> String {
     String::from_utf8(rest(stream).await).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn only_http_1_is_negotiated_over_tls() {
     let pair = CertificatePair::new();
     let place = place(Arc::new(pair.tls()), Settings::default()).await;
@@ -106,7 +106,7 @@ async fn only_http_1_is_negotiated_over_tls() {
     assert!(CertificatePair::new().connect(&place).await.is_err());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn plain_http_on_a_tls_port_is_not_answered() {
     let place = place(Arc::new(CertificatePair::new().tls()), Settings::default()).await;
     let mut stream = TcpStream::connect(place.address).await.unwrap();
@@ -115,7 +115,7 @@ async fn plain_http_on_a_tls_port_is_not_answered() {
     assert!(!answer.windows(4).any(|four| four == b"HTTP"), "{answer:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn slow_handshakes_are_disconnected() {
     let settings = Settings { head_timeout: Duration::from_millis(300), ..Settings::default() };
     let place = place(Arc::new(CertificatePair::new().tls()), settings).await;
@@ -127,7 +127,7 @@ async fn slow_handshakes_are_disconnected() {
     assert!(rest(&mut slow).await.is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_handshake_occupies_a_connection_slot() {
     let pair = CertificatePair::new();
     let settings = Settings { connections: 1, head_timeout: PATIENCE, ..Settings::default() };
@@ -139,7 +139,7 @@ async fn a_handshake_occupies_a_connection_slot() {
     assert!(rest(&mut silent).await.is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_certificate_applies_to_new_connections() {
     let (old, new) = (CertificatePair::new(), CertificatePair::new());
     let tls = Arc::new(old.tls());

@@ -63,7 +63,7 @@ fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
     spans.iter().find(|span| span["name"] == name).unwrap_or_else(|| panic!("no {name}: {spans:?}"))
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn spans_of_a_request_and_its_execution_contain_no_content() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
@@ -98,7 +98,7 @@ async fn spans_of_a_request_and_its_execution_contain_no_content() {
     assert!(!text.contains("hush") && !text.contains(ADMIN), "{text}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn batch_executions_are_child_spans_and_are_flushed_on_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
@@ -116,7 +116,7 @@ async fn batch_executions_are_child_spans_and_are_flushed_on_shutdown() {
     assert_eq!(spans.iter().filter(below).count(), 2, "{spans:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn unsampled_traces_are_not_exported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
@@ -128,7 +128,7 @@ async fn unsampled_traces_are_not_exported() {
 }
 
 /// Tests a collector that is gone, one that refuses, and one that never responds.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broken_collector_does_not_affect_requests() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = gone.local_addr().unwrap();

@@ -10,7 +10,7 @@ async fn make(client: &HttpTestClient, name: &str, size_bytes: u64) -> (u16, Val
     (made.status, made.json())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn volumes_are_isolated_between_tenants() {
     let place = ServerHarness::new().await;
     let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
@@ -39,7 +39,7 @@ async fn volumes_are_isolated_between_tenants() {
     assert_eq!(ada.post("/v1/volumes", &odd).await.status, 422);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn disk_quotas_hold_under_concurrent_requests() {
     let place = ServerHarness::with(|settings| settings.tenant_disk = 100).await;
     let (ada, bob) =
@@ -54,7 +54,7 @@ async fn disk_quotas_hold_under_concurrent_requests() {
     assert_eq!((make(&bob, "a", 101).await.0, make(&bob, "b", 100).await.0), (429, 201));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn unknown_snapshots_are_404() {
     let place = ServerHarness::new().await;
     let ada = place.tenant("ada", json!({})).await;
