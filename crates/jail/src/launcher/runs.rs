@@ -29,8 +29,9 @@ use crate::wire::LauncherEvent;
 
 /// How long the launcher must be idle before it sets up spare jails.
 const SPARE_IDLE_DELAY: Duration = Duration::from_millis(3);
-/// How long the launcher must be idle before it prepares warm children.
-const WARM_IDLE_DELAY: Duration = Duration::from_micros(300);
+/// How long the launcher must be idle before it prepares warm children. Shorter, and the preparation competes
+/// with the client, which handles the answer of the run that has just ended.
+const WARM_IDLE_DELAY: Duration = Duration::from_millis(1);
 /// Maximum unknown zombies reaped in one sweep.
 const MAX_UNKNOWN_ZOMBIES: usize = 256;
 
@@ -493,13 +494,16 @@ impl Runs {
 
     /// Returns whether there is idle work to do now. Preparing jails uses one processor and interrupts the
     /// others. So it is not done while something runs, unless none is left. Warm jails are never prepared
-    /// while there are more runs than processors, because that would slow every run down.
+    /// while there are more runs than processors, because that would slow every run down, nor while a request
+    /// waits for a child, because the builder that inspects the child does one thing after the other.
     pub(super) fn has_idle_work(&self) -> bool {
         let runs = self.running.iter().filter(|(_, run)| !run.answered && !run.is_sandbox()).count();
-        let busy = runs + self.warm_pools.waiting_requests();
-        (self.spare_jails.needs_refill() && (busy == 0 || self.spare_jails.is_empty()))
+        let waiting = self.warm_pools.waiting_requests();
+        let is_idle = runs + waiting == 0;
+        (self.spare_jails.needs_refill() && (is_idle || self.spare_jails.is_empty()))
             || (self.warm_pools.has_idle_work()
-                && (busy == 0 || (busy <= self.processors && self.warm_pools.has_empty_bucket())))
+                && waiting == 0
+                && (is_idle || (runs <= self.processors && self.warm_pools.has_empty_bucket())))
     }
 
     /// Does one piece of idle work: prepares a warm child or sets up a spare jail.
