@@ -9,21 +9,12 @@
 //! for each file: content
 //! ```
 
+use crate::flags::{O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_PATH};
 use crate::syscall::{EBADMSG, EEXIST, RawErrno, SysResult, close, number, safe_syscall, syscall, write_all};
 
 const PATH_MAX: usize = 4_097;
 const O_NOFOLLOW_DIRECTORY_PATH: usize = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 const O_NEW_FILE: usize = 0o1 | 0o100 | 0o1000 | O_CLOEXEC | O_NOFOLLOW;
-const O_PATH: usize = 0o10_000_000;
-const O_CLOEXEC: usize = 0o2_000_000;
-#[cfg(target_arch = "x86_64")]
-const O_DIRECTORY: usize = 0o200_000;
-#[cfg(target_arch = "x86_64")]
-const O_NOFOLLOW: usize = 0o400_000;
-#[cfg(target_arch = "aarch64")]
-const O_DIRECTORY: usize = 0o40_000;
-#[cfg(target_arch = "aarch64")]
-const O_NOFOLLOW: usize = 0o100_000;
 
 /// A payload, mapped into memory.
 #[derive(Clone, Copy)]

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use belljar_engine::report::Status;
 use belljar_store::executions::{
-    BeginResult, ExecutionOutcome, ExecutionStatus, FinishResult, Idempotency, IdempotencyKey, NewExecution,
+    BeginResult, ExecutionOutcome, FinishResult, Idempotency, IdempotencyKey, NewExecution,
 };
 use belljar_store::{Digest, Error, TenantName};
 use serde_json::json;
@@ -79,7 +80,7 @@ async fn an_end_is_final() {
     assert_eq!(store.interrupt_unfinished_executions(timestamp(6_000)).await.unwrap(), 0);
     let late = ExecutionOutcome::failed_to_start(&json!({}), timestamp(7_000)).unwrap();
     let finished = store.finish_execution(tenant, &id, late).await.unwrap();
-    assert_eq!(finished, FinishResult::AlreadyFinished(ExecutionStatus::Interrupted));
+    assert_eq!(finished, FinishResult::AlreadyFinished(Status::Interrupted));
     let execution = store.execution(tenant, &id).await.unwrap().unwrap();
     assert_eq!((execution.summary.ended, execution.result), (Some(timestamp(5_000)), None));
     assert_eq!(store.usage(tenant, timestamp(7_000).day()).await.unwrap().executions, 0);

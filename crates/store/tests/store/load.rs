@@ -7,7 +7,7 @@ use std::time::Duration;
 use belljar_engine::Fault;
 use belljar_engine::outcome::{Kernel, Receipt, Usage, Warmth};
 use belljar_engine::report::{Report, Status};
-use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, ExecutionStatus, FinishResult};
+use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, FinishResult};
 use belljar_store::{DailyUsage, ExecutionId, StoreOptions};
 use serde_json::{Map, Value};
 
@@ -52,7 +52,7 @@ async fn usage_and_sizes_add_up_under_load() {
                     let second = store.finish_execution(&tenant, &id, end).await.unwrap();
                     assert_eq!(
                         (first, second),
-                        (FinishResult::Recorded, FinishResult::AlreadyFinished(ExecutionStatus::Succeeded))
+                        (FinishResult::Recorded, FinishResult::AlreadyFinished(Status::Succeeded))
                     );
                     let read = store.execution(&tenant, &id).await.unwrap().unwrap();
                     let result: Value = serde_json::from_str(&read.result.unwrap()).unwrap();

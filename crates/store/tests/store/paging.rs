@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use belljar_store::executions::{ExecutionFilter, ExecutionStatus, NewExecution};
+use belljar_engine::report::Status;
+use belljar_store::executions::{ExecutionFilter, NewExecution};
 use belljar_store::{AuditEntry, AuditOutcome, ExecutionId, Store, TenantName};
 use serde_json::json;
 
@@ -74,12 +75,12 @@ async fn lists_match_their_filter() {
     };
     let status = |status| ExecutionFilter { status: Some(status), ..ExecutionFilter::default() };
     let bash = ExecutionFilter { language: Some("bash".to_owned()), ..ExecutionFilter::default() };
-    let finished = ExecutionFilter { status: Some(ExecutionStatus::Failed), ..plain(&[("agent", "a")]) };
+    let finished = ExecutionFilter { status: Some(Status::Failed), ..plain(&[("agent", "a")]) };
     let cases = [
         (ExecutionFilter::default(), vec![&a, &b, &c]),
-        (status(ExecutionStatus::Running), vec![&a]),
-        (status(ExecutionStatus::Queued), vec![&c]),
-        (status(ExecutionStatus::Succeeded), vec![]),
+        (status(Status::Running), vec![&a]),
+        (status(Status::Queued), vec![&c]),
+        (status(Status::Succeeded), vec![]),
         (bash, vec![&b, &c]),
         (plain(&[("agent", "a")]), vec![&a, &b]),
         (plain(&[("agent", "a"), ("user", "7")]), vec![&a]),

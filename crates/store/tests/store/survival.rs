@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use belljar_engine::Fault;
-use belljar_store::executions::{ExecutionFilter, ExecutionStatus};
+use belljar_engine::report::Status;
+use belljar_store::executions::ExecutionFilter;
 use belljar_store::{Error, ExecutionId, Store, StoreOptions, TenantName, Timestamp};
 
 use crate::common::{begin, finish, open, running_execution, test_store, timestamp};
@@ -73,20 +74,19 @@ async fn check(folder: &Path, tenant: &TenantName, acknowledged: &[String]) {
         let Ok(id) = id.parse::<ExecutionId>() else { continue };
         let execution = store.execution(tenant, &id).await.unwrap().expect("an acknowledged write is lost");
         if what == "finished" {
-            assert_eq!(execution.summary.status, ExecutionStatus::Failed, "{id}");
+            assert_eq!(execution.summary.status, Status::Failed, "{id}");
             assert!(execution.result.unwrap().len() > 5_000);
             finished += 1;
         }
     }
     assert!(finished > 100, "{finished}");
     let open = |status| ExecutionFilter { status: Some(status), ..ExecutionFilter::default() };
-    let unfinished =
-        store.executions(tenant, open(ExecutionStatus::Running), None, 200).await.unwrap().executions;
+    let unfinished = store.executions(tenant, open(Status::Running), None, 200).await.unwrap().executions;
     assert_eq!(store.interrupt_unfinished_executions(timestamp(3_000)).await.unwrap(), unfinished.len());
     assert_eq!(store.interrupt_unfinished_executions(timestamp(4_000)).await.unwrap(), 0);
     for execution in &unfinished {
         let now = store.execution(tenant, &execution.id).await.unwrap().unwrap().summary;
-        assert_eq!((now.status, now.ended), (ExecutionStatus::Interrupted, Some(timestamp(3_000))));
+        assert_eq!((now.status, now.ended), (Status::Interrupted, Some(timestamp(3_000))));
     }
     store.close().await;
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use belljar_engine::Fault;
-use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, ExecutionStatus};
+use belljar_engine::report::Status;
+use belljar_store::executions::{ExecutionFilter, ExecutionOutcome};
 use belljar_store::{
     Error, NewSandbox, ObjectKind, Quotas, SandboxEnd, SandboxFilter, SandboxId, SandboxState, Scope, Scopes,
     Snapshot, SnapshotId, Store, TenantName, Volume, VolumeId,
@@ -110,10 +111,7 @@ async fn tenants_cannot_see_each_others_data() {
     assert!(store.sandboxes(&b, SandboxFilter::default(), None, 10).await.unwrap().sandboxes.is_empty());
     assert!(store.snapshots(&b).await.unwrap().is_empty() && store.volumes(&b).await.unwrap().is_empty());
 
-    assert_eq!(
-        store.execution(a, &execution).await.unwrap().unwrap().summary.status,
-        ExecutionStatus::Running
-    );
+    assert_eq!(store.execution(a, &execution).await.unwrap().unwrap().summary.status, Status::Running);
     assert_eq!(store.sandbox(a, &sandbox).await.unwrap().unwrap().state, SandboxState::Starting);
     assert!(store.volume(a, &name).await.unwrap().is_some());
     assert_eq!(store.delete_unfinished_snapshots().await.unwrap(), [snapshot]);
