@@ -8,6 +8,7 @@ use belljar_model::layer::Layer;
 use belljar_model::limits::{Limits, MAX_OPEN_FILES};
 use belljar_model::stats::SandboxStats;
 use belljar_model::warm::WarmSettings;
+use belljar_zygote::payload::{INBOX_TARGET, WORKSPACE_TARGET};
 use serde::{Deserialize, Serialize};
 
 /// User id of a sandboxed program inside its own user namespace.
@@ -212,9 +213,9 @@ pub struct ArtifactRules {
 #[repr(u32)]
 pub enum PayloadTarget {
     /// The workspace; the file is written as the sandbox user.
-    Workspace = 0,
+    Workspace = WORKSPACE_TARGET,
     /// The inbox, read-only for the program.
-    Inbox = 1,
+    Inbox = INBOX_TARGET,
 }
 
 /// A file that is placed in the jail before the program starts. Its content follows in the payload, in order.

@@ -13,14 +13,12 @@ use crate::message::{
     read_page_ranges,
 };
 use crate::packet_socket;
-use crate::payload::{CPath, Payload};
+use crate::payload::{CPath, INBOX_TARGET, Payload, WORKSPACE_TARGET};
 use crate::syscall::{
     AT_FDCWD, EBADMSG, ESRCH, RawErrno, SysResult, close, number, prctl, safe_syscall, syscall, write_all,
 };
 
 const WORKSPACE: &[u8] = b"/workspace";
-const WORKSPACE_PLACE: u32 = 0;
-const INBOX_PLACE: u32 = 1;
 const PR_SET_DUMPABLE: usize = 4;
 const PR_GET_TID_ADDRESS: usize = 40;
 
@@ -311,11 +309,11 @@ fn start_task(packet: &packet_socket::Packet, workdir: &[u8]) -> Result<ChildTas
     let [payload, streams @ ..] = fds else { return Err((SetupStep::Task, EBADMSG, &[])) };
     let payload = Payload::map(*payload).map_err(failed(SetupStep::Task))?;
     let folder = open_dir(WORKSPACE).map_err(failed(SetupStep::Files))?;
-    payload.unpack(WORKSPACE_PLACE, folder).map_err(|file| (SetupStep::Files, file.errno, file.path))?;
+    payload.unpack(WORKSPACE_TARGET, folder).map_err(|file| (SetupStep::Files, file.errno, file.path))?;
     change_dir(workdir).map_err(failed(SetupStep::Workdir))?;
     connect_streams(streams).map_err(failed(SetupStep::Stdio))?;
     fds.iter().chain([&folder]).chain(&state().pipe.take()).for_each(|fd| close(*fd));
-    let inbox = payload.entries().filter(|entry| entry.target == INBOX_PLACE);
+    let inbox = payload.entries().filter(|entry| entry.target == INBOX_TARGET);
     let arguments = inbox.last().map(|entry| entry.content);
     Ok(ChildTask { text: payload.text, code: code_of(payload), arguments })
 }
@@ -323,7 +321,7 @@ fn start_task(packet: &packet_socket::Packet, workdir: &[u8]) -> Result<ChildTas
 fn code_of(payload: Payload<'static>) -> Option<&'static [u8]> {
     let source = payload.text.split(|byte| *byte == 0).next()?;
     let path = source.strip_prefix(WORKSPACE)?.strip_prefix(b"/")?;
-    let mut files = payload.entries().filter(|entry| entry.target == WORKSPACE_PLACE);
+    let mut files = payload.entries().filter(|entry| entry.target == WORKSPACE_TARGET);
     files.find(|entry| entry.path == path).map(|entry| entry.content)
 }
 

@@ -23,9 +23,9 @@ fn question(name: &str, kind: u8) -> Vec<u8> {
 }
 
 /// Returns the response code and the data of each answer.
-fn read(asked: &[u8], answer: &[u8]) -> (u8, Vec<Vec<u8>>) {
-    assert_eq!((&answer[..2], answer[2] & 0x80), (&asked[..2], 0x80));
-    let mut rest = &answer[asked.len()..];
+fn read(question_bytes: &[u8], answer: &[u8]) -> (u8, Vec<Vec<u8>>) {
+    assert_eq!((&answer[..2], answer[2] & 0x80), (&question_bytes[..2], 0x80));
+    let mut rest = &answer[question_bytes.len()..];
     let mut data = Vec::new();
     for _ in 0..answer[7] {
         let len = usize::from(rest[11]);
@@ -38,21 +38,21 @@ fn read(asked: &[u8], answer: &[u8]) -> (u8, Vec<Vec<u8>>) {
 async fn by_datagram(sandbox: &TestEgress, name: &str, kind: u8) -> (u8, Vec<Vec<u8>>) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.connect(sandbox.names_udp).await.unwrap();
-    let asked = question(name, kind);
-    socket.send(&asked).await.unwrap();
+    let question_bytes = question(name, kind);
+    socket.send(&question_bytes).await.unwrap();
     let mut answer = [0; 512];
     let len = tokio::time::timeout(Duration::from_secs(30), socket.recv(&mut answer)).await.unwrap().unwrap();
-    read(&asked, &answer[..len])
+    read(&question_bytes, &answer[..len])
 }
 
 async fn by_stream(sandbox: &TestEgress, name: &str, kind: u8) -> (u8, Vec<Vec<u8>>) {
     let mut client = connect(sandbox.names_tcp).await;
-    let asked = question(name, kind);
-    client.write_u16(asked.len() as u16).await.unwrap();
-    client.write_all(&asked).await.unwrap();
+    let question_bytes = question(name, kind);
+    client.write_u16(question_bytes.len() as u16).await.unwrap();
+    client.write_all(&question_bytes).await.unwrap();
     let mut answer = vec![0; usize::from(client.read_u16().await.unwrap())];
     client.read_exact(&mut answer).await.unwrap();
-    read(&asked, &answer)
+    read(&question_bytes, &answer)
 }
 
 #[tokio::test]

@@ -27,8 +27,8 @@ async fn all(store: &Store, tenant: &TenantName, filter: &ExecutionFilter, limit
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_are_stable_under_inserts() {
-    let place = test_store().await;
-    let (store, tenant) = (Arc::new(place.store), place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (Arc::new(fixture.store), fixture.tenant);
     let mut before = BTreeSet::new();
     for _ in 0..100 {
         before.insert(begin(&store, running_execution(&tenant)).await);
@@ -57,8 +57,8 @@ async fn pages_are_stable_under_inserts() {
 
 #[tokio::test]
 async fn lists_match_their_filter() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let with = |language: &str, metadata| NewExecution {
         language: language.to_owned(),
         metadata: object(metadata),
@@ -106,8 +106,8 @@ async fn lists_match_their_filter() {
 
 #[tokio::test]
 async fn metadata_is_bounded() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let long = object(json!({"k": "x".repeat(17 << 10)}));
     let refused = store.begin_execution(NewExecution { metadata: long, ..running_execution(tenant) }).await;
     assert!(refused.unwrap_err().to_string().starts_with("metadata: "));
@@ -124,8 +124,8 @@ async fn metadata_is_bounded() {
 
 #[tokio::test]
 async fn an_execution_is_read_back_unchanged() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let new = NewExecution {
         started: None,
         metadata: object(json!({"n": {"a": [1]}})),
@@ -144,7 +144,7 @@ async fn an_execution_is_read_back_unchanged() {
 
 #[tokio::test]
 async fn the_audit_log_is_read_newest_first() {
-    let place = test_store().await;
+    let fixture = test_store().await;
     for number in 0..5 {
         let entry = AuditEntry {
             at: timestamp(number),
@@ -156,15 +156,15 @@ async fn the_audit_log_is_read_newest_first() {
             request_id: Some("r".to_owned()),
             detail: None,
         };
-        place.store.audit(entry).await.unwrap();
+        fixture.store.audit(entry).await.unwrap();
     }
-    let page = place.store.audit_log(None, None, 3).await.unwrap();
+    let page = fixture.store.audit_log(None, None, 3).await.unwrap();
     let targets = |page: &belljar_store::AuditPage| -> Vec<_> {
         page.entries.iter().filter_map(|record| record.entry.target.clone()).collect()
     };
     assert_eq!(targets(&page), ["4", "3", "2"]);
-    let rest = place.store.audit_log(None, page.next_cursor, 3).await.unwrap();
+    let rest = fixture.store.audit_log(None, page.next_cursor, 3).await.unwrap();
     assert_eq!((targets(&rest), rest.next_cursor), (vec!["1".to_owned(), "0".to_owned()], None));
-    let own = place.store.audit_log(Some("default".to_owned()), None, 10).await.unwrap();
+    let own = fixture.store.audit_log(Some("default".to_owned()), None, 10).await.unwrap();
     assert_eq!(targets(&own), ["4", "2", "0"]);
 }
