@@ -47,13 +47,8 @@ impl SandboxBench {
         let preimports = workload.modules.iter().map(|name| (*name).to_owned()).collect();
         let mut profiles = Profiles::built_in();
         profiles.insert(PROFILE.to_owned(), Profile { preimports, ..Profile::default() });
-        let name = match wanted {
-            Warmth::Pool => "pool",
-            Warmth::Fork => "fork",
-            Warmth::Cold => "cold",
-        };
         let engine = Engine::new(provider, profiles, Limits::CEILING);
-        Self { engine, workload, expected: wanted, name, waits: false, layers }
+        Self { engine, workload, expected: wanted, name: wanted.name(), waits: false, layers }
     }
 
     /// Sets the row name, and makes every run wait for a warm sandbox first.

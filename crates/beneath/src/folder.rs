@@ -29,7 +29,7 @@ pub enum Mounts {
 
 /// Identifies a file or folder while it is open: device and inode number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct InodeIdentity {
     /// Wide enough for `dev_t` of every system.
     device: i128,
     inode: u64,
@@ -39,9 +39,9 @@ pub struct Identity {
 ///
 /// # Errors
 /// Fails like `fstat`.
-pub fn identity(opened: impl AsFd) -> Result<Identity, Errno> {
+pub fn identity(opened: impl AsFd) -> Result<InodeIdentity, Errno> {
     let stat = rustix::fs::fstat(opened)?;
-    Ok(Identity { device: i128::from(stat.st_dev), inode: stat.st_ino })
+    Ok(InodeIdentity { device: i128::from(stat.st_dev), inode: stat.st_ino })
 }
 
 /// Accepts only the name of an entry of a folder.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
-use crate::folder::{Identity, Mounts, OPEN_FOLDER_FLAGS, identity, open_subfolder};
+use crate::folder::{InodeIdentity, Mounts, OPEN_FOLDER_FLAGS, identity, open_subfolder};
 
 /// An open folder, and the path to it.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct FolderWalk {
 #[derive(Debug)]
 struct WalkLevel {
     name: CString,
-    parent: Identity,
+    parent: InodeIdentity,
 }
 
 impl FolderWalk {

@@ -9,7 +9,7 @@ mod common;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 
-use belljar_jail::spec::JailLayer;
+use belljar_engine::layer::Layer;
 use common::warm::run_warm;
 use common::{Answer, run_with_fault};
 
@@ -18,19 +18,19 @@ const TELL: &str = "def tell(held): print('held' if held else 'through')\n";
 
 /// A probe that runs with and without its layer.
 struct Probe<'a> {
-    layer: JailLayer,
+    layer: Layer,
     /// Layers that would also stop the probe, and are disabled in both runs.
-    also_without: &'a [JailLayer],
+    also_without: &'a [Layer],
     code: &'a str,
     flags: &'a [&'a str],
 }
 
 impl<'a> Probe<'a> {
-    fn new(layer: JailLayer, code: &'a str) -> Self {
+    fn new(layer: Layer, code: &'a str) -> Self {
         Self { layer, also_without: &[], code, flags: &[] }
     }
 
-    fn run(&self, without: &[JailLayer], warm: bool) -> Answer {
+    fn run(&self, without: &[Layer], warm: bool) -> Answer {
         let names: Vec<String> =
             self.also_without.iter().chain(without).map(|layer| format!("{layer:?}")).collect();
         let fault = if names.is_empty() { String::new() } else { format!("without:{}", names.join(",")) };
@@ -47,7 +47,7 @@ impl<'a> Probe<'a> {
         // Host folders and networks need cold runs; and a zygote's child cannot enter any namespace but its
         // jail's own.
         let only_cold = self.flags.iter().any(|flag| ["--workspace", "--mount", "--network"].contains(flag))
-            || [JailLayer::IpcNs, JailLayer::NetNs, JailLayer::UtsNs].contains(&self.layer);
+            || [Layer::IpcNs, Layer::NetNs, Layer::UtsNs].contains(&self.layer);
         for warm in [false, true] {
             if warm && only_cold {
                 continue;
@@ -63,7 +63,7 @@ impl<'a> Probe<'a> {
     /// Returns whether this host cannot enforce the layer, so that nothing can be tested.
     fn missing(&self) -> bool {
         let usual = run_with_fault("", &["--", "true"]);
-        let name = receipt_name(self.layer);
+        let name = self.layer.name();
         if usual.status() == "succeeded" && usual.has_layer(name) {
             return false;
         }
@@ -73,36 +73,13 @@ impl<'a> Probe<'a> {
     }
 }
 
-fn receipt_name(layer: JailLayer) -> &'static str {
-    match layer {
-        JailLayer::UserNs => "user_ns",
-        JailLayer::PidNs => "pid_ns",
-        JailLayer::MountNs => "mount_ns",
-        JailLayer::IpcNs => "ipc_ns",
-        JailLayer::UtsNs => "uts_ns",
-        JailLayer::NetNs => "net_ns",
-        JailLayer::CgroupNs => "cgroup_ns",
-        JailLayer::ReadOnlyRoot => "read_only_root",
-        JailLayer::DiskQuota => "disk_quota",
-        JailLayer::SeparateUid => "separate_uid",
-        JailLayer::NoCapabilities => "no_capabilities",
-        JailLayer::NoNewPrivs => "no_new_privs",
-        JailLayer::Rlimits => "rlimits",
-        JailLayer::Landlock => "landlock",
-        JailLayer::Seccomp => "seccomp",
-        JailLayer::CgroupMemory => "cgroup.memory",
-        JailLayer::CgroupCpu => "cgroup.cpu",
-        JailLayer::CgroupPids => "cgroup.pids",
-    }
-}
-
 /// Without these the set-up lacks the privileges to continue: nothing runs, and the error names the step.
 #[test]
 fn nothing_runs_without_user_pid_and_mount_namespaces() {
     for (layer, steps) in [
-        (JailLayer::UserNs, &["map user ids"][..]),
-        (JailLayer::PidNs, &["mount /proc"][..]),
-        (JailLayer::MountNs, &["build the root"][..]),
+        (Layer::UserNs, &["map user ids"][..]),
+        (Layer::PidNs, &["mount /proc"][..]),
+        (Layer::MountNs, &["build the root"][..]),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path().to_str().unwrap();
@@ -118,13 +95,13 @@ fn nothing_runs_without_user_pid_and_mount_namespaces() {
         assert!(named, "{layer:?}: {}", answer.error_message());
         assert!(!folder.path().join("marker").exists(), "{layer:?}: it ran");
         let usual = run_with_fault("", &["--", "true"]);
-        assert!(usual.has_layer(receipt_name(layer)), "{}", usual.json);
+        assert!(usual.has_layer(layer.name()), "{}", usual.json);
     }
 }
 
 #[test]
 fn uts_namespace() {
-    Probe::new(JailLayer::UtsNs, "import os; tell(os.uname().nodename == 'sandbox')").bites();
+    Probe::new(Layer::UtsNs, "import os; tell(os.uname().nodename == 'sandbox')").bites();
 }
 
 #[test]
@@ -132,7 +109,7 @@ fn ipc_namespace() {
     let host = std::fs::read_link("/proc/self/ns/ipc").unwrap();
     let code =
         format!("import os; tell(os.readlink('/proc/self/ns/ipc') != {:?})", host.display().to_string());
-    Probe::new(JailLayer::IpcNs, &code).bites();
+    Probe::new(Layer::IpcNs, &code).bites();
 }
 
 /// A host server on loopback is unreachable, and reachable without the network namespace.
@@ -144,7 +121,7 @@ fn network_namespace() {
         "import socket\ntry: socket.create_connection(('127.0.0.1', {port}), 5); tell(False)\n\
          except ConnectionRefusedError: tell(True)"
     );
-    Probe::new(JailLayer::NetNs, &code).bites();
+    Probe::new(Layer::NetNs, &code).bites();
     listener.set_nonblocking(true).unwrap();
     if !matches!(listener.accept(), Err(error) if error.kind() == ErrorKind::WouldBlock) {
         return;
@@ -155,7 +132,7 @@ fn network_namespace() {
 #[test]
 fn cgroup_namespace() {
     let code = "tell('belljar' not in open('/proc/self/cgroup').read())";
-    let probe = Probe::new(JailLayer::CgroupNs, code);
+    let probe = Probe::new(Layer::CgroupNs, code);
     if !run_with_fault("", &["--", "true"]).has_layer("cgroup.pids") {
         println!("skipped: without cgroups there is no path to hide");
         return;
@@ -166,7 +143,7 @@ fn cgroup_namespace() {
 #[test]
 fn read_only_root() {
     let code = "import os; tell(all(os.statvfs(p).f_flag & os.ST_RDONLY for p in ('/', '/usr', '/etc')))";
-    Probe::new(JailLayer::ReadOnlyRoot, code).bites();
+    Probe::new(Layer::ReadOnlyRoot, code).bites();
 }
 
 /// Two files, each below the file size limit, but together above the disk limit.
@@ -174,7 +151,7 @@ fn read_only_root() {
 fn disk_quota() {
     let code = "try:\n    for n in range(3): open(f'/tmp/{n}', 'wb').write(b'x' * (4 << 20))\n    tell(False)\n\
         except OSError as e: tell(e.errno == 28)";
-    Probe { flags: &["--disk", "8M"], ..Probe::new(JailLayer::DiskQuota, code) }.bites();
+    Probe { flags: &["--disk", "8M"], ..Probe::new(Layer::DiskQuota, code) }.bites();
 }
 
 #[test]
@@ -184,7 +161,7 @@ fn separate_uid() {
         return;
     }
     let code = "tell(int(open('/proc/self/uid_map').read().split()[1]) >= 0x70000000)";
-    Probe::new(JailLayer::SeparateUid, code).bites();
+    Probe::new(Layer::SeparateUid, code).bites();
     let answer = run_with_fault("without:SeparateUid", &["--require", "separate_uid", "--", "true"]);
     assert_eq!(answer.code, Some(125), "the layer can be required: {}", answer.json);
 }
@@ -208,15 +185,15 @@ fn the_first_process_of_a_warm_sandbox() {
 fn no_capabilities() {
     let code = "caps = [l for l in open('/proc/self/status') if l.startswith('Cap')]\n\
         tell(len(caps) == 5 and all(int(l.split()[1], 16) == 0 for l in caps))";
-    Probe::new(JailLayer::NoCapabilities, code).bites();
+    Probe::new(Layer::NoCapabilities, code).bites();
 }
 
 /// Landlock and seccomp require no_new_privs, so they are disabled in both runs.
 #[test]
 fn no_new_privileges() {
     let code = "tell('NoNewPrivs:\\t1' in open('/proc/self/status').read())";
-    let also_without = &[JailLayer::Seccomp, JailLayer::Landlock];
-    Probe { also_without, ..Probe::new(JailLayer::NoNewPrivs, code) }.bites();
+    let also_without = &[Layer::Seccomp, Layer::Landlock];
+    Probe { also_without, ..Probe::new(Layer::NoNewPrivs, code) }.bites();
     let alone = run_with_fault("without:NoNewPrivs", &["--", "true"]);
     assert_eq!((alone.code, alone.error_code()), (Some(125), "setup_failed"), "{}", alone.json);
 }
@@ -231,34 +208,34 @@ fn rlimits() {
         println!("skipped: this host itself allows no more open files");
         return;
     }
-    Probe::new(JailLayer::Rlimits, code).bites();
+    Probe::new(Layer::Rlimits, code).bites();
 }
 
 /// Mounts and file modes allow the access: only landlock makes `/proc` read-only.
 #[test]
 fn landlock() {
     let code = "try: open('/proc/self/oom_score_adj', 'w').write('500'); tell(False)\nexcept PermissionError: tell(True)";
-    Probe::new(JailLayer::Landlock, code).bites();
+    Probe::new(Layer::Landlock, code).bites();
 }
 
 /// Disabling address randomization for oneself needs no privilege, only the system call.
 #[test]
 fn seccomp() {
     let code = "import ctypes; tell(ctypes.CDLL(None).personality(0x40000) == -1)";
-    Probe::new(JailLayer::Seccomp, code).bites();
+    Probe::new(Layer::Seccomp, code).bites();
 }
 
 #[test]
 fn cgroup_memory() {
     let code =
         "hoard = bytearray(200 << 20)\nfor at in range(0, len(hoard), 4096): hoard[at] = 1\ntell(False)";
-    let probe = Probe { flags: &["--memory", "64M"], ..Probe::new(JailLayer::CgroupMemory, code) };
+    let probe = Probe { flags: &["--memory", "64M"], ..Probe::new(Layer::CgroupMemory, code) };
     if probe.missing() {
         return;
     }
     let held = probe.run(&[], false);
     assert_eq!((held.status(), held.text("limit")), ("limit_exceeded", "memory"), "{}", held.json);
-    let through = probe.run(&[JailLayer::CgroupMemory], false);
+    let through = probe.run(&[Layer::CgroupMemory], false);
     assert_eq!(through.text("stdout"), "through\n", "{}", through.json);
 }
 
@@ -266,14 +243,13 @@ fn cgroup_memory() {
 #[test]
 fn cgroup_cpu() {
     let code = "import time\nwhile time.process_time() < 0.5: pass\ntell(False)";
-    let probe =
-        Probe { flags: &["--cpus", "0.05", "--timeout", "5s"], ..Probe::new(JailLayer::CgroupCpu, code) };
+    let probe = Probe { flags: &["--cpus", "0.05", "--timeout", "5s"], ..Probe::new(Layer::CgroupCpu, code) };
     if probe.missing() {
         return;
     }
     let held = probe.run(&[], false);
     assert_eq!(held.status(), "timed_out", "{}", held.json);
-    let through = probe.run(&[JailLayer::CgroupCpu], false);
+    let through = probe.run(&[Layer::CgroupCpu], false);
     assert_eq!(through.text("stdout"), "through\n", "{}", through.json);
 }
 
@@ -285,6 +261,6 @@ fn cgroup_pids() {
         \x20   held = False\nexcept OSError: held = True\n\
         for pid in children: os.kill(pid, 9)\n\
         tell(held)";
-    let probe = Probe::new(JailLayer::CgroupPids, code);
-    Probe { also_without: &[JailLayer::Rlimits], flags: &["--processes", "16"], ..probe }.bites();
+    let probe = Probe::new(Layer::CgroupPids, code);
+    Probe { also_without: &[Layer::Rlimits], flags: &["--processes", "16"], ..probe }.bites();
 }

@@ -24,7 +24,7 @@ const MAX_ADDRESSES_TRIED: usize = 4;
 #[derive(Debug)]
 pub(crate) struct AccessControl {
     pub(crate) rules: watch::Sender<HostRules>,
-    pub(crate) bounds: EgressLimits,
+    pub(crate) limits: EgressLimits,
     pub(crate) counts: TrafficCounters,
     resolver: Arc<dyn Resolve>,
     lookups: Semaphore,
@@ -50,10 +50,10 @@ pub(crate) enum ConnectError {
 }
 
 impl AccessControl {
-    pub(crate) fn new(rules: HostRules, bounds: EgressLimits, resolver: Arc<dyn Resolve>) -> Self {
+    pub(crate) fn new(rules: HostRules, limits: EgressLimits, resolver: Arc<dyn Resolve>) -> Self {
         Self {
             rules: watch::Sender::new(rules),
-            bounds,
+            limits,
             counts: TrafficCounters::default(),
             resolver,
             lookups: Semaphore::new(MAX_CONCURRENT_LOOKUPS),
@@ -134,7 +134,7 @@ impl AccessControl {
         let mut why = io::Error::other("no address");
         for address in addresses.iter().take(MAX_ADDRESSES_TRIED) {
             let connecting = TcpStream::connect(SocketAddr::new(*address, port));
-            match timeout(self.bounds.connect_timeout, connecting).await {
+            match timeout(self.limits.connect_timeout, connecting).await {
                 Ok(Ok(stream)) => return Ok((stream, *address)),
                 Ok(Err(error)) => why = error,
                 Err(_) => why = io::Error::other("connection timed out"),
@@ -159,7 +159,7 @@ impl AccessControl {
             self.resolver.resolve(name).await
         };
         let found =
-            timeout(self.bounds.connect_timeout, lookup).await.map_err(|_| io::ErrorKind::TimedOut)??;
+            timeout(self.limits.connect_timeout, lookup).await.map_err(|_| io::ErrorKind::TimedOut)??;
         let mut addresses: Vec<IpAddr> = Vec::new();
         for address in found.into_iter().map(|address| address.to_canonical()) {
             if !addresses.contains(&address) {

@@ -66,17 +66,17 @@ pub(crate) fn parse(message: &[u8]) -> Result<DnsQuestion<'_>, Option<Vec<u8>>> 
         return Err(malformed());
     }
     let (name, len) = parse_name(rest).ok_or_else(malformed)?;
-    let asked = rest.get(..len + 4).ok_or_else(malformed)?;
-    let number = |at: usize| u16::from_be_bytes([asked[at], asked[at + 1]]);
+    let question = rest.get(..len + 4).ok_or_else(malformed)?;
+    let number = |at: usize| u16::from_be_bytes([question[at], question[at + 1]]);
     let (Ok(TargetHost::Name(name)), CLASS_INTERNET) = (name.parse(), number(len + 2)) else {
-        return Err(Some(reply(head, asked, REFUSED, &[])));
+        return Err(Some(reply(head, question, REFUSED, &[])));
     };
     let kind = match number(len) {
         1 => RecordType::A,
         28 => RecordType::Aaaa,
         _ => RecordType::Other,
     };
-    Ok(DnsQuestion { head, question_section: asked, target: TargetHost::Name(name), kind })
+    Ok(DnsQuestion { head, question_section: question, target: TargetHost::Name(name), kind })
 }
 
 /// Returns a name and the number of bytes it occupies.
@@ -106,13 +106,13 @@ impl DnsQuestion<'_> {
     }
 }
 
-fn reply(head: &[u8], asked: &[u8], code: u8, addresses: &[IpAddr]) -> Vec<u8> {
+fn reply(head: &[u8], question: &[u8], code: u8, addresses: &[IpAddr]) -> Vec<u8> {
     let addresses = &addresses[..addresses.len().min(MAX_ANSWERS)];
     let mut reply = head[..2].to_vec();
     // A response; the recursion-desired flag is copied, and recursion is available.
     reply.extend([0x80 | head[2] & 0x01, 0x80 | code]);
-    reply.extend([0, u8::from(!asked.is_empty()), 0, addresses.len() as u8, 0, 0, 0, 0]);
-    reply.extend(asked);
+    reply.extend([0, u8::from(!question.is_empty()), 0, addresses.len() as u8, 0, 0, 0, 0]);
+    reply.extend(question);
     for address in addresses {
         let (kind, bytes) = match address {
             IpAddr::V4(address) => (1, address.octets().to_vec()),

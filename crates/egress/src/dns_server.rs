@@ -17,7 +17,7 @@ use crate::refusals::EgressRefusal;
 const MAX_CONCURRENT_QUERIES: usize = 32;
 
 /// Answers UDP queries until dropped.
-pub(crate) async fn serve_udp(socket: UdpSocket, guard: &Arc<AccessControl>) {
+pub(crate) async fn serve_udp(socket: UdpSocket, access: &Arc<AccessControl>) {
     let socket = Arc::new(socket);
     let mut answering = JoinSet::new();
     let mut buffer = [0; 512];
@@ -28,9 +28,9 @@ pub(crate) async fn serve_udp(socket: UdpSocket, guard: &Arc<AccessControl>) {
         };
         while answering.try_join_next().is_some() {}
         if answering.len() < MAX_CONCURRENT_QUERIES {
-            let (guard, socket, message) = (Arc::clone(guard), Arc::clone(&socket), buffer[..len].to_vec());
+            let (access, socket, message) = (Arc::clone(access), Arc::clone(&socket), buffer[..len].to_vec());
             answering.spawn(async move {
-                if let Some(answer) = answer_query(&guard, &message).await {
+                if let Some(answer) = answer_query(&access, &message).await {
                     // The client may be gone.
                     let _sent = socket.send_to(&answer, from).await;
                 }
@@ -40,10 +40,10 @@ pub(crate) async fn serve_udp(socket: UdpSocket, guard: &Arc<AccessControl>) {
 }
 
 /// Answers the queries of one TCP connection, one at a time.
-pub(crate) async fn serve_tcp(guard: Arc<AccessControl>, mut client: TcpStream) {
+pub(crate) async fn serve_tcp(access: Arc<AccessControl>, mut client: TcpStream) {
     let mut message = Vec::new();
     loop {
-        let read = timeout(guard.bounds.head_timeout, async {
+        let read = timeout(access.limits.head_timeout, async {
             let len = client.read_u16().await?;
             message.clear();
             message.resize(usize::from(len), 0);
@@ -52,31 +52,31 @@ pub(crate) async fn serve_tcp(guard: Arc<AccessControl>, mut client: TcpStream) 
         if !matches!(read.await, Ok(Ok(_))) {
             return;
         }
-        let Some(answer) = answer_query(&guard, &message).await else { return };
+        let Some(answer) = answer_query(&access, &message).await else { return };
         let framed = [&(answer.len() as u16).to_be_bytes(), answer.as_slice()].concat();
-        if !matches!(timeout(guard.bounds.head_timeout, client.write_all(&framed)).await, Ok(Ok(()))) {
+        if !matches!(timeout(access.limits.head_timeout, client.write_all(&framed)).await, Ok(Ok(()))) {
             return;
         }
     }
 }
 
-async fn answer_query(guard: &AccessControl, message: &[u8]) -> Option<Vec<u8>> {
+async fn answer_query(access: &AccessControl, message: &[u8]) -> Option<Vec<u8>> {
     let question = match dns::parse(message) {
         Ok(question) => question,
         Err(answer) => return answer,
     };
-    if !guard.rules.borrow().allows_lookup(&question.target) {
-        guard.record_refusal(EgressRefusal::Lookup(question.target.clone()));
+    if !access.rules.borrow().allows_lookup(&question.target) {
+        access.record_refusal(EgressRefusal::Lookup(question.target.clone()));
         return Some(question.answer(dns::REFUSED, &[]));
     }
     if question.kind == dns::RecordType::Other {
         return Some(question.answer(dns::NO_ERROR, &[]));
     }
-    if !guard.try_count(&guard.counts.lookups, guard.bounds.total_lookups, "lookups by DNS") {
+    if !access.try_count(&access.counts.lookups, access.limits.total_lookups, "lookups by DNS") {
         return Some(question.answer(dns::REFUSED, &[]));
     }
-    let mut addresses = guard.resolve(&question.target).await.unwrap_or_default();
-    let rules = guard.rules.borrow().clone();
+    let mut addresses = access.resolve(&question.target).await.unwrap_or_default();
+    let rules = access.rules.borrow().clone();
     addresses.retain(|address| rules.allows_answer(&question.target, *address));
     if addresses.is_empty() {
         // The same answer for private addresses, failed lookups and names that do not exist.

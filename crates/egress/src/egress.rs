@@ -46,25 +46,25 @@ pub struct Traffic {
 /// Egress of one sandbox. Dropping it closes all listeners and connections.
 #[derive(Debug)]
 pub struct Egress {
-    guard: Arc<AccessControl>,
+    access: Arc<AccessControl>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Egress {
     /// Creates the egress without serving any sockets yet.
-    pub fn new(rules: HostRules, bounds: EgressLimits, resolver: Arc<dyn Resolve>) -> Self {
-        Self { guard: Arc::new(AccessControl::new(rules, bounds, resolver)), task: Mutex::default() }
+    pub fn new(rules: HostRules, limits: EgressLimits, resolver: Arc<dyn Resolve>) -> Self {
+        Self { access: Arc::new(AccessControl::new(rules, limits, resolver)), task: Mutex::default() }
     }
 
     /// Serves these sockets as soon as they exist, replacing the earlier ones.
-    pub fn serve(&self, doors: impl Future<Output = io::Result<EgressSockets>> + Send + 'static) {
-        let guard = Arc::clone(&self.guard);
+    pub fn serve(&self, sockets: impl Future<Output = io::Result<EgressSockets>> + Send + 'static) {
+        let access = Arc::clone(&self.access);
         let task = tokio::spawn(async move {
             // On failure, the code that creates the sockets reports the error.
-            if let Ok(doors) = doors.await
-                && let Ok(open) = EgressListeners::from_std(doors)
+            if let Ok(sockets) = sockets.await
+                && let Ok(open) = EgressListeners::from_std(sockets)
             {
-                open.serve(guard).await;
+                open.serve(access).await;
             }
         });
         if let Some(before) = self.lock_task().replace(task) {
@@ -78,34 +78,34 @@ impl Egress {
 
     /// Replaces the rules. Ends open connections that the new rules do not allow.
     pub fn set_rules(&self, rules: HostRules) {
-        self.guard.rules.send_replace(rules);
+        self.access.rules.send_replace(rules);
     }
 
     /// Returns the current rules.
     pub fn rules(&self) -> HostRules {
-        self.guard.rules.borrow().clone()
+        self.access.rules.borrow().clone()
     }
 
     /// Returns a finding for each refusal.
     pub fn findings(&self) -> Vec<Finding> {
-        self.guard.refusals().findings()
+        self.access.refusals().findings()
     }
 
     /// Returns the current position, for [`Egress::findings_since`].
     pub fn mark(&self) -> RefusalMark {
-        self.guard.refusals().mark()
+        self.access.refusals().mark()
     }
 
     /// Returns a finding for each refusal since the mark.
     pub fn findings_since(&self, mark: &RefusalMark) -> Vec<Finding> {
-        self.guard.refusals().since(mark)
+        self.access.refusals().since(mark)
     }
 
     /// Returns the traffic so far.
     pub fn traffic(&self) -> Traffic {
-        let counts = &self.guard.counts;
+        let counts = &self.access.counts;
         Traffic {
-            connections: counts.connections.load(Ordering::Relaxed).min(self.guard.bounds.total_connections),
+            connections: counts.connections.load(Ordering::Relaxed).min(self.access.limits.total_connections),
             sent_bytes: counts.sent.load(Ordering::Relaxed),
             received_bytes: counts.received.load(Ordering::Relaxed),
         }
@@ -138,50 +138,50 @@ struct EgressListeners {
 }
 
 impl EgressListeners {
-    fn from_std(doors: EgressSockets) -> io::Result<Self> {
-        doors.proxy.set_nonblocking(true)?;
-        doors.dns_tcp.set_nonblocking(true)?;
-        doors.dns_udp.set_nonblocking(true)?;
+    fn from_std(sockets: EgressSockets) -> io::Result<Self> {
+        sockets.proxy.set_nonblocking(true)?;
+        sockets.dns_tcp.set_nonblocking(true)?;
+        sockets.dns_udp.set_nonblocking(true)?;
         Ok(Self {
-            proxy: TcpListener::from_std(doors.proxy)?,
-            dns_tcp: TcpListener::from_std(doors.dns_tcp)?,
-            dns_udp: UdpSocket::from_std(doors.dns_udp)?,
+            proxy: TcpListener::from_std(sockets.proxy)?,
+            dns_tcp: TcpListener::from_std(sockets.dns_tcp)?,
+            dns_udp: UdpSocket::from_std(sockets.dns_udp)?,
         })
     }
 
     /// Serves until dropped, which also ends every open connection.
-    async fn serve(self, guard: Arc<AccessControl>) {
-        let seats = Arc::new(Semaphore::new(guard.bounds.concurrent_connections));
+    async fn serve(self, access: Arc<AccessControl>) {
+        let permits = Arc::new(Semaphore::new(access.limits.concurrent_connections));
         tokio::join!(
-            accept(&self.proxy, &guard, &seats, proxy::serve_connection),
-            accept(&self.dns_tcp, &guard, &seats, dns_server::serve_tcp),
-            dns_server::serve_udp(self.dns_udp, &guard),
+            accept(&self.proxy, &access, &permits, proxy::serve_connection),
+            accept(&self.dns_tcp, &access, &permits, dns_server::serve_tcp),
+            dns_server::serve_udp(self.dns_udp, &access),
         );
     }
 }
 
 async fn accept<F: Future<Output = ()> + Send + 'static>(
     listener: &TcpListener,
-    guard: &Arc<AccessControl>,
-    seats: &Arc<Semaphore>,
-    attend: fn(Arc<AccessControl>, TcpStream) -> F,
+    access: &Arc<AccessControl>,
+    permits: &Arc<Semaphore>,
+    serve: fn(Arc<AccessControl>, TcpStream) -> F,
 ) {
     let mut served = JoinSet::new();
     loop {
-        let Ok(seat) = Arc::clone(seats).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return };
         while served.try_join_next().is_some() {}
         match listener.accept().await {
             Ok((client, _)) => {
-                let bounds = &guard.bounds;
-                if guard.try_count(
-                    &guard.counts.connections,
-                    bounds.total_connections,
+                let limits = &access.limits;
+                if access.try_count(
+                    &access.counts.connections,
+                    limits.total_connections,
                     "connections in total",
                 ) {
-                    let attended = attend(Arc::clone(guard), client);
+                    let serving = serve(Arc::clone(access), client);
                     served.spawn(async move {
-                        attended.await;
-                        drop(seat);
+                        serving.await;
+                        drop(permit);
                     });
                 }
             }

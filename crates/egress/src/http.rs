@@ -7,7 +7,7 @@ use belljar_engine::network::{TargetHost, parse_port};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use crate::proxy::{ProxyProtocol, ProxyRequest};
+use crate::proxy_request::{ProxyProtocol, ProxyRequest};
 
 const MAX_HEADERS: usize = 100;
 /// Headers between client and proxy only, and those that are rebuilt.
@@ -60,9 +60,9 @@ pub(crate) async fn read_request(client: &mut TcpStream, bound: usize) -> Result
         }
     };
     let early = bytes.split_off(end);
-    let mut wanted = parse_head(&bytes)?;
-    wanted.early = early;
-    Ok(wanted)
+    let mut request = parse_head(&bytes)?;
+    request.early = early;
+    Ok(request)
 }
 
 /// Parses a request head.
@@ -78,10 +78,10 @@ fn parse_head(head: &[u8]) -> Result<ProxyRequest, Vec<u8>> {
         Ok(httparse::Status::Complete(len)) if len == head.len() => {}
         _ => return Err(bad_request("not a valid HTTP/1.1 request")),
     }
-    let (Some(method), Some(place)) = (request.method, request.path) else {
+    let (Some(method), Some(url)) = (request.method, request.path) else {
         return Err(bad_request("not a valid HTTP/1.1 request"));
     };
-    if !place.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(bad_request("the request target has invalid characters"));
     }
     let body = body_length(request.headers)?;
@@ -89,11 +89,11 @@ fn parse_head(head: &[u8]) -> Result<ProxyRequest, Vec<u8>> {
         if body != 0 {
             return Err(bad_request("CONNECT must not have a body"));
         }
-        let (target, port) = parse_authority(place)?;
+        let (target, port) = parse_authority(url)?;
         let port = port.ok_or_else(|| bad_request("CONNECT needs HOST:PORT"))?;
         return Ok(ProxyRequest { target, port, protocol: ProxyProtocol::Connect, early: Vec::new() });
     }
-    let (authority_text, path) = split_absolute_url(place)?;
+    let (authority_text, path) = split_absolute_url(url)?;
     let (target, port) = parse_authority(authority_text)?;
     let port = port.unwrap_or(80);
     let host = if port == 80 { target.to_string() } else { format!("{target}:{port}") };
@@ -122,8 +122,8 @@ fn body_length(fields: &[httparse::Header<'_>]) -> Result<u64, Vec<u8>> {
 }
 
 /// Splits `http://AUTHORITY/PATH` into authority and path.
-fn split_absolute_url(place: &str) -> Result<(&str, String), Vec<u8>> {
-    let (scheme, rest) = place
+fn split_absolute_url(url: &str) -> Result<(&str, String), Vec<u8>> {
+    let (scheme, rest) = url
         .split_once("://")
         .ok_or_else(|| bad_request("this is a proxy: the request target must be http://…"))?;
     if !scheme.eq_ignore_ascii_case("http") {
@@ -186,12 +186,12 @@ mod tests {
 
     #[test]
     fn a_plain_request_is_rebuilt() {
-        let wanted = parse_valid_head(
+        let request = parse_valid_head(
             "POST HTTP://Example.com:8080?q=1 HTTP/1.1\r\nHost: other.com\r\nProxy-Authorization: x\r\nX-A: 1\r\n\
              Connection: keep-alive, X-B, Content-Length\r\nX-B: 2\r\nContent-Length: 3\r\n\r\n",
         );
-        assert_eq!((wanted.target.to_string().as_str(), wanted.port), ("example.com", 8080));
-        let ProxyProtocol::Http { head, body } = wanted.protocol else { panic!("not a plain request") };
+        assert_eq!((request.target.to_string().as_str(), request.port), ("example.com", 8080));
+        let ProxyProtocol::Http { head, body } = request.protocol else { panic!("not a plain request") };
         let expected = "POST /?q=1 HTTP/1.1\r\nHost: example.com:8080\r\nX-A: 1\r\nContent-Length: 3\r\nConnection: close\r\n\r\n";
         assert_eq!((String::from_utf8(head).unwrap().as_str(), body), (expected, 3));
     }

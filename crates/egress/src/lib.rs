@@ -19,6 +19,7 @@ mod egress;
 mod http;
 mod limits;
 mod proxy;
+mod proxy_request;
 mod refusals;
 mod relay;
 mod resolve;

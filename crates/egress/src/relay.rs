@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::access::{AccessControl, is_host_address};
-use crate::proxy::{ProxyProtocol, ProxyRequest};
+use crate::proxy_request::{ProxyProtocol, ProxyRequest};
 use crate::refusals::EgressRefusal;
 use crate::{http, socks};
 
@@ -22,11 +22,11 @@ const BUFFER_BYTES: usize = 16 << 10;
 
 /// A connection between a client and a server.
 pub(crate) struct ProxyConnection<'a> {
-    pub(crate) guard: &'a AccessControl,
+    pub(crate) access: &'a AccessControl,
     pub(crate) rules: watch::Receiver<HostRules>,
     /// The address the host resolved to.
     pub(crate) address: IpAddr,
-    pub(crate) wanted: ProxyRequest,
+    pub(crate) request: ProxyRequest,
 }
 
 /// The time of the last transfer.
@@ -50,36 +50,37 @@ impl IdleTimer {
 }
 
 /// Relays until either side or a rule ends the connection. Both streams are closed afterwards.
-pub(crate) async fn relay(flow: ProxyConnection<'_>, mut client: TcpStream, mut server: TcpStream) {
-    let ProxyConnection { guard, mut rules, address, wanted } = flow;
-    let pulse = IdleTimer(Mutex::new(Instant::now()));
-    let passing = async {
-        match &wanted.protocol {
+pub(crate) async fn relay(connection: ProxyConnection<'_>, mut client: TcpStream, mut server: TcpStream) {
+    let ProxyConnection { access, mut rules, address, request } = connection;
+    let idle_timer = IdleTimer(Mutex::new(Instant::now()));
+    let relaying = async {
+        match &request.protocol {
             ProxyProtocol::Http { head, body } => {
-                let request = PlainRequest { head, body: *body, early: &wanted.early };
-                request.relay(guard, &pulse, client.split(), server.split()).await
+                let request = PlainRequest { head, body: *body, early: &request.early };
+                request.relay(access, &idle_timer, client.split(), server.split()).await
             }
-            how => {
-                let connected = if *how == ProxyProtocol::Connect {
+            protocol => {
+                let connected = if *protocol == ProxyProtocol::Connect {
                     http::CONNECT_RESPONSE.to_vec()
                 } else {
                     socks::build_reply(socks::SUCCEEDED)
                 };
                 client.write_all(&connected).await.ok()?;
-                tunnel(guard, &pulse, &wanted.early, client.split(), server.split()).await
+                tunnel(access, &idle_timer, &request.early, client.split(), server.split()).await
             }
         }
     };
     let forbidden = async {
-        let near = is_host_address(address);
-        let allows = |rules: &HostRules| rules.allows_address(&wanted.target, wanted.port, address, near);
+        let is_local = is_host_address(address);
+        let allows =
+            |rules: &HostRules| rules.allows_address(&request.target, request.port, address, is_local);
         // The sender outlives every connection, so this cannot fail.
         let _now = rules.wait_for(|rules| !allows(rules)).await;
     };
     tokio::select! {
-        _over = passing => {}
+        _over = relaying => {}
         () = forbidden => {}
-        () = pulse.wait_until_idle(guard.bounds.idle_timeout) => {}
+        () = idle_timer.wait_until_idle(access.limits.idle_timeout) => {}
     }
 }
 
@@ -95,62 +96,62 @@ struct PlainRequest<'a> {
 impl PlainRequest<'_> {
     async fn relay(
         &self,
-        guard: &AccessControl,
-        pulse: &IdleTimer,
+        access: &AccessControl,
+        idle_timer: &IdleTimer,
         client: StreamHalves<'_>,
         server: StreamHalves<'_>,
     ) -> Option<()> {
         let ((from_client, mut to_client), (mut from_server, mut to_server)) = (client, server);
-        let way_out = RelayDirection { guard, pulse, counted: &guard.counts.sent };
-        let way_in = RelayDirection { guard, pulse, counted: &guard.counts.received };
+        let outgoing = RelayDirection { access, idle_timer, counted: &access.counts.sent };
+        let incoming = RelayDirection { access, idle_timer, counted: &access.counts.received };
         // Bytes after the body are not forwarded.
         let early = &self.early[..self.early.len().min(usize::try_from(self.body).unwrap_or(usize::MAX))];
-        way_out.write_counted(&mut to_server, self.head).await?;
-        way_out.write_counted(&mut to_server, early).await?;
+        outgoing.write_counted(&mut to_server, self.head).await?;
+        outgoing.write_counted(&mut to_server, early).await?;
         let mut rest = from_client.take(self.body - early.len() as u64);
-        let asking = async {
-            way_out.copy(&mut rest, &mut to_server).await?;
+        let send_body = async {
+            outgoing.copy(&mut rest, &mut to_server).await?;
             // The response is still to come.
             std::future::pending::<Option<()>>().await
         };
         // The end of the response or a failure to forward the body ends the connection.
         tokio::select! {
-            done = asking => done,
-            done = way_in.copy(&mut from_server, &mut to_client) => done,
+            done = send_body => done,
+            done = incoming.copy(&mut from_server, &mut to_client) => done,
         }
     }
 }
 
 /// Relays both directions; either side may finish before the other.
 async fn tunnel(
-    guard: &AccessControl,
-    pulse: &IdleTimer,
+    access: &AccessControl,
+    idle_timer: &IdleTimer,
     early: &[u8],
     (mut from_client, mut to_client): StreamHalves<'_>,
     (mut from_server, mut to_server): StreamHalves<'_>,
 ) -> Option<()> {
-    let way_out = RelayDirection { guard, pulse, counted: &guard.counts.sent };
-    let way_in = RelayDirection { guard, pulse, counted: &guard.counts.received };
-    way_out.write_counted(&mut to_server, early).await?;
+    let outgoing = RelayDirection { access, idle_timer, counted: &access.counts.sent };
+    let incoming = RelayDirection { access, idle_timer, counted: &access.counts.received };
+    outgoing.write_counted(&mut to_server, early).await?;
     let out = async {
-        way_out.copy(&mut from_client, &mut to_server).await?;
+        outgoing.copy(&mut from_client, &mut to_server).await?;
         to_server.shutdown().await.ok()
     };
     let back = async {
-        way_in.copy(&mut from_server, &mut to_client).await?;
+        incoming.copy(&mut from_server, &mut to_client).await?;
         to_client.shutdown().await.ok()
     };
     tokio::try_join!(or_broken(out), or_broken(back)).ok().map(drop)
 }
 
-async fn or_broken(passing: impl Future<Output = Option<()>>) -> Result<(), ()> {
-    passing.await.ok_or(())
+async fn or_broken(relaying: impl Future<Output = Option<()>>) -> Result<(), ()> {
+    relaying.await.ok_or(())
 }
 
 /// One direction of a connection.
 struct RelayDirection<'a> {
-    guard: &'a AccessControl,
-    pulse: &'a IdleTimer,
+    access: &'a AccessControl,
+    idle_timer: &'a IdleTimer,
     counted: &'a AtomicU64,
 }
 
@@ -174,13 +175,13 @@ impl RelayDirection<'_> {
     /// Writes and counts, up to the total byte limit.
     async fn write_counted(&self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<()> {
         let before = self.counted.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        if before.saturating_add(bytes.len() as u64) > self.guard.bounds.bytes_per_direction {
-            self.guard.record_refusal(EgressRefusal::LimitReached("bytes"));
+        if before.saturating_add(bytes.len() as u64) > self.access.limits.bytes_per_direction {
+            self.access.record_refusal(EgressRefusal::LimitReached("bytes"));
             return None;
         }
-        self.pulse.touch();
+        self.idle_timer.touch();
         to.write_all(bytes).await.ok()?;
-        self.pulse.touch();
+        self.idle_timer.touch();
         Some(())
     }
 }

@@ -6,7 +6,7 @@ use belljar_engine::network::TargetHost;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::proxy::{ProxyProtocol, ProxyRequest};
+use crate::proxy_request::{ProxyProtocol, ProxyRequest};
 
 pub(crate) const VERSION: u8 = 5;
 pub(crate) const SUCCEEDED: u8 = 0;

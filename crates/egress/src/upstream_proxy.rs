@@ -28,7 +28,7 @@ impl AccessControl {
         let addresses = self.resolve(proxy.target()).await.map_err(failed)?;
         let (mut stream, address) = self.connect(&addresses, proxy.port()).await.map_err(failed)?;
         let request = proxy.connect_request(target, port);
-        match timeout(self.bounds.connect_timeout, request_tunnel(&mut stream, &request)).await {
+        match timeout(self.limits.connect_timeout, request_tunnel(&mut stream, &request)).await {
             Ok(Ok(())) => Ok((stream, address)),
             Ok(Err(error)) => Err(failed(error)),
             Err(_) => Err(failed(io::ErrorKind::TimedOut.into())),

@@ -27,15 +27,15 @@ async fn head(stream: &mut TcpStream) -> String {
 /// Starts a proxy that records requests, refuses one host, and itself plays every other destination.
 async fn proxy() -> (u16, ProxyLog) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (port, heard) = (listener.local_addr().unwrap().port(), ProxyLog::default());
-    let noted = Arc::clone(&heard);
+    let (port, log) = (listener.local_addr().unwrap().port(), ProxyLog::default());
+    let shared_log = Arc::clone(&log);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let noted = Arc::clone(&noted);
+            let shared_log = Arc::clone(&shared_log);
             tokio::spawn(async move {
-                let asked = head(&mut stream).await;
-                let refused = asked.contains("busy.test");
-                noted.lock().unwrap().push(asked);
+                let request = head(&mut stream).await;
+                let refused = request.contains("busy.test");
+                shared_log.lock().unwrap().push(request);
                 let answer = if refused { "503 No" } else { "200 Yes" };
                 let _told =
                     stream.write_all(format!("HTTP/1.1 {answer}\r\nVia: x\r\n\r\nhello").as_bytes()).await;
@@ -43,11 +43,11 @@ async fn proxy() -> (u16, ProxyLog) {
             });
         }
     });
-    (port, heard)
+    (port, log)
 }
 
-async fn tunnel(place: &TestEgress, authority: &str) -> (TcpStream, String) {
-    let mut client = connect(place.proxy).await;
+async fn tunnel(sandbox: &TestEgress, authority: &str) -> (TcpStream, String) {
+    let mut client = connect(sandbox.proxy).await;
     client.write_all(format!("CONNECT {authority} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
     let answer = head(&mut client).await;
     (client, answer)
@@ -55,36 +55,36 @@ async fn tunnel(place: &TestEgress, authority: &str) -> (TcpStream, String) {
 
 #[tokio::test]
 async fn the_proxy_is_used_for_listed_hosts_only() {
-    let (port, heard) = proxy().await;
+    let (port, log) = proxy().await;
     let direct = TestServer::web().await;
-    let place = TestEgress::open(&["a.test"]);
+    let sandbox = TestEgress::open(&["a.test"]);
     let hosts = ["registry.test:443", "busy.test:443", &format!("mirror.test:{}", direct.port())];
     let proxy = UpstreamProxy::parse(&format!("http://ann:pw@127.0.0.1:{port}"), "mirror.test").unwrap();
-    place.egress.set_rules(HostRules::parse(&hosts).unwrap().via_proxy(proxy));
-    let (mut client, answer) = tunnel(&place, "registry.test:443").await;
+    sandbox.egress.set_rules(HostRules::parse(&hosts).unwrap().via_proxy(proxy));
+    let (mut client, answer) = tunnel(&sandbox, "registry.test:443").await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     let mut hello = [0; 5];
     client.read_exact(&mut hello).await.unwrap();
     assert_eq!(&hello, b"hello", "bytes after the proxy's response come from the destination");
     let request = "CONNECT registry.test:443 HTTP/1.1\r\nHost: registry.test:443\r\nProxy-Authorization: Basic YW5uOnB3\r\n\r\n";
-    assert_eq!(*heard.lock().unwrap(), [request]);
-    assert_eq!(place.names.lookup_count(), 0, "the proxy resolves names");
+    assert_eq!(*log.lock().unwrap(), [request]);
+    assert_eq!(sandbox.names.lookup_count(), 0, "the proxy resolves names");
     // Addresses that package metadata could contain, and a host that the proxy would reach.
     for near in ["169.254.169.254:80", "127.0.0.1:80", "[::1]:80", "elsewhere.test:443", "registry.test:22"] {
-        let (_, answer) = tunnel(&place, near).await;
+        let (_, answer) = tunnel(&sandbox, near).await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{near} {answer}");
     }
-    let answer = place.ask(b"GET http://169.254.169.254/latest/ HTTP/1.1\r\n\r\n").await;
+    let answer = sandbox.ask(b"GET http://169.254.169.254/latest/ HTTP/1.1\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
-    assert_eq!(heard.lock().unwrap().len(), 1, "no request for them reached the proxy");
-    let (mut client, _) = tunnel(&place, "busy.test:443").await;
+    assert_eq!(log.lock().unwrap().len(), 1, "no request for them reached the proxy");
+    let (mut client, _) = tunnel(&sandbox, "busy.test:443").await;
     let mut rest = String::new();
     client.read_to_string(&mut rest).await.unwrap();
     assert!(
         rest.contains("the configured proxy: it responded with status 503") && !rest.contains("ann"),
         "{rest}"
     );
-    let (_, answer) = tunnel(&place, hosts[2]).await;
+    let (_, answer) = tunnel(&sandbox, hosts[2]).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert_eq!(heard.lock().unwrap().len(), 2, "a host excluded from the proxy is reached directly");
+    assert_eq!(log.lock().unwrap().len(), 2, "a host excluded from the proxy is reached directly");
 }

@@ -37,9 +37,8 @@ pub mod report;
 pub mod request;
 pub mod sandbox;
 pub mod sandbox_handle;
-pub mod warm;
 
-pub use belljar_model::{finding, layer, outcome, schema};
+pub use belljar_model::{finding, layer, outcome, schema, warm};
 pub use capture::Capture;
 pub use error::{Error, ErrorCode, Fault};
 pub use pipeline::{Engine, TenantRules};

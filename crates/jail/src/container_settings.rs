@@ -53,7 +53,6 @@ mod tests {
     #[test]
     fn every_resource_limit_has_a_name() {
         let limits = JailLimits {
-            timeout: None,
             memory_bytes: 1 << 20,
             cpu_millis: 1_000,
             processes: 4,

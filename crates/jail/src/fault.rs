@@ -1,9 +1,9 @@
 //! Fault injection for tests: makes one step fail or leaves layers out. Without the feature `faults` this
 //! code does nothing, so a shipped binary cannot be asked to.
 
+use belljar_model::layer::Layer;
 use rustix::io::Errno;
 
-use crate::spec::JailLayer;
 use crate::step::Step;
 
 /// Environment variable of a test binary: `fail:STEP` or `without:LAYER,…`, with the names in the code.
@@ -31,7 +31,7 @@ pub(crate) fn inject(step: Step) -> Result<(), Errno> {
 
 /// Returns whether the test asked to leave this layer out.
 #[cfg(feature = "faults")]
-pub(crate) fn is_left_out(layer: JailLayer) -> bool {
+pub(crate) fn is_left_out(layer: Layer) -> bool {
     let layers = requested_fault().and_then(|text| text.strip_prefix("without:")).unwrap_or_default();
     layers.split(',').any(|name| name == format!("{layer:?}"))
 }
@@ -42,6 +42,6 @@ pub(crate) fn inject(_step: Step) -> Result<(), Errno> {
 }
 
 #[cfg(not(feature = "faults"))]
-pub(crate) fn is_left_out(_layer: JailLayer) -> bool {
+pub(crate) fn is_left_out(_layer: Layer) -> bool {
     false
 }

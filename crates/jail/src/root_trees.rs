@@ -8,12 +8,13 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
+use belljar_model::layer::Layer;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use crate::fault;
-use crate::spec::{JailLayer, RootEntry, RootTree};
+use crate::spec::{RootEntry, RootTree};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 
@@ -34,11 +35,7 @@ const DEVICE_ATTRIBUTES: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID
 
 fn mount_attributes() -> u64 {
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-    if fault::is_left_out(JailLayer::ReadOnlyRoot) {
-        attributes
-    } else {
-        attributes | libc::MOUNT_ATTR_RDONLY
-    }
+    if fault::is_left_out(Layer::ReadOnlyRoot) { attributes } else { attributes | libc::MOUNT_ATTR_RDONLY }
 }
 
 /// A built tree.

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-pub use belljar_model::layer::{Layer as JailLayer, MissingLayer as MissingJailLayer};
-pub use belljar_model::outcome::Usage as JailUsage;
-pub use belljar_model::pool::{ConfinementMismatch as WarmChildMismatch, LongestTurns as SlowIteration};
-pub use belljar_model::stats::SandboxStats as JailStats;
+use belljar_model::denial::DeniedSyscall;
+use belljar_model::layer::Layer;
+use belljar_model::limits::{Limits, MAX_OPEN_FILES};
+use belljar_model::stats::SandboxStats;
+use belljar_model::warm::WarmSettings;
+use belljar_zygote::payload::{INBOX_TARGET, WORKSPACE_TARGET};
 use serde::{Deserialize, Serialize};
 
 /// User id of a sandboxed program inside its own user namespace.
@@ -100,11 +102,10 @@ pub struct HostBind {
     pub writable: bool,
 }
 
-/// Resource limits of a jail.
+/// Resource limits of a jail. Unlike [`Limits`], they are only what the jail itself enforces: not the timeout,
+/// which does not keep a warm jail from serving another run, and not the output, which the provider reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JailLimits {
-    /// Time from the request to the kill; unlimited if `None`.
-    pub timeout: Option<Duration>,
     /// Memory of all processes together.
     pub memory_bytes: u64,
     /// CPU share in thousandths of a core.
@@ -115,6 +116,18 @@ pub struct JailLimits {
     pub disk_bytes: u64,
     /// Open files per process.
     pub open_files: u64,
+}
+
+impl From<&Limits> for JailLimits {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            memory_bytes: limits.memory_bytes,
+            cpu_millis: limits.cpu_millis,
+            processes: limits.processes,
+            disk_bytes: limits.disk_bytes,
+            open_files: MAX_OPEN_FILES,
+        }
+    }
 }
 
 /// Specification of a jail.
@@ -132,6 +145,8 @@ pub struct Jail {
     pub env: Vec<String>,
     /// Working directory of the commands, an absolute path in the jail.
     pub workdir: String,
+    /// Time from the request to the kill; unlimited if `None`.
+    pub timeout: Option<Duration>,
     /// Resource limits.
     pub limits: JailLimits,
     /// Network of the jail.
@@ -198,9 +213,9 @@ pub struct ArtifactRules {
 #[repr(u32)]
 pub enum PayloadTarget {
     /// The workspace; the file is written as the sandbox user.
-    Workspace = 0,
+    Workspace = WORKSPACE_TARGET,
     /// The inbox, read-only for the program.
-    Inbox = 1,
+    Inbox = INBOX_TARGET,
 }
 
 /// A file that is placed in the jail before the program starts. Its content follows in the payload, in order.
@@ -214,7 +229,8 @@ pub struct PayloadFile {
     pub mode: u32,
 }
 
-/// How the program ended.
+/// How a jail ended, as seen by the launcher. Unlike [`Ending`](belljar_model::outcome::Ending), it tells the
+/// jail's own memory limit from the memory of all jails, and names no reason for a requested kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JailEnding {
     /// Exited with this status.
@@ -233,30 +249,6 @@ pub enum JailEnding {
     Disk(Option<u8>),
     /// Killed on request of the caller.
     Killed,
-}
-
-/// A system call that the filter denied.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeniedSyscall {
-    /// Name of the system call.
-    pub name: String,
-    /// Its first three arguments at the first denial.
-    pub arguments: [u64; 3],
-    /// Number of denials.
-    pub count: u32,
-}
-
-/// Denials during a run, whether or not the run ended because of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct JailDenials {
-    /// Denied system calls, each name once.
-    pub calls: Vec<DeniedSyscall>,
-    /// Whether there were more denied calls than were recorded.
-    pub more_calls: bool,
-    /// Number of refused forks and threads, if a cgroup counts them.
-    pub forks_refused: u64,
-    /// Whether the disk had no free block or no free inode at the end.
-    pub disk_full: bool,
 }
 
 /// A request to the running jail of a sandbox.
@@ -278,9 +270,9 @@ pub enum JailRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JailResponse {
     /// Lists the layers in force.
-    Layers(Vec<JailLayer>),
+    Layers(Vec<Layer>),
     /// Returns its resource usage.
-    Stats(JailStats),
+    Stats(SandboxStats),
     /// Denied system calls with the session of each caller: the process id in the jail of the guest's child
     /// that it descends from, or 0 if unknown.
     Calls(Vec<(u32, DeniedSyscall)>),
@@ -292,58 +284,11 @@ pub enum JailResponse {
     Gone,
 }
 
-/// Which interpreters are started in advance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum WarmMode {
-    /// Jails with a running interpreter wait for runs.
-    Pool,
-    /// An interpreter waits, and is forked into a jail for each run.
-    Fork,
-    /// Each run starts its own interpreter.
-    #[default]
-    Off,
-}
-
 /// Settings of a launcher.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LauncherSettings {
-    /// Which interpreters are started in advance.
-    pub warming: WarmMode,
-    /// Memory that all waiting jails may use together.
-    pub pool_memory_bytes: u64,
-    /// Idle time after which no child of an interpreter is kept waiting; after ten times that, the
-    /// interpreter exits too.
-    pub idle_timeout: Duration,
+    /// Which interpreters are started in advance, and how much memory they may use.
+    pub warm: WarmSettings,
     /// Memory that all jails may use together, if less than the machine can spare.
     pub total_memory_bytes: Option<u64>,
-}
-
-/// Whether a run found a waiting interpreter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum JailWarmth {
-    /// Ran in a waiting interpreter with its own jail.
-    Pool,
-    /// Ran in a fork of a waiting interpreter.
-    Fork,
-    /// Started its own interpreter.
-    Cold,
-}
-
-/// State of one warm pool, for metrics and inspection.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "documented at the metrics of the same names in the engine")]
-pub struct PoolState {
-    pub name: String,
-    pub tenant: String,
-    pub size: usize,
-    pub wanted: usize,
-    pub memory_bytes: u64,
-    pub hits: u64,
-    pub forks: u64,
-    pub misses: u64,
-    pub zygotes: u64,
-    pub refill: Duration,
-    pub mismatches: u64,
-    pub processes: Vec<u32>,
-    pub obstacle: Option<String>,
 }

@@ -47,7 +47,7 @@ steps! {
     Binds "mount",
     Pivot "change the root",
     Fork "start the program's process",
-    Order "receive what to run",
+    Task "receive what to run",
     Stdio "connect standard input and output",
     Rlimits "set resource limits",
     Ids "become the sandbox user",

@@ -9,7 +9,8 @@ use belljar_zygote::syscall::RawErrno;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
-fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+/// Returns the result of a system call, or the errno of this thread.
+pub(crate) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     if result < 0 {
         // SAFETY: `__errno_location` always points to this thread's errno.
         Err(Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))
@@ -352,26 +353,24 @@ pub(crate) fn set_rlimit(resource: libc::__rlimit_resource_t, soft: u64, hard: u
 
 /// Takes an exclusive lock on one byte of a file, for as long as the descriptor is open.
 pub(crate) fn lock_byte(file: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
+    set_byte_lock(file, offset, libc::F_WRLCK)
+}
+
+/// Releases the lock on one byte.
+pub(crate) fn unlock_byte(file: BorrowedFd<'_>, offset: u64) {
+    // Fails only for a descriptor that holds no locks.
+    let _unlocked = set_byte_lock(file, offset, libc::F_UNLCK);
+}
+
+fn set_byte_lock(file: BorrowedFd<'_>, offset: u64, kind: libc::c_int) -> Result<(), Errno> {
     // SAFETY: an all-zero flock is a valid value of this plain struct.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = offset as libc::off_t;
     lock.l_len = 1;
     // SAFETY: `lock` lives across the call.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) }.into()).map(drop)
-}
-
-/// Releases the lock on one byte.
-pub(crate) fn unlock_byte(file: BorrowedFd<'_>, offset: u64) {
-    // SAFETY: an all-zero flock is a valid value of this plain struct.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_UNLCK as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = offset as libc::off_t;
-    lock.l_len = 1;
-    // SAFETY: `lock` lives across the call.
-    let _unlocked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
 /// Brings up loopback in the current network namespace.

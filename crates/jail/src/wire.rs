@@ -5,6 +5,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_model::denial::Denials;
+use belljar_model::layer::{Layer, MissingLayer};
+use belljar_model::outcome::{Usage, Warmth};
+use belljar_model::pool::{ConfinementMismatch, LongestTurns, PoolMetrics};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -13,10 +17,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{
-    Jail, JailDenials, JailEnding, JailLayer, JailRequest, JailResponse, JailUsage, JailWarmth,
-    LauncherSettings, MissingJailLayer, PoolState, RootTree, SlowIteration, WarmChildMismatch,
-};
+use crate::spec::{Jail, JailEnding, JailRequest, JailResponse, LauncherSettings, RootTree};
 use crate::step::StepFailed;
 
 /// Maximum packet size in bytes; many times what a jail with its environment and commands needs.
@@ -71,7 +72,7 @@ pub enum LauncherEvent {
     /// The launcher is ready.
     Ready {
         /// Layers that are not available on this host.
-        missing: Vec<MissingJailLayer>,
+        missing: Vec<MissingLayer>,
         /// The reason why jails cannot be paused; `None` if they can.
         freezer_obstacle: Option<String>,
     },
@@ -84,24 +85,24 @@ pub enum LauncherEvent {
         /// How it ended.
         ending: JailEnding,
         /// Its resource usage.
-        usage: JailUsage,
+        usage: Usage,
         /// Time from the start request to the end.
         duration: Duration,
         /// Layers that were in force.
-        layers: Vec<JailLayer>,
+        layers: Vec<Layer>,
         /// Whether a waiting interpreter was used.
-        warmth: JailWarmth,
+        warmth: Warmth,
         /// Denials during the run.
-        denials: JailDenials,
+        denials: Denials,
     },
     /// State of the warm pools.
     Pools {
         /// Number of the request.
         run: u64,
         /// The pools.
-        pools: Vec<PoolState>,
+        pools: Vec<PoolMetrics>,
         /// The longest iterations of the event loop.
-        turns: Vec<SlowIteration>,
+        turns: Vec<LongestTurns>,
     },
     /// The response of a sandbox's jail.
     JailAnswered {
@@ -111,7 +112,7 @@ pub enum LauncherEvent {
         response: JailResponse,
     },
     /// A child of a zygote failed its inspection; it and its zygote were killed.
-    Mismatch(WarmChildMismatch),
+    Mismatch(ConfinementMismatch),
     /// The setup of a run failed; none of its code ran.
     Failed {
         /// Number of the run.

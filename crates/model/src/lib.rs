@@ -5,6 +5,7 @@
 //! field. There is no I/O here, and no logic: admission and policies are the engine's.
 
 pub mod command;
+pub mod denial;
 pub mod error_code;
 pub mod files;
 pub mod finding;
@@ -18,3 +19,4 @@ pub mod request;
 pub mod sandbox;
 pub mod schema;
 pub mod stats;
+pub mod warm;

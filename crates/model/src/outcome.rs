@@ -94,7 +94,7 @@ pub enum Kernel {
 }
 
 /// Whether a warm interpreter served an execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Warmth {
     /// A warm child was waiting in its own sandbox.
     Pool,
@@ -105,13 +105,21 @@ pub enum Warmth {
     Cold,
 }
 
-/// Serializes as `"pool"`, `"fork"` or `false`.
-impl Serialize for Warmth {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl Warmth {
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Pool => serializer.serialize_str("pool"),
-            Self::Fork => serializer.serialize_str("fork"),
+            Self::Pool => "pool",
+            Self::Fork => "fork",
+            Self::Cold => "cold",
+        }
+    }
+
+    /// Serializes a receipt's warmth as `"pool"`, `"fork"` or `false`.
+    fn serialize_in_receipt<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
             Self::Cold => serializer.serialize_bool(false),
+            warm => serializer.serialize_str(warm.name()),
         }
     }
 }
@@ -149,6 +157,7 @@ pub struct Receipt {
     /// Isolation layers that were enforced, in a fixed order.
     pub isolation: Vec<Layer>,
     /// How the sandbox was started: `"pool"` or `"fork"`, or `false` for a cold start.
+    #[serde(serialize_with = "Warmth::serialize_in_receipt")]
     pub warm: Warmth,
     /// Whether isolation was only simulated.
     pub simulated: bool,

@@ -1,6 +1,8 @@
 //! The result object, shared by the command line, HTTP, MCP and the Python package. The field names are part
 //! of the API.
 
+use std::str::FromStr;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -31,6 +33,52 @@ pub enum Status {
     Cancelled,
     /// The server died during the execution.
     Interrupted,
+}
+
+impl Status {
+    /// Every status, in the order of an execution's life.
+    pub const ALL: [Self; 9] = [
+        Self::Queued,
+        Self::Running,
+        Self::Succeeded,
+        Self::Failed,
+        Self::TimedOut,
+        Self::LimitExceeded,
+        Self::Refused,
+        Self::Cancelled,
+        Self::Interrupted,
+    ];
+
+    /// Returns its name, as in the JSON of a result.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed_out",
+            Self::LimitExceeded => "limit_exceeded",
+            Self::Refused => "refused",
+            Self::Cancelled => "cancelled",
+            Self::Interrupted => "interrupted",
+        }
+    }
+
+    /// Returns whether the execution has ended.
+    pub fn is_final(self) -> bool {
+        !matches!(self, Self::Queued | Self::Running)
+    }
+}
+
+impl FromStr for Status {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|status| status.name() == text)
+            .ok_or_else(|| format!("must be one of {}", Self::ALL.map(Self::name).join(" ")))
+    }
 }
 
 /// Result of an execution.
@@ -170,5 +218,20 @@ impl Report {
     /// Returns whether a warm interpreter served the execution.
     pub fn warmth(&self) -> Warmth {
         self.receipt.as_ref().map_or(Warmth::Cold, |receipt| receipt.warm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_have_the_names_of_the_result_object() {
+        for status in Status::ALL {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.name());
+            assert_eq!(status.name().parse(), Ok(status));
+            assert_eq!(status.is_final(), !["queued", "running"].contains(&status.name()));
+        }
+        assert!("done".parse::<Status>().unwrap_err().starts_with("must be one of queued"));
     }
 }

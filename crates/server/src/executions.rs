@@ -12,9 +12,7 @@ use belljar_engine::language::Language;
 use belljar_engine::policy::Verdict;
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{self, HostPaths, Request};
-use belljar_store::executions::{
-    ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStatus, Idempotency,
-};
+use belljar_store::executions::{ExecutionFilter, ExecutionPage, ExecutionRecord, Idempotency};
 use belljar_store::{Digest, ExecutionId, Timestamp};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -299,7 +297,7 @@ pub(crate) async fn list(
 ) -> Result<Json<ExecutionPage>, Error> {
     let query = Query::parse(query, &["status", "language", "metadata.", "limit", "cursor"])?;
     let filter = ExecutionFilter {
-        status: query.parsed::<ExecutionStatus>("status")?,
+        status: query.parsed::<Status>("status")?,
         language: query.get("language").map(canonical_language),
         metadata: query.with_prefix("metadata."),
     };

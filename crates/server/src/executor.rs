@@ -22,10 +22,8 @@ use axum::body::Bytes;
 use belljar_engine::Fault;
 use belljar_engine::admit::AdmittedRequest;
 use belljar_engine::provider::BoxFuture;
-use belljar_engine::report::Report;
-use belljar_store::executions::{
-    BeginResult, ExecutionOutcome, ExecutionStatus, FinishResult, Idempotency, NewExecution,
-};
+use belljar_engine::report::{Report, Status};
+use belljar_store::executions::{BeginResult, ExecutionOutcome, FinishResult, Idempotency, NewExecution};
 use belljar_store::{Error as StoreError, ExecutionId, Timestamp};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -208,7 +206,7 @@ impl ExecutionTask {
 
     async fn perform(self, entry: Admission) -> ExecutionResult {
         let Some(turns) = self.wait_for_slots(entry).await? else {
-            let result = self.blank(ExecutionStatus::Cancelled, None);
+            let result = self.blank(Status::Cancelled, None);
             let finished = ExecutionOutcome::canceled_before_start(&result, Timestamp::now())?;
             return commit(&self.world, &self.running, self.unrecorded.take(), finished).await;
         };
@@ -254,7 +252,7 @@ impl ExecutionTask {
         Ok(Some(turns))
     }
 
-    fn blank(&self, status: ExecutionStatus, error: Option<&str>) -> Value {
+    fn blank(&self, status: Status, error: Option<&str>) -> Value {
         result_json::blank_result(&self.running.id, status, error, &self.job.metadata)
     }
 }
@@ -301,7 +299,7 @@ impl ExecutionEnd<'_> {
     }
 
     fn blank(&self, why: &str) -> Value {
-        result_json::blank_result(&self.running.id, ExecutionStatus::Failed, Some(why), self.metadata)
+        result_json::blank_result(&self.running.id, Status::Failed, Some(why), self.metadata)
     }
 }
 

@@ -7,13 +7,11 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::IntoResponse;
-use belljar_engine::outcome::Warmth;
 use belljar_engine::packages::PackageStats;
 use belljar_engine::provider::{LongestTurns, PoolMetrics};
 use belljar_engine::report::Report;
 use belljar_engine::sandbox_handle::SandboxPhase as Life;
 use belljar_store::SandboxEnd;
-use belljar_store::executions::ExecutionStatus;
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 
@@ -85,12 +83,12 @@ impl Metrics {
     }
 
     pub(crate) fn ran(&self, report: &Report, language: &'static str) {
-        let status = ExecutionStatus::from(report.status).as_str();
+        let status = report.status.name();
         self.count(
             "belljar_executions_total",
             vec![Label::new("status", status), Label::new("language", language)],
         );
-        let warm = Label::new("warm", warmth(report.warmth()));
+        let warm = Label::new("warm", report.warmth().name());
         let key = Key::from_parts("belljar_execution_seconds", vec![warm]);
         self.0.register_histogram(&key, &METADATA).record(report.duration_ms / 1_000.0);
     }
@@ -173,14 +171,6 @@ impl Metrics {
 
     fn set_gauge(&self, name: &'static str, labels: Vec<Label>, value: f64) {
         self.0.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);
-    }
-}
-
-pub(crate) fn warmth(warm: Warmth) -> &'static str {
-    match warm {
-        Warmth::Pool => "pool",
-        Warmth::Fork => "fork",
-        Warmth::Cold => "cold",
     }
 }
 

@@ -209,7 +209,7 @@ mod tests {
         let id = belljar_store::ExecutionId::generate().unwrap();
         let blank = crate::result_json::blank_result(
             &id,
-            belljar_store::executions::ExecutionStatus::Queued,
+            belljar_engine::report::Status::Queued,
             None,
             &serde_json::Map::new(),
         );

@@ -96,19 +96,19 @@ ids! {
     KeyId = "bj", 0, 12;
 }
 
-fn digits(time: u32, places: u32) -> Result<String, Error> {
+fn digits(time: u32, len: u32) -> Result<String, Error> {
     let now = u128::try_from(Timestamp::now().millis()).unwrap_or(0);
     let bits = u128::from_be_bytes(random_bytes()?);
-    Ok(base32(now, time) + &base32(bits, places))
+    Ok(base32(now, time) + &base32(bits, len))
 }
 
-pub(crate) fn is_digits(text: &str, places: u32) -> bool {
-    text.len() == places as usize && text.bytes().all(|byte| DIGITS.contains(&byte))
+pub(crate) fn is_digits(text: &str, len: u32) -> bool {
+    text.len() == len as usize && text.bytes().all(|byte| DIGITS.contains(&byte))
 }
 
-/// Formats the lowest `5 * places` bits.
-pub(crate) fn base32(bits: u128, places: u32) -> String {
-    (0..places).rev().map(|place| char::from(DIGITS[(bits >> (5 * place)) as usize & 31])).collect()
+/// Formats the lowest `5 * len` bits.
+pub(crate) fn base32(bits: u128, len: u32) -> String {
+    (0..len).rev().map(|at| char::from(DIGITS[(bits >> (5 * at)) as usize & 31])).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::error::{Error, ObjectKind, map_missing_tenant, require_changed_row};
+use crate::error::{Error, ObjectKind, map_missing_tenant};
 use crate::id::{KeyId, base32, is_digits};
 use crate::name::TenantName;
 use crate::scope::{Scope, Scopes};
@@ -90,8 +90,8 @@ impl Store {
         let tenant = tenant.clone();
         let record =
             KeyRecord { id, tenant, label, scopes, created: at, expires, last_used: None, revoked: None };
-        let (kept, hash) = (record.clone(), Digest::compute(secret.reveal().as_bytes()));
-        self.write(move |db| insert(db, &kept, &hash)).await?;
+        let (stored, hash) = (record.clone(), Digest::compute(secret.reveal().as_bytes()));
+        self.write(move |db| insert(db, &stored, &hash)).await?;
         Ok(NewKey { record, secret })
     }
 
@@ -128,12 +128,8 @@ impl Store {
     /// # Errors
     /// The tenant has no such key.
     pub async fn revoke_key(&self, tenant: &TenantName, id: &KeyId, at: Timestamp) -> Result<(), Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write(move |db| {
-            let sql = "UPDATE keys SET revoked_ms = coalesce(revoked_ms, ?3) WHERE tenant = ?1 AND id = ?2";
-            require_changed_row(db.execute(sql, params![tenant, id, at])?, Error::NotFound(ObjectKind::Key))
-        })
-        .await
+        let sql = "UPDATE keys SET revoked_ms = coalesce(revoked_ms, ?3) WHERE tenant = ?1 AND id = ?2";
+        self.change_row(sql, (tenant.clone(), id.clone(), at), ObjectKind::Key).await
     }
 
     /// Returns a tenant's keys, including those no longer valid.
@@ -141,14 +137,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn keys(&self, tenant: &TenantName) -> Result<Vec<KeyRecord>, Error> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
-            let sql = format!("SELECT {COLUMNS} FROM keys WHERE tenant = ? ORDER BY created_ms DESC, id");
-            let mut statement = db.prepare_cached(&sql)?;
-            let keys = statement.query_map([&tenant], from_row)?.collect::<Result<_, _>>()?;
-            Ok(keys)
-        })
-        .await
+        let sql = format!("SELECT {COLUMNS} FROM keys WHERE tenant = ? ORDER BY created_ms DESC, id");
+        self.rows(sql, [tenant.clone()], from_row).await
     }
 
     /// Verifies a presented key. Returns `None` unless the key is known, not revoked and not expired, and its
@@ -229,7 +219,7 @@ fn find_verified(
     hash: &Digest,
     at: Timestamp,
 ) -> Result<Option<KeyRecord>, Error> {
-    Ok(find_valid(db, id, at)?.filter(|(_, kept)| kept.matches(hash)).map(|(key, _)| key))
+    Ok(find_valid(db, id, at)?.filter(|(_, stored)| stored.matches(hash)).map(|(key, _)| key))
 }
 
 /// Returns a valid key and the digest of its text.

@@ -1,9 +1,9 @@
 //! Profiles that administrators added or changed, stored as JSON. The engine defines their content.
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 use serde_json::{Map, Value};
 
-use crate::error::{Error, ObjectKind, require_changed_row};
+use crate::error::{Error, ObjectKind};
 use crate::name::ProfileName;
 use crate::size_limits::{self, MAX_SETTINGS_BYTES};
 use crate::store::Store;
@@ -55,12 +55,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn profile(&self, name: &ProfileName) -> Result<Option<StoredProfile>, Error> {
-        let name = name.clone();
-        self.read(move |db| {
-            let sql = "SELECT name, json, changed_ms FROM profiles WHERE name = ?";
-            Ok(db.query_row(sql, [&name], from_row).optional()?)
-        })
-        .await
+        let sql = "SELECT name, json, changed_ms FROM profiles WHERE name = ?";
+        self.row(sql, [name.clone()], from_row).await
     }
 
     /// Returns all profiles, ordered by name.
@@ -68,13 +64,7 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn profiles(&self) -> Result<Vec<StoredProfile>, Error> {
-        self.read(|db| {
-            let mut statement =
-                db.prepare_cached("SELECT name, json, changed_ms FROM profiles ORDER BY name")?;
-            let profiles = statement.query_map([], from_row)?.collect::<Result<_, _>>()?;
-            Ok(profiles)
-        })
-        .await
+        self.rows("SELECT name, json, changed_ms FROM profiles ORDER BY name", [], from_row).await
     }
 
     /// Removes a profile.
@@ -82,12 +72,7 @@ impl Store {
     /// # Errors
     /// The profile does not exist.
     pub async fn remove_profile(&self, name: &ProfileName) -> Result<(), Error> {
-        let name = name.clone();
-        self.write(move |db| {
-            let removed = db.execute("DELETE FROM profiles WHERE name = ?", [&name])?;
-            require_changed_row(removed, Error::NotFound(ObjectKind::Profile))
-        })
-        .await
+        self.change_row("DELETE FROM profiles WHERE name = ?", [name.clone()], ObjectKind::Profile).await
     }
 }
 

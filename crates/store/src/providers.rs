@@ -3,7 +3,7 @@
 //! mask in their place.
 
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
-use rusqlite::{OptionalExtension, Row, ToSql, params};
+use rusqlite::{Row, ToSql, params};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
@@ -83,16 +83,11 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn providers(&self) -> Result<Vec<ProviderVersion>, Error> {
-        self.read(|db| {
-            let sql = format!(
-                "SELECT {COLUMNS} FROM provider_versions AS one WHERE version = \
-                 (SELECT max(version) FROM provider_versions WHERE provider = one.provider) ORDER BY provider"
-            );
-            let mut statement = db.prepare_cached(&sql)?;
-            let newest = statement.query_map([], from_row)?.collect::<Result<_, _>>()?;
-            Ok(newest)
-        })
-        .await
+        let sql = format!(
+            "SELECT {COLUMNS} FROM provider_versions AS one WHERE version = \
+             (SELECT max(version) FROM provider_versions WHERE provider = one.provider) ORDER BY provider"
+        );
+        self.rows(sql, [], from_row).await
     }
 
     /// Returns all versions of a provider's settings, newest first.
@@ -100,15 +95,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn provider_versions(&self, provider: &str) -> Result<Vec<ProviderVersion>, Error> {
-        let provider = provider.to_owned();
-        self.read(move |db| {
-            let sql =
-                format!("SELECT {COLUMNS} FROM provider_versions WHERE provider = ? ORDER BY version DESC");
-            let mut statement = db.prepare_cached(&sql)?;
-            let versions = statement.query_map([&provider], from_row)?.collect::<Result<_, _>>()?;
-            Ok(versions)
-        })
-        .await
+        let sql = format!("SELECT {COLUMNS} FROM provider_versions WHERE provider = ? ORDER BY version DESC");
+        self.rows(sql, [provider.to_owned()], from_row).await
     }
 
     /// Returns one version of a provider's settings.
@@ -120,12 +108,8 @@ impl Store {
         provider: &str,
         version: u32,
     ) -> Result<Option<ProviderVersion>, Error> {
-        let provider = provider.to_owned();
-        self.read(move |db| {
-            let sql = format!("SELECT {COLUMNS} FROM provider_versions WHERE provider = ? AND version = ?");
-            Ok(db.query_row(&sql, params![provider, version], from_row).optional()?)
-        })
-        .await
+        let sql = format!("SELECT {COLUMNS} FROM provider_versions WHERE provider = ? AND version = ?");
+        self.row(sql, (provider.to_owned(), version), from_row).await
     }
 }
 
@@ -137,10 +121,10 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<ProviderVersion> {
     };
     let settings: Option<Value> = row.get::<_, Option<String>>(2)?.map(|text| parsed(2, text)).transpose()?;
     let instead = parsed(3, row.get(3)?)?;
-    let words = |value: Value| value.as_str().map(str::to_owned);
+    let names = |value: Value| value.as_str().map(str::to_owned);
     let content = ProviderContent {
         settings: settings.map(|settings| settings.as_object().cloned().unwrap_or_default()),
-        fallbacks: instead.as_array().cloned().unwrap_or_default().into_iter().filter_map(words).collect(),
+        fallbacks: instead.as_array().cloned().unwrap_or_default().into_iter().filter_map(names).collect(),
         sealed: row.get(4)?,
     };
     Ok(ProviderVersion {

@@ -1,10 +1,10 @@
 //! Records of sandboxes, which outlive the server: their settings, states and ends.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::error::{Error, ObjectKind, map_missing_tenant, require_changed_row};
+use crate::error::{Error, ObjectKind, map_missing_tenant};
 use crate::id::SandboxId;
 use crate::name::TenantName;
 use crate::size_limits::{self, MAX_SETTINGS_BYTES};
@@ -147,14 +147,10 @@ impl Store {
         settings: &Map<String, Value>,
         at: Timestamp,
     ) -> Result<(), Error> {
-        let settings = self::encode_settings(settings)?;
+        let settings = encode_settings(settings)?;
         let sql = "UPDATE sandboxes SET state = 'running', settings = ?3, changed_ms = ?4 \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write_waiting(0, move |db| {
-            require_live(db.prepare_cached(sql)?.execute(params![tenant, id, settings, at])?)
-        })
-        .await
+        self.record_change(sql, (tenant.clone(), id.clone(), settings, at), ObjectKind::Sandbox).await
     }
 
     /// Records the state of a live sandbox.
@@ -173,11 +169,7 @@ impl Store {
         }
         let sql = "UPDATE sandboxes SET state = ?3, changed_ms = ?4 \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write_waiting(0, move |db| {
-            require_live(db.prepare_cached(sql)?.execute(params![tenant, id, state, at])?)
-        })
-        .await
+        self.record_change(sql, (tenant.clone(), id.clone(), state, at), ObjectKind::Sandbox).await
     }
 
     /// Records the new network access of a sandbox.
@@ -193,11 +185,7 @@ impl Store {
         let network = size_limits::encode_json("network", network, MAX_SETTINGS_BYTES)?;
         let sql = "UPDATE sandboxes SET settings = json_set(settings, '$.network', json(?3)) \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write_waiting(0, move |db| {
-            require_live(db.prepare_cached(sql)?.execute(params![tenant, id, network])?)
-        })
-        .await
+        self.record_change(sql, (tenant.clone(), id.clone(), network), ObjectKind::Sandbox).await
     }
 
     /// Records when a live sandbox expires.
@@ -211,9 +199,7 @@ impl Store {
         expires: Option<Timestamp>,
     ) -> Result<(), Error> {
         let sql = "UPDATE sandboxes SET expires_ms = ?3 WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write(move |db| require_live(db.prepare_cached(sql)?.execute(params![tenant, id, expires])?))
-            .await
+        self.change_row(sql, (tenant.clone(), id.clone(), expires), ObjectKind::Sandbox).await
     }
 
     /// Records the end of a sandbox; the first end wins.
@@ -229,11 +215,7 @@ impl Store {
     ) -> Result<(), Error> {
         let sql = "UPDATE sandboxes SET state = 'ended', ended_because = ?3, ended_ms = ?4, changed_ms = ?4 \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write_waiting(0, move |db| {
-            require_live(db.prepare_cached(sql)?.execute(params![tenant, id, because, at])?)
-        })
-        .await
+        self.record_change(sql, (tenant.clone(), id.clone(), because, at), ObjectKind::Sandbox).await
     }
 
     /// Marks all sandboxes that an earlier server left alive as interrupted, and returns their ids. Call at
@@ -256,12 +238,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn sandbox(&self, tenant: &TenantName, id: &SandboxId) -> Result<Option<SandboxRecord>, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.read(move |db| {
-            let sql = format!("SELECT {COLUMNS} FROM sandboxes WHERE tenant = ? AND id = ?");
-            Ok(db.prepare_cached(&sql)?.query_row(params![tenant, id], from_row).optional()?)
-        })
-        .await
+        let sql = format!("SELECT {COLUMNS} FROM sandboxes WHERE tenant = ? AND id = ?");
+        self.row(sql, (tenant.clone(), id.clone()), from_row).await
     }
 
     /// Returns a tenant's sandboxes below `cursor`, newest first.
@@ -293,10 +271,6 @@ impl Store {
         })
         .await
     }
-}
-
-fn require_live(rows: usize) -> Result<(), Error> {
-    require_changed_row(rows, Error::NotFound(ObjectKind::Sandbox))
 }
 
 fn encode_settings(settings: &Map<String, Value>) -> Result<String, Error> {

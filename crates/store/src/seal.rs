@@ -122,10 +122,10 @@ mod tests {
         assert_eq!(key.open("e2b", &sealed).unwrap(), b"hunter2");
         assert!(matches!(other.open("e2b", &sealed), Err(Error::WrongSealingKey)));
         assert!(matches!(key.open("docker", &sealed), Err(Error::Damaged(_))));
-        for place in [0, HEADER_BYTES - 1, HEADER_BYTES, sealed.0.len() - 1] {
+        for at in [0, HEADER_BYTES - 1, HEADER_BYTES, sealed.0.len() - 1] {
             let mut changed = sealed.clone();
-            changed.0[place] ^= 1;
-            assert!(matches!(key.open("e2b", &changed), Err(Error::Damaged(_))), "{place}");
+            changed.0[at] ^= 1;
+            assert!(matches!(key.open("e2b", &changed), Err(Error::Damaged(_))), "{at}");
         }
         assert!(matches!(key.open("e2b", &SealedSecrets(vec![FORMAT_VERSION])), Err(Error::Damaged(_))));
     }

@@ -75,10 +75,10 @@ mod tests {
     fn digests_compare_every_byte() {
         let digest = Digest::compute(b"key");
         assert!(digest.matches(&Digest::compute(b"key")));
-        for place in 0..32 {
+        for at in 0..32 {
             let mut other = digest;
-            other.0[place] ^= 1;
-            assert!(!digest.matches(&other), "{place}");
+            other.0[at] ^= 1;
+            assert!(!digest.matches(&other), "{at}");
         }
     }
 

@@ -1,14 +1,15 @@
 //! The store: its threads, and the two queues that lead to them.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension, Params, Row};
 use tokio::sync::mpsc;
 
-use crate::error::Error;
+use crate::error::{Error, ObjectKind, require_changed_row};
 use crate::open::{self, DatabaseLock, StoreOptions};
 use crate::readers::{self, ReaderPool};
 use crate::wal;
@@ -99,6 +100,59 @@ impl Store {
         self.readers.read(work).await
     }
 
+    /// Executes a statement that must change a row, or else an object of this kind was not found. Refused when
+    /// the queue is full.
+    pub(crate) async fn change_row<P>(
+        &self,
+        sql: &'static str,
+        values: P,
+        kind: ObjectKind,
+    ) -> Result<(), Error>
+    where
+        P: Params + Clone + Send + 'static,
+    {
+        self.write(move |db| change_row(db, sql, values.clone(), kind)).await
+    }
+
+    /// Executes a statement like [`Store::change_row`] that records something that has already happened; waits
+    /// while the queue is full.
+    pub(crate) async fn record_change<P>(
+        &self,
+        sql: &'static str,
+        values: P,
+        kind: ObjectKind,
+    ) -> Result<(), Error>
+    where
+        P: Params + Clone + Send + 'static,
+    {
+        self.write_waiting(0, move |db| change_row(db, sql, values.clone(), kind)).await
+    }
+
+    /// Returns all rows of a query.
+    pub(crate) async fn rows<T: Send + 'static>(
+        &self,
+        sql: impl Into<Cow<'static, str>>,
+        values: impl Params + Send + 'static,
+        from_row: fn(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Error> {
+        let sql = sql.into();
+        self.read(move |db| {
+            Ok(db.prepare_cached(&sql)?.query_map(values, from_row)?.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Returns the only row of a query, if there is one.
+    pub(crate) async fn row<T: Send + 'static>(
+        &self,
+        sql: impl Into<Cow<'static, str>>,
+        values: impl Params + Send + 'static,
+        from_row: fn(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, Error> {
+        let sql = sql.into();
+        self.read(move |db| Ok(db.prepare_cached(&sql)?.query_row(values, from_row).optional()?)).await
+    }
+
     /// Queues a write without waiting for it. The write is dropped when the queue is full.
     pub(crate) fn write_best_effort<F>(&self, work: F)
     where
@@ -106,6 +160,10 @@ impl Store {
     {
         drop(self.queue.try_enqueue(SMALL_WRITE_BYTES, work));
     }
+}
+
+fn change_row(db: &Connection, sql: &str, values: impl Params, kind: ObjectKind) -> Result<(), Error> {
+    require_changed_row(db.prepare_cached(sql)?.execute(values)?, Error::NotFound(kind))
 }
 
 /// Starts a thread that owns its connection and closes it before releasing the database lock.

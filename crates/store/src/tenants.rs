@@ -1,6 +1,6 @@
 //! Tenants and their quotas.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Row, params};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -79,13 +79,10 @@ impl Store {
     /// The tenant does not exist.
     pub async fn set_quotas(&self, name: &TenantName, quotas: Quotas) -> Result<(), Error> {
         let (name, [cpu, memory, disk]) = (name.clone(), large_quotas(&quotas)?);
-        self.write(move |db| {
-            let sql = "UPDATE tenants SET concurrency = ?2, sandboxes = ?3, cpu_seconds_per_day = ?4, \
-                       memory_bytes = ?5, disk_bytes = ?6 WHERE name = ?1";
-            let values = params![name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk];
-            require_changed_row(db.prepare_cached(sql)?.execute(values)?, Error::NotFound(ObjectKind::Tenant))
-        })
-        .await
+        let sql = "UPDATE tenants SET concurrency = ?2, sandboxes = ?3, cpu_seconds_per_day = ?4, \
+                   memory_bytes = ?5, disk_bytes = ?6 WHERE name = ?1";
+        let values = (name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk);
+        self.change_row(sql, values, ObjectKind::Tenant).await
     }
 
     /// Sets the least strict policy that a tenant's requests may use.
@@ -93,13 +90,9 @@ impl Store {
     /// # Errors
     /// The tenant does not exist, or the name is too long.
     pub async fn set_tenant_policy(&self, name: &TenantName, policy: &str) -> Result<(), Error> {
-        let (name, policy) =
-            (name.clone(), size_limits::check_text("policy", policy.to_owned(), MAX_WORD_BYTES)?);
-        self.write(move |db| {
-            let sql = "UPDATE tenants SET policy = ?2 WHERE name = ?1";
-            require_changed_row(db.execute(sql, params![name, policy])?, Error::NotFound(ObjectKind::Tenant))
-        })
-        .await
+        let policy = size_limits::check_text("policy", policy.to_owned(), MAX_WORD_BYTES)?;
+        let sql = "UPDATE tenants SET policy = ?2 WHERE name = ?1";
+        self.change_row(sql, (name.clone(), policy), ObjectKind::Tenant).await
     }
 
     /// Sets the provider of a tenant's requests that name none; `None` for the server's default.
@@ -114,15 +107,8 @@ impl Store {
         let provider = provider
             .map(|provider| size_limits::check_text("provider", provider, MAX_WORD_BYTES))
             .transpose()?;
-        let name = name.clone();
-        self.write(move |db| {
-            let sql = "UPDATE tenants SET provider = ?2 WHERE name = ?1";
-            require_changed_row(
-                db.execute(sql, params![name, provider])?,
-                Error::NotFound(ObjectKind::Tenant),
-            )
-        })
-        .await
+        let sql = "UPDATE tenants SET provider = ?2 WHERE name = ?1";
+        self.change_row(sql, (name.clone(), provider), ObjectKind::Tenant).await
     }
 
     /// Disables a tenant, so that its keys are refused, or enables it again (`None`).
@@ -130,12 +116,8 @@ impl Store {
     /// # Errors
     /// The tenant does not exist.
     pub async fn disable_tenant(&self, name: &TenantName, since: Option<Timestamp>) -> Result<(), Error> {
-        let name = name.clone();
-        self.write(move |db| {
-            let sql = "UPDATE tenants SET disabled_ms = ?2 WHERE name = ?1";
-            require_changed_row(db.execute(sql, params![name, since])?, Error::NotFound(ObjectKind::Tenant))
-        })
-        .await
+        let sql = "UPDATE tenants SET disabled_ms = ?2 WHERE name = ?1";
+        self.change_row(sql, (name.clone(), since), ObjectKind::Tenant).await
     }
 
     /// Removes a tenant with its keys and its usage.
@@ -161,8 +143,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn tenant(&self, name: &TenantName) -> Result<Option<Tenant>, Error> {
-        let name = name.clone();
-        self.read(move |db| find(db, &name)).await
+        let sql = format!("SELECT {COLUMNS} FROM tenants WHERE name = ?");
+        self.row(sql, [name.clone()], from_row).await
     }
 
     /// Returns all tenants, ordered by name.
@@ -170,18 +152,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn tenants(&self) -> Result<Vec<Tenant>, Error> {
-        self.read(|db| {
-            let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM tenants ORDER BY name"))?;
-            let tenants = statement.query_map([], from_row)?.collect::<Result<_, _>>()?;
-            Ok(tenants)
-        })
-        .await
+        self.rows(format!("SELECT {COLUMNS} FROM tenants ORDER BY name"), [], from_row).await
     }
-}
-
-fn find(db: &Connection, name: &TenantName) -> Result<Option<Tenant>, Error> {
-    let mut statement = db.prepare_cached(&format!("SELECT {COLUMNS} FROM tenants WHERE name = ?"))?;
-    Ok(statement.query_row([name], from_row).optional()?)
 }
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<Tenant> {

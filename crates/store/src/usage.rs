@@ -1,6 +1,6 @@
 //! Resource usage of tenants, per day.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use serde::Serialize;
 
 use crate::error::{Error, map_missing_tenant};
@@ -27,14 +27,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn usage(&self, tenant: &TenantName, day: Day) -> Result<DailyUsage, Error> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
-            let sql = "SELECT cpu_ms, executions FROM usage WHERE tenant = ? AND day = ?";
-            let mut statement = db.prepare_cached(sql)?;
-            let used = statement.query_row(params![tenant, day], |row| from_row(row, 0)).optional()?;
-            Ok(used.unwrap_or_default())
-        })
-        .await
+        let sql = "SELECT cpu_ms, executions FROM usage WHERE tenant = ? AND day = ?";
+        Ok(self.row(sql, (tenant.clone(), day), |row| from_row(row, 0)).await?.unwrap_or_default())
     }
 
     /// Returns a tenant's usage on each day from `first` to `last`, inclusive; days without usage are
@@ -48,17 +42,10 @@ impl Store {
         first: Day,
         last: Day,
     ) -> Result<Vec<(Day, DailyUsage)>, Error> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
-            let sql = "SELECT day, cpu_ms, executions FROM usage \
-                       WHERE tenant = ? AND day BETWEEN ? AND ? ORDER BY day LIMIT ?";
-            let mut statement = db.prepare_cached(sql)?;
-            let days = statement.query_map(params![tenant, first, last, MAX_DAYS], |row| {
-                Ok((row.get(0)?, from_row(row, 1)?))
-            })?;
-            Ok(days.collect::<Result<_, _>>()?)
-        })
-        .await
+        let sql = "SELECT day, cpu_ms, executions FROM usage \
+                   WHERE tenant = ? AND day BETWEEN ? AND ? ORDER BY day LIMIT ?";
+        let values = (tenant.clone(), first, last, MAX_DAYS);
+        self.rows(sql, values, |row| Ok((row.get(0)?, from_row(row, 1)?))).await
     }
 
     /// Adds usage that does not come from an execution, such as the CPU time of a sandbox's commands.

@@ -1,6 +1,6 @@
 //! Volumes and snapshots: their owners and sizes. Other code manages their files.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -83,13 +83,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn volumes(&self, tenant: &TenantName) -> Result<Vec<Volume>, Error> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
-            let sql = format!("SELECT {VOLUME_COLUMNS} FROM volumes WHERE tenant = ? ORDER BY name");
-            let mut statement = db.prepare_cached(&sql)?;
-            Ok(statement.query_map([&tenant], volume_from_row)?.collect::<Result<_, _>>()?)
-        })
-        .await
+        let sql = format!("SELECT {VOLUME_COLUMNS} FROM volumes WHERE tenant = ? ORDER BY name");
+        self.rows(sql, [tenant.clone()], volume_from_row).await
     }
 
     /// Returns a tenant's volume, or `None` for an unknown name or another tenant's volume.
@@ -97,12 +92,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn volume(&self, tenant: &TenantName, name: &VolumeName) -> Result<Option<Volume>, Error> {
-        let (tenant, name) = (tenant.clone(), name.clone());
-        self.read(move |db| {
-            let sql = format!("SELECT {VOLUME_COLUMNS} FROM volumes WHERE tenant = ? AND name = ?");
-            Ok(db.prepare_cached(&sql)?.query_row(params![tenant, name], volume_from_row).optional()?)
-        })
-        .await
+        let sql = format!("SELECT {VOLUME_COLUMNS} FROM volumes WHERE tenant = ? AND name = ?");
+        self.row(sql, (tenant.clone(), name.clone()), volume_from_row).await
     }
 
     /// Deletes the record of a volume.
@@ -110,12 +101,8 @@ impl Store {
     /// # Errors
     /// The volume does not exist.
     pub async fn remove_volume(&self, tenant: &TenantName, name: &VolumeName) -> Result<(), Error> {
-        let (tenant, name) = (tenant.clone(), name.clone());
-        self.write(move |db| {
-            let sql = "DELETE FROM volumes WHERE tenant = ? AND name = ?";
-            require_changed_row(db.execute(sql, params![tenant, name])?, Error::NotFound(ObjectKind::Volume))
-        })
-        .await
+        let sql = "DELETE FROM volumes WHERE tenant = ? AND name = ?";
+        self.change_row(sql, (tenant.clone(), name.clone()), ObjectKind::Volume).await
     }
 
     /// Returns the sum of a tenant's volume and snapshot sizes.
@@ -185,17 +172,10 @@ impl Store {
         size_bytes: u64,
         at: Timestamp,
     ) -> Result<(), Error> {
-        let (tenant, id, size) =
-            (tenant.clone(), id.clone(), size_limits::to_sql_integer("size_bytes", size_bytes)?);
-        self.write_waiting(0, move |db| {
-            let sql = "UPDATE snapshots SET size_bytes = ?3, ready_ms = ?4 \
-                       WHERE tenant = ?1 AND id = ?2 AND ready_ms IS NULL";
-            require_changed_row(
-                db.execute(sql, params![tenant, id, size, at])?,
-                Error::NotFound(ObjectKind::Snapshot),
-            )
-        })
-        .await
+        let size = size_limits::to_sql_integer("size_bytes", size_bytes)?;
+        let sql = "UPDATE snapshots SET size_bytes = ?3, ready_ms = ?4 \
+                   WHERE tenant = ?1 AND id = ?2 AND ready_ms IS NULL";
+        self.record_change(sql, (tenant.clone(), id.clone(), size, at), ObjectKind::Snapshot).await
     }
 
     /// Returns a tenant's snapshots, newest first, including those being made.
@@ -203,13 +183,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn snapshots(&self, tenant: &TenantName) -> Result<Vec<Snapshot>, Error> {
-        let tenant = tenant.clone();
-        self.read(move |db| {
-            let sql = format!("SELECT {SNAPSHOT_COLUMNS} FROM snapshots WHERE tenant = ? ORDER BY id DESC");
-            let mut statement = db.prepare_cached(&sql)?;
-            Ok(statement.query_map([&tenant], snapshot_from_row)?.collect::<Result<_, _>>()?)
-        })
-        .await
+        let sql = format!("SELECT {SNAPSHOT_COLUMNS} FROM snapshots WHERE tenant = ? ORDER BY id DESC");
+        self.rows(sql, [tenant.clone()], snapshot_from_row).await
     }
 
     /// Returns a tenant's snapshot, or `None` for an unknown id or another tenant's snapshot.
@@ -217,12 +192,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn snapshot(&self, tenant: &TenantName, id: &SnapshotId) -> Result<Option<Snapshot>, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.read(move |db| {
-            let sql = format!("SELECT {SNAPSHOT_COLUMNS} FROM snapshots WHERE tenant = ? AND id = ?");
-            Ok(db.prepare_cached(&sql)?.query_row(params![tenant, id], snapshot_from_row).optional()?)
-        })
-        .await
+        let sql = format!("SELECT {SNAPSHOT_COLUMNS} FROM snapshots WHERE tenant = ? AND id = ?");
+        self.row(sql, (tenant.clone(), id.clone()), snapshot_from_row).await
     }
 
     /// Deletes the record of a snapshot.
@@ -230,12 +201,8 @@ impl Store {
     /// # Errors
     /// The snapshot does not exist.
     pub async fn remove_snapshot(&self, tenant: &TenantName, id: &SnapshotId) -> Result<(), Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write(move |db| {
-            let sql = "DELETE FROM snapshots WHERE tenant = ? AND id = ?";
-            require_changed_row(db.execute(sql, params![tenant, id])?, Error::NotFound(ObjectKind::Snapshot))
-        })
-        .await
+        let sql = "DELETE FROM snapshots WHERE tenant = ? AND id = ?";
+        self.change_row(sql, (tenant.clone(), id.clone()), ObjectKind::Snapshot).await
     }
 
     /// Deletes the records of snapshots that an earlier server did not complete, and returns their ids. Call

@@ -171,23 +171,23 @@ fn commit_and_reply(connection: &Connection, mut group: Vec<Box<dyn QueuedWrite>
 }
 
 fn commit_group(connection: &Connection, group: &mut [Box<dyn QueuedWrite>]) -> Result<(), Error> {
-    let told = |sql: &str| connection.prepare_cached(sql)?.execute([]);
+    let execute = |sql: &str| connection.prepare_cached(sql)?.execute([]);
     let all = || -> rusqlite::Result<()> {
-        told("BEGIN IMMEDIATE")?;
+        execute("BEGIN IMMEDIATE")?;
         for write in group {
-            told("SAVEPOINT one")?;
+            execute("SAVEPOINT one")?;
             if !write.apply(connection) {
                 // Fails when SQLite has rolled back the whole transaction, as it does on a full disk.
-                told("ROLLBACK TO one")?;
+                execute("ROLLBACK TO one")?;
             }
-            told("RELEASE one")?;
+            execute("RELEASE one")?;
         }
-        told("COMMIT").map(drop)
+        execute("COMMIT").map(drop)
     };
     all().map_err(|error| {
         if !connection.is_autocommit() {
             // If even this fails, the next group's BEGIN fails and the rollback is tried again.
-            drop(told("ROLLBACK"));
+            drop(execute("ROLLBACK"));
         }
         error.into()
     })

@@ -13,25 +13,16 @@ use core::arch::naked_asm;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 
+use crate::flags::{
+    CLONE_FILES, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER,
+    CLONE_NEWUTS, CLONE_PARENT, CLONE_PIDFD, CLONE_VM, O_CLOEXEC, SIGCHLD,
+};
 use crate::message::{SetupStep, without};
 use crate::pid1::{self, Pid1};
 use crate::syscall::{RawErrno, SysResult, close, number, safe_syscall, syscall_at, write_all};
 use crate::vfork;
 
-const CLONE_VM: usize = 0x100;
-const CLONE_FILES: usize = 0x400;
-const CLONE_PIDFD: usize = 0x1000;
-const CLONE_PARENT: usize = 0x8000;
-const CLONE_NEWNS: usize = 0x2_0000;
-const CLONE_NEWCGROUP: usize = 0x200_0000;
-const CLONE_NEWUTS: usize = 0x400_0000;
-const CLONE_NEWIPC: usize = 0x800_0000;
-const CLONE_NEWUSER: usize = 0x1000_0000;
-const CLONE_NEWPID: usize = 0x2000_0000;
-const CLONE_NEWNET: usize = 0x4000_0000;
 const CLONE_CLEAR_SIGHAND: usize = 0x1_0000_0000;
-const SIGCHLD: usize = 17;
-const O_CLOEXEC: usize = 0o2_000_000;
 /// Clone flags of PID 1. It is a child of the builder, like the intermediate process, which it outlives.
 const PID1_FLAGS: usize =
     CLONE_VM | CLONE_FILES | CLONE_PARENT | CLONE_PIDFD | CLONE_NEWPID | CLONE_CLEAR_SIGHAND;

@@ -6,16 +6,14 @@
 //! listener of the filter ─▶ inspected from outside → (preimports) → task → files → streams → (packages) → run
 //! ```
 
+use crate::flags::{O_CLOEXEC, PR_SET_PDEATHSIG, SIGKILL};
 use crate::install_filter::{self, FilterProgram};
 use crate::message::{ForkRequest, LAUNCHER_FD, OPTIONAL_FDS, OWN_SOCKET, SetupStep, without};
 use crate::privileges;
 use crate::syscall::{RawErrno, SysResult, close, number, prctl, safe_syscall, write_all};
 
-const PR_SET_PDEATHSIG: usize = 1;
 const PR_SET_DUMPABLE: usize = 4;
-const SIGKILL: usize = 9;
 const SECCOMP_FILTER_FLAG_NEW_LISTENER: usize = 8;
-const O_CLOEXEC: usize = 0o2_000_000;
 const BUSY: RawErrno = RawErrno(16);
 
 /// A setup step that failed.
@@ -71,7 +69,7 @@ pub(crate) fn confine(
             safe_syscall(number::LANDLOCK_RESTRICT_SELF, &[*rules as usize, 0]).map(drop)
         })?;
     }
-    step(SetupStep::Order, &mut || {
+    step(SetupStep::Task, &mut || {
         safe_syscall(number::DUP3, &[fds[OWN_SOCKET] as usize, LAUNCHER_FD as usize, O_CLOEXEC])?;
         safe_syscall(number::CLOSE_RANGE, &[LAUNCHER_FD as usize + 1, u32::MAX as usize, 0]).map(drop)
     })?;

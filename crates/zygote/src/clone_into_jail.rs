@@ -7,19 +7,16 @@
 //!
 //! The zygote's filter allows exactly these two clone flag words.
 
+use crate::flags::{
+    CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS,
+    CLONE_PARENT, CLONE_PIDFD,
+};
 use crate::message::{NAMESPACES_LEN, SetupStep, without};
 use crate::syscall::{RawErrno, SysResult, number, safe_syscall, syscall};
-use crate::vfork::{self, CLONE_PARENT, CLONE_PIDFD};
+use crate::vfork;
 
-const CLONE_NEWNS: usize = 0x2_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 const CLONE_CHILD_SETTID: usize = 0x100_0000;
-const CLONE_NEWCGROUP: usize = 0x200_0000;
-const CLONE_NEWUTS: usize = 0x400_0000;
-const CLONE_NEWIPC: usize = 0x800_0000;
-const CLONE_NEWUSER: usize = 0x1000_0000;
-const CLONE_NEWPID: usize = 0x2000_0000;
-const CLONE_NEWNET: usize = 0x4000_0000;
 
 /// Flag word with which a zygote clones the intermediate process.
 pub const INTERMEDIATE_FLAGS: usize = vfork::VFORK_FLAGS | CLONE_PARENT;

@@ -5,6 +5,7 @@ use core::cell::UnsafeCell;
 
 use crate::child_setup;
 use crate::clone_into_jail::{self, ForkSide, JailFork};
+use crate::flags::{O_CLOEXEC, O_PATH};
 use crate::install_filter::FilterProgram;
 use crate::message::{
     EXIT_MAGIC, ForkReply, ForkRequest, LAUNCHER_FD, MAX_INSTRUCTIONS, MAX_PAGE_RANGES, NAMESPACES,
@@ -12,17 +13,14 @@ use crate::message::{
     read_page_ranges,
 };
 use crate::packet_socket;
-use crate::payload::{CPath, Payload};
+use crate::payload::{CPath, INBOX_TARGET, Payload, WORKSPACE_TARGET};
 use crate::syscall::{
-    EBADMSG, ESRCH, RawErrno, SysResult, close, number, prctl, safe_syscall, syscall, write_all,
+    AT_FDCWD, EBADMSG, ESRCH, RawErrno, SysResult, close, number, prctl, safe_syscall, syscall, write_all,
 };
 
 const WORKSPACE: &[u8] = b"/workspace";
-const WORKSPACE_PLACE: u32 = 0;
-const INBOX_PLACE: u32 = 1;
 const PR_SET_DUMPABLE: usize = 4;
 const PR_GET_TID_ADDRESS: usize = 40;
-const O_CLOEXEC: usize = 0o2_000_000;
 
 /// A filter received from the launcher.
 struct ReceivedFilter {
@@ -71,8 +69,8 @@ impl ZygoteState {
     /// Stores the page ranges that children will prefault.
     fn set_page_ranges(&mut self, packet: &[u8]) {
         self.page_ranges_len = 0;
-        for (place, range) in self.page_ranges.iter_mut().zip(read_page_ranges(packet)) {
-            *place = range;
+        for (slot, range) in self.page_ranges.iter_mut().zip(read_page_ranges(packet)) {
+            *slot = range;
             self.page_ranges_len += 1;
         }
     }
@@ -127,10 +125,10 @@ pub fn start() -> SysResult<()> {
     state.for_children.receive()?;
     let mut tid = 0_usize;
     // SAFETY: the kernel writes one address to `tid`.
-    let asked = unsafe { syscall(number::PRCTL, [PR_GET_TID_ADDRESS, &raw mut tid as usize, 0, 0, 0, 0]) };
+    let result = unsafe { syscall(number::PRCTL, [PR_GET_TID_ADDRESS, &raw mut tid as usize, 0, 0, 0, 0]) };
     // SAFETY: the variable is a live local; the read is volatile because the kernel, not the compiler, wrote
     // it.
-    state.tid = if asked.is_ok() { unsafe { (&raw const tid).read_volatile() } } else { 0 };
+    state.tid = if result.is_ok() { unsafe { (&raw const tid).read_volatile() } } else { 0 };
     let mut robust = [0_usize; 2];
     let (head, len) = (&raw mut robust[0] as usize, &raw mut robust[1] as usize);
     // SAFETY: the kernel writes an address and a length to `robust`.
@@ -298,7 +296,7 @@ pub fn await_task() -> ChildTask {
             Err((step, errno, detail)) => fail_task(step, errno, detail),
         },
         Err(ESRCH) => exit_now(0),
-        Err(errno) => fail_task(SetupStep::Order, errno, &[]),
+        Err(errno) => fail_task(SetupStep::Task, errno, &[]),
     }
 }
 
@@ -308,14 +306,14 @@ type TaskError = (SetupStep, RawErrno, &'static [u8]);
 fn start_task(packet: &packet_socket::Packet, workdir: &[u8]) -> Result<ChildTask, TaskError> {
     let failed = |step: SetupStep| move |errno: RawErrno| (step, errno, &[][..]);
     let fds = &packet.fds[..packet.fds_len];
-    let [payload, streams @ ..] = fds else { return Err((SetupStep::Order, EBADMSG, &[])) };
-    let payload = Payload::map(*payload).map_err(failed(SetupStep::Order))?;
+    let [payload, streams @ ..] = fds else { return Err((SetupStep::Task, EBADMSG, &[])) };
+    let payload = Payload::map(*payload).map_err(failed(SetupStep::Task))?;
     let folder = open_dir(WORKSPACE).map_err(failed(SetupStep::Files))?;
-    payload.unpack(WORKSPACE_PLACE, folder).map_err(|file| (SetupStep::Files, file.errno, file.path))?;
+    payload.unpack(WORKSPACE_TARGET, folder).map_err(|file| (SetupStep::Files, file.errno, file.path))?;
     change_dir(workdir).map_err(failed(SetupStep::Workdir))?;
     connect_streams(streams).map_err(failed(SetupStep::Stdio))?;
     fds.iter().chain([&folder]).chain(&state().pipe.take()).for_each(|fd| close(*fd));
-    let inbox = payload.entries().filter(|entry| entry.target == INBOX_PLACE);
+    let inbox = payload.entries().filter(|entry| entry.target == INBOX_TARGET);
     let arguments = inbox.last().map(|entry| entry.content);
     Ok(ChildTask { text: payload.text, code: code_of(payload), arguments })
 }
@@ -323,13 +321,11 @@ fn start_task(packet: &packet_socket::Packet, workdir: &[u8]) -> Result<ChildTas
 fn code_of(payload: Payload<'static>) -> Option<&'static [u8]> {
     let source = payload.text.split(|byte| *byte == 0).next()?;
     let path = source.strip_prefix(WORKSPACE)?.strip_prefix(b"/")?;
-    let mut files = payload.entries().filter(|entry| entry.target == WORKSPACE_PLACE);
+    let mut files = payload.entries().filter(|entry| entry.target == WORKSPACE_TARGET);
     files.find(|entry| entry.path == path).map(|entry| entry.content)
 }
 
 fn open_dir(path: &[u8]) -> SysResult<i32> {
-    const AT_FDCWD: usize = -100_isize as usize;
-    const O_PATH: usize = 0o10_000_000;
     let name = CPath::new(path)?;
     // SAFETY: the path ends in NUL and lives across the call.
     unsafe { syscall(number::OPENAT, [AT_FDCWD, name.pointer(), O_PATH | O_CLOEXEC, 0, 0, 0]) }

@@ -12,6 +12,7 @@
 //! | [`mounts`] | mounts that every jail has over its root tree |
 //! | [`message`], [`packet_socket`] | messages between the launcher, a zygote and its children |
 //! | [`install_filter`] | installs a seccomp filter |
+//! | `flags` | flags of the kernel's interface that several modules use |
 //! | `vfork` | runs an intermediate process that shares this process's memory |
 //! | [`build_jail`], [`pid1`] | builds a warm jail; used only by the launcher's jail builders |
 //! | [`clone_into_jail`], `child_setup` | clones a zygote's child into a jail, and confines it |
@@ -25,6 +26,7 @@
 pub mod build_jail;
 mod child_setup;
 pub mod clone_into_jail;
+mod flags;
 pub mod install_filter;
 pub mod interpreter;
 pub mod message;

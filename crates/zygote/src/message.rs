@@ -159,7 +159,7 @@ macro_rules! steps {
 
 steps! {
     1 Namespaces, 2 JoinCgroup, 3 CgroupNamespace, 4 Rlimits, 5 Ids, 6 Capabilities, 7 NoNewPrivs, 8 Landlock,
-    9 Seccomp, 10 Order, 11 Files, 12 Workdir, 13 Stdio, 14 Hostname, 15 Disk, 16 Proc, 17 Masks, 18 Terminals,
+    9 Seccomp, 10 Task, 11 Files, 12 Workdir, 13 Stdio, 14 Hostname, 15 Disk, 16 Proc, 17 Masks, 18 Terminals,
     19 Init, 20 Fork,
 }
 

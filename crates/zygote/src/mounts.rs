@@ -3,6 +3,7 @@
 
 use core::ffi::CStr;
 
+use crate::flags::{O_CLOEXEC, O_PATH};
 use crate::payload::CPath;
 use crate::syscall::{
     AT_FDCWD, EEXIST, EINVAL, ENOENT, EROFS, SysResult, close, number, safe_syscall, syscall, syscall_at,
@@ -14,8 +15,6 @@ const MS_NODEV: usize = 4;
 const MS_NOEXEC: usize = 8;
 const MS_REMOUNT: usize = 32;
 const MS_BIND: usize = 4_096;
-const O_PATH: usize = 0o10_000_000;
-const O_CLOEXEC: usize = 0o2_000_000;
 const O_CREATE_TO_WRITE: usize = 0o101;
 const OPEN_TREE_CLONE: usize = 1;
 const AT_RECURSIVE: usize = 0x8000;
@@ -71,12 +70,12 @@ pub fn mount_disk(options: &CStr) -> SysResult<()> {
 /// Bind-mounts the directories of the disk in their places, the last one over the disk itself, which makes
 /// the disk unreachable. With `own_workspace` unset, the workspace is a host directory and is skipped.
 pub fn bind_disk_dirs(owner: (u32, u32), own_workspace: bool) -> SysResult<()> {
-    for (folder, place, mode) in DISK_DIRS {
+    for (folder, target, mode) in DISK_DIRS {
         syscall_at(number::MKDIRAT, AT_FDCWD, folder, &[0o700])?;
         syscall_at(number::FCHMODAT, AT_FDCWD, folder, &[mode])?;
         syscall_at(number::FCHOWNAT, AT_FDCWD, folder, &[owner.0 as usize, owner.1 as usize, 0])?;
-        if own_workspace || place != WORKSPACE {
-            bind(folder, place)?;
+        if own_workspace || target != WORKSPACE {
+            bind(folder, target)?;
         }
     }
     Ok(())
@@ -88,9 +87,9 @@ pub fn mount_proc() -> SysResult<()> {
     let folder = syscall_at(number::OPENAT, AT_FDCWD, c"proc", &[O_PATH | O_CLOEXEC])?;
     let mut found = [0_usize; 16];
     // SAFETY: the kernel writes 120 bytes to `found`, starting with the file system type.
-    let asked = unsafe { syscall(number::FSTATFS, [folder, found.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    let result = unsafe { syscall(number::FSTATFS, [folder, found.as_mut_ptr() as usize, 0, 0, 0, 0]) };
     close(folder as i32);
-    asked?;
+    result?;
     if found[0] == PROC_MAGIC { Ok(()) } else { Err(EINVAL) }
 }
 

@@ -4,26 +4,22 @@
 //!
 //! ```text
 //! u32 number of files, u32 text length in bytes
-//! for each file: u32 place, u32 mode, u64 content length, u32 path length, path
+//! for each file: u32 target, u32 mode, u64 content length, u32 path length, path
 //! text
 //! for each file: content
 //! ```
 
+use crate::flags::{O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_PATH};
 use crate::syscall::{EBADMSG, EEXIST, RawErrno, SysResult, close, number, safe_syscall, syscall, write_all};
 
 const PATH_MAX: usize = 4_097;
 const O_NOFOLLOW_DIRECTORY_PATH: usize = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 const O_NEW_FILE: usize = 0o1 | 0o100 | 0o1000 | O_CLOEXEC | O_NOFOLLOW;
-const O_PATH: usize = 0o10_000_000;
-const O_CLOEXEC: usize = 0o2_000_000;
-#[cfg(target_arch = "x86_64")]
-const O_DIRECTORY: usize = 0o200_000;
-#[cfg(target_arch = "x86_64")]
-const O_NOFOLLOW: usize = 0o400_000;
-#[cfg(target_arch = "aarch64")]
-const O_DIRECTORY: usize = 0o40_000;
-#[cfg(target_arch = "aarch64")]
-const O_NOFOLLOW: usize = 0o100_000;
+
+/// Target of a file in the workspace, which is written as the sandbox user.
+pub const WORKSPACE_TARGET: u32 = 0;
+/// Target of a file in the inbox, which is read-only for the program.
+pub const INBOX_TARGET: u32 = 1;
 
 /// A payload, mapped into memory.
 #[derive(Clone, Copy)]
@@ -95,7 +91,7 @@ impl<'a> Payload<'a> {
         })
     }
 
-    /// Writes the files of one place below `folder`, as the current user of this process.
+    /// Writes the files with one target below `folder`, as the current user of this process.
     pub fn unpack(self, target: u32, folder: i32) -> Result<(), UnpackError<'a>> {
         for entry in self.entries().filter(|entry| entry.target == target) {
             write_file(&entry, folder).map_err(|why| UnpackError { path: entry.path, errno: why })?;

@@ -14,6 +14,7 @@ use core::arch::asm;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use crate::flags::{CLONE_FILES, O_CLOEXEC, O_DIRECTORY, O_PATH, PR_SET_PDEATHSIG, SIGCHLD, SIGKILL};
 use crate::install_filter::{self, FilterProgram};
 use crate::message::{LandlockAccess, MAX_VISIBLE_PATHS, SetupStep, without};
 use crate::syscall::{
@@ -21,13 +22,6 @@ use crate::syscall::{
 };
 use crate::{mounts, privileges};
 
-const O_PATH: usize = 0o10_000_000;
-const O_CLOEXEC: usize = 0o2_000_000;
-const O_DIRECTORY: usize = if cfg!(target_arch = "aarch64") { 0o40_000 } else { 0o200_000 };
-const PR_SET_PDEATHSIG: usize = 1;
-const SIGKILL: usize = 9;
-const SIGCHLD: usize = 17;
-const CLONE_FILES: usize = 0x400;
 const FUTEX_WAIT_PRIVATE: usize = 128;
 const FUTEX_WAKE_PRIVATE: usize = 129;
 
@@ -327,14 +321,14 @@ fn wake_builder_and_wait(stage: &AtomicU32) -> ! {
 pub(crate) fn await_stage(stage: &AtomicU32, wanted: u32) -> SysResult<()> {
     const TIMED_OUT: RawErrno = RawErrno(110);
     // Longer than jail setup takes on any working machine, in seconds.
-    let patience = [10_u64, 0];
+    let timeout = [10_u64, 0];
     loop {
         let reached = stage.load(Ordering::Acquire);
         if reached >= wanted {
             return Ok(());
         }
-        let word = stage.as_ptr() as usize;
-        let arguments = [word, FUTEX_WAIT_PRIVATE, reached as usize, patience.as_ptr() as usize, 0, 0];
+        let address = stage.as_ptr() as usize;
+        let arguments = [address, FUTEX_WAIT_PRIVATE, reached as usize, timeout.as_ptr() as usize, 0, 0];
         // SAFETY: the futex word and the timeout live across the call.
         if unsafe { syscall(number::FUTEX, arguments) } == Err(TIMED_OUT) {
             return Err(TIMED_OUT);

@@ -104,7 +104,7 @@ pub(crate) fn prctl(option: usize, value: usize) -> SysResult<usize> {
 }
 
 /// Writes all bytes, retrying after partial writes and interrupts.
-pub(crate) fn write_all(fd: i32, mut bytes: &[u8]) -> SysResult<()> {
+pub fn write_all(fd: i32, mut bytes: &[u8]) -> SysResult<()> {
     while !bytes.is_empty() {
         // SAFETY: the kernel reads only within the slice.
         match unsafe { syscall(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) }

@@ -5,13 +5,10 @@
 
 use core::arch::naked_asm;
 
+use crate::flags::{CLONE_FILES, CLONE_PIDFD, CLONE_VM};
 use crate::syscall::{number, safe_syscall};
 
-const CLONE_VM: usize = 0x100;
-const CLONE_FILES: usize = 0x400;
-pub(crate) const CLONE_PIDFD: usize = 0x1000;
 const CLONE_VFORK: usize = 0x4000;
-pub(crate) const CLONE_PARENT: usize = 0x8000;
 
 /// Clone flags of the intermediate process, except those that choose its parent.
 pub(crate) const VFORK_FLAGS: usize = CLONE_VM | CLONE_FILES | CLONE_PIDFD | CLONE_VFORK;

@@ -60,16 +60,16 @@ impl TestEgress {
         Self::open_with_limits(rules, EgressLimits::default())
     }
 
-    pub(crate) fn open_with_limits(rules: &[&str], bounds: EgressLimits) -> Self {
+    pub(crate) fn open_with_limits(rules: &[&str], limits: EgressLimits) -> Self {
         let listener = || StdTcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let datagrams = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let doors = EgressSockets { proxy: listener(), dns_tcp: listener(), dns_udp: datagrams };
-        let (proxy, names_tcp) = (doors.proxy.local_addr().unwrap(), doors.dns_tcp.local_addr().unwrap());
-        let names_udp = doors.dns_udp.local_addr().unwrap();
+        let sockets = EgressSockets { proxy: listener(), dns_tcp: listener(), dns_udp: datagrams };
+        let (proxy, names_tcp) = (sockets.proxy.local_addr().unwrap(), sockets.dns_tcp.local_addr().unwrap());
+        let names_udp = sockets.dns_udp.local_addr().unwrap();
         let names = Arc::new(FakeResolver::default());
         let resolver: Arc<dyn Resolve> = Arc::<FakeResolver>::clone(&names);
-        let egress = Egress::new(HostRules::parse(rules).unwrap(), bounds, resolver);
-        egress.serve(async move { Ok(doors) });
+        let egress = Egress::new(HostRules::parse(rules).unwrap(), limits, resolver);
+        egress.serve(async move { Ok(sockets) });
         Self { egress, names, proxy, names_tcp, names_udp }
     }
 
@@ -108,7 +108,7 @@ pub(crate) struct TestServer {
 struct ServerLog {
     connections: AtomicUsize,
     open: AtomicUsize,
-    heard: Mutex<Vec<u8>>,
+    received: Mutex<Vec<u8>>,
     closed: tokio::sync::Notify,
 }
 
@@ -165,7 +165,7 @@ impl TestServer {
 
     /// Returns what the latest connection received.
     pub(crate) fn received(&self) -> String {
-        String::from_utf8(self.seen.heard.lock().unwrap().clone()).unwrap()
+        String::from_utf8(self.seen.received.lock().unwrap().clone()).unwrap()
     }
 
     /// Waits until no connection is open.
@@ -185,31 +185,31 @@ impl TestServer {
 
 async fn serve(manner: ServerKind, mut stream: TcpStream, seen: &ServerLog) -> io::Result<()> {
     let mut buffer = [0; 4_096];
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     loop {
         let read = stream.read(&mut buffer).await?;
-        heard.extend_from_slice(&buffer[..read]);
+        received.extend_from_slice(&buffer[..read]);
         match manner {
             ServerKind::Echo if read > 0 => stream.write_all(&buffer[..read]).await?,
             // A body of a few bytes arrives soon after its head; nothing may follow it.
-            ServerKind::Web if read > 0 && is_complete(&heard) => {
+            ServerKind::Web if read > 0 && is_complete(&received) => {
                 let quiet = tokio::time::timeout(Duration::from_millis(100), stream.read(&mut buffer)).await;
                 if let Ok(Ok(more)) = quiet {
-                    heard.extend_from_slice(&buffer[..more]);
+                    received.extend_from_slice(&buffer[..more]);
                 }
-                seen.heard.lock().unwrap().clone_from(&heard);
+                seen.received.lock().unwrap().clone_from(&received);
                 stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await?;
                 return Ok(());
             }
-            ServerKind::UntilEnd if read == 0 => return stream.write_all(&heard).await,
+            ServerKind::UntilEnd if read == 0 => return stream.write_all(&received).await,
             _ if read == 0 => return Ok(()),
             _ => {}
         }
     }
 }
 
-fn is_complete(heard: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(heard);
+fn is_complete(received: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(received);
     text.split_once("\r\n\r\n")
         .is_some_and(|(head, body)| !head.contains("Content-Length: 3") || body.len() >= 3)
 }

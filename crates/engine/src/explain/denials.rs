@@ -1,5 +1,7 @@
 //! Denials observed from outside a program: refused system calls, refused forks, memory kills, a full disk.
 
+use belljar_model::denial::{Denials, DeniedSyscall};
+
 use super::rules::{DISK_FULL, MEMORY, NOT_LIMITED, PROCESSES, SYSCALL};
 use super::syscalls;
 use crate::finding::Finding;
@@ -8,42 +10,6 @@ use crate::limits::Limits;
 use crate::outcome::{Ending, Limit};
 use crate::provider::Capabilities;
 use crate::quantity::show_bytes;
-
-/// A system call that the seccomp filter refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Denial {
-    /// Name of the call.
-    pub name: String,
-    /// The first three arguments of the first occurrence.
-    pub arguments: [u64; 3],
-    /// Number of occurrences.
-    pub count: u32,
-}
-
-/// Everything that was denied to an execution, whether or not it ended because of that.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Denials {
-    /// Refused system calls, one entry per name.
-    pub calls: Vec<Denial>,
-    /// Whether there were more refused calls than were recorded.
-    pub more_calls: bool,
-    /// Number of refused forks, where a cgroup counts them.
-    pub forks_refused: u64,
-    /// Number of processes killed because memory ran out, if the execution survived that.
-    pub memory_kills: u64,
-    /// Whether no block or no inode was left at the end.
-    pub disk_full: bool,
-}
-
-impl Denials {
-    /// Records a call, adding its count to an earlier entry of the same name.
-    pub fn add(&mut self, call: Denial) {
-        match self.calls.iter_mut().find(|known| known.name == call.name) {
-            Some(known) => known.count = known.count.saturating_add(call.count),
-            None => self.calls.push(call),
-        }
-    }
-}
 
 /// Returns findings about denials. A denial that ended the execution is in `error` instead.
 pub fn denial_findings(kept: &Denials, ending: Ending, limits: &Limits) -> Vec<Finding> {
@@ -85,7 +51,7 @@ pub(crate) fn missing_limits(declared: &Capabilities, isolation: &[Layer]) -> Op
     ))
 }
 
-fn refused_call_finding(call: &Denial, more: bool) -> Finding {
+fn refused_call_finding(call: &DeniedSyscall, more: bool) -> Finding {
     let known = syscalls::advice_for(&call.name);
     let (name, reason) = (&call.name, known.reason);
     let least = if more { "at least " } else { "" };
@@ -96,7 +62,7 @@ fn refused_call_finding(call: &Denial, more: bool) -> Finding {
 }
 
 /// Returns the argument that the filter checked, if it says more than the name.
-fn call_detail(call: &Denial) -> String {
+fn call_detail(call: &DeniedSyscall) -> String {
     const RAW: u64 = 3;
     match (call.name.as_str(), call.arguments) {
         ("ioctl", [_, request, _]) => format!("{:#x}", request as u32),

@@ -18,8 +18,9 @@ mod page;
 mod rules;
 mod syscalls;
 
+pub use belljar_model::denial::Denials;
+pub use denials::denial_findings;
 pub(crate) use denials::missing_limits;
-pub use denials::{Denial, Denials, denial_findings};
 pub(crate) use error::{error_line, signal_name, signal_number};
 pub use failure::explain_command;
 pub(crate) use failure::explain_failure;

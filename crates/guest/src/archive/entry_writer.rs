@@ -124,8 +124,8 @@ impl EntryWriter {
     }
 }
 
-fn over_budget(over: OverBudget) -> ArchiveError {
-    ArchiveError::TooLarge(match over {
+fn over_budget(excess: OverBudget) -> ArchiveError {
+    ArchiveError::TooLarge(match excess {
         OverBudget::Entries => "the archive has too many entries",
         OverBudget::Bytes => "the unpacked content is too large",
     })

@@ -42,9 +42,9 @@ pub(crate) const NEEDS_MEMORY: &str = "the archive needs too much memory";
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ArchiveJob {
     /// Unpacks stdin.
-    Unpack { path: PathBuf, said: String, format: ArchiveFormat, limits: ArchiveLimits },
+    Unpack { path: PathBuf, given: String, format: ArchiveFormat, limits: ArchiveLimits },
     /// Packs to stdout.
-    Pack { path: PathBuf, said: String, format: ArchiveFormat, reach: PackScope },
+    Pack { path: PathBuf, given: String, format: ArchiveFormat, reach: PackScope },
 }
 
 /// The scope of packing.
@@ -84,31 +84,33 @@ pub(crate) fn run_worker() -> u8 {
         .as_deref()
         .and_then(ArchiveJob::from_argument)
         .map_or_else(|| Err(Failure::new(FailureKind::Invalid, "job", "unreadable")), |job| run_job(&job));
-    let told = std::io::stderr().write_all(&encode(&report.map_err(Failure::truncated)));
-    u8::from(told.is_err())
+    let reported = std::io::stderr().write_all(&encode(&report.map_err(Failure::truncated)));
+    u8::from(reported.is_err())
 }
 
 fn run_job(job: &ArchiveJob) -> ArchiveReport {
     match job {
-        ArchiveJob::Unpack { path, said, format, limits } => {
-            unpack::unpack(path, *format, *limits, input(said)?).map_err(|refusal| refusal.into_failure(said))
+        ArchiveJob::Unpack { path, given, format, limits } => {
+            unpack::unpack(path, *format, *limits, input(given)?)
+                .map_err(|refusal| refusal.into_failure(given))
         }
-        ArchiveJob::Pack { path, said, format, reach } => {
-            pack::pack(path, *format, *reach, output(said)?).map_err(|refusal| refusal.into_failure(said))?;
+        ArchiveJob::Pack { path, given, format, reach } => {
+            pack::pack(path, *format, *reach, output(given)?)
+                .map_err(|refusal| refusal.into_failure(given))?;
             Ok(UnpackSummary::default())
         }
     }
 }
 
 /// Returns stdin unbuffered; the callers read and write in large chunks.
-fn input(said: &str) -> Result<impl Read + use<>, Failure> {
+fn input(given: &str) -> Result<impl Read + use<>, Failure> {
     let fd = std::io::stdin().as_fd().try_clone_to_owned();
-    fd.map(File::from).map_err(|error| Failure::from_io(&error, said))
+    fd.map(File::from).map_err(|error| Failure::from_io(&error, given))
 }
 
-fn output(said: &str) -> Result<impl Write + use<>, Failure> {
+fn output(given: &str) -> Result<impl Write + use<>, Failure> {
     let fd = std::io::stdout().as_fd().try_clone_to_owned();
-    fd.map(File::from).map_err(|error| Failure::from_io(&error, said))
+    fd.map(File::from).map_err(|error| Failure::from_io(&error, given))
 }
 
 /// Why packing or unpacking failed.
@@ -137,15 +139,15 @@ fn to_text(name: &[u8]) -> String {
 }
 
 impl ArchiveError {
-    fn into_failure(self, said: &str) -> Failure {
+    fn into_failure(self, given: &str) -> Failure {
         match self {
             Self::Hostile { entry, why } => Failure::new(FailureKind::BadArchive, entry, why),
-            Self::TooLarge(why) => Failure::new(FailureKind::TooLarge, said, why),
+            Self::TooLarge(why) => Failure::new(FailureKind::TooLarge, given, why),
             Self::Io { entry, error } => Failure::from_io(&error, entry),
             Self::Archive(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
-                Failure::new(FailureKind::BadArchive, said, NEEDS_MEMORY)
+                Failure::new(FailureKind::BadArchive, given, NEEDS_MEMORY)
             }
-            Self::Archive(error) => Failure::new(FailureKind::BadArchive, said, error.to_string()),
+            Self::Archive(error) => Failure::new(FailureKind::BadArchive, given, error.to_string()),
         }
     }
 }

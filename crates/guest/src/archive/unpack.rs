@@ -188,8 +188,8 @@ mod tests {
             let format = FORMATS[format];
             let mut archive = packed(format);
             let len = archive.len();
-            for (place, byte) in changes {
-                archive[usize::from(place) % len] = byte;
+            for (at, byte) in changes {
+                archive[usize::from(at) % len] = byte;
             }
             if cut % 4 == 0 {
                 archive.truncate(usize::from(cut) % len);

@@ -28,7 +28,7 @@ pub(super) async fn unpack(
 ) -> Result<GuestReply, Failure> {
     let failed = |error: std::io::Error| Failure::from_io(&error, target.given());
     std::fs::create_dir_all(target.path()).map_err(failed)?;
-    let job = ArchiveJob::Unpack { path: target.path().into(), said: target.given(), format, limits };
+    let job = ArchiveJob::Unpack { path: target.path().into(), given: target.given(), format, limits };
     let mut worker = ArchiveWorker::start(world, &job).map_err(failed)?;
     let mut input = worker.input.take();
     while let Some(pipe) = &input {
@@ -77,7 +77,7 @@ async fn send(
     sender: &ChannelSender,
 ) -> Result<GuestReply, Failure> {
     let failed = |error: std::io::Error| Failure::from_io(&error, target.given());
-    let job = ArchiveJob::Pack { path: target.path().into(), said: target.given(), format, reach };
+    let job = ArchiveJob::Pack { path: target.path().into(), given: target.given(), format, reach };
     let mut worker = ArchiveWorker::start(world, &job).map_err(failed)?;
     sender.answer(&GuestReply::Ok);
     let mut buffer = vec![0; CHUNK_BYTES];

@@ -130,7 +130,7 @@ async fn execute_request(
     request: GuestRequest,
     channel: &mut GuestChannel,
 ) -> Result<GuestReply, Failure> {
-    let place = files::WorkDir::new(&world.settings.workdir);
+    let base = files::WorkDir::new(&world.settings.workdir);
     match request {
         GuestRequest::Start { command, attach } => {
             process::start(world, command, attach, &channel.sender).await
@@ -145,33 +145,33 @@ async fn execute_request(
         GuestRequest::Resize { process, size } => process::resize(world, process, size),
         GuestRequest::Processes => Ok(GuestReply::Processes(world.processes.list())),
         GuestRequest::EndAll => process::end_all(),
-        GuestRequest::Stat { path, follow } => files::stat(&place.resolve(path)?, follow),
+        GuestRequest::Stat { path, follow } => files::stat(&base.resolve(path)?, follow),
         GuestRequest::Read { path, offset, len } => {
-            files::read(&place.resolve(path)?, offset, len, &channel.sender).await
+            files::read(&base.resolve(path)?, offset, len, &channel.sender).await
         }
-        GuestRequest::Write { path, options } => files::write(&place.resolve(path)?, &options, channel).await,
-        GuestRequest::List { path, after, limit } => files::list(&place.resolve(path)?, after, limit).await,
+        GuestRequest::Write { path, options } => files::write(&base.resolve(path)?, &options, channel).await,
+        GuestRequest::List { path, after, limit } => files::list(&base.resolve(path)?, after, limit).await,
         GuestRequest::MakeFolder { path, parents, permissions } => {
-            files::make_folder(&place.resolve(path)?, parents, permissions)
+            files::make_folder(&base.resolve(path)?, parents, permissions)
         }
         GuestRequest::Move { from, to, replace } => {
-            files::rename(&place.resolve(from)?, &place.resolve(to)?, replace)
+            files::rename(&base.resolve(from)?, &base.resolve(to)?, replace)
         }
-        GuestRequest::Remove { path, recursive } => files::remove(&place.resolve(path)?, recursive).await,
-        GuestRequest::SetMode { path, mode } => files::set_mode(&place.resolve(path)?, mode),
+        GuestRequest::Remove { path, recursive } => files::remove(&base.resolve(path)?, recursive).await,
+        GuestRequest::SetMode { path, mode } => files::set_mode(&base.resolve(path)?, mode),
         GuestRequest::Unpack { path, format, limits } => {
-            archives::unpack(world, &place.resolve(path)?, format, limits, &mut channel.receiver).await
+            archives::unpack(world, &base.resolve(path)?, format, limits, &mut channel.receiver).await
         }
         GuestRequest::Pack { path, format } => {
-            archives::pack(world, &place.resolve(path)?, format, &channel.sender).await
+            archives::pack(world, &base.resolve(path)?, format, &channel.sender).await
         }
         GuestRequest::Snapshot => {
-            archives::snapshot(world, &place.resolve(String::new())?, &channel.sender).await
+            archives::snapshot(world, &base.resolve(String::new())?, &channel.sender).await
         }
         GuestRequest::Watch { path, recursive } => {
-            watches::watch(world, &place.resolve(path)?, recursive, &channel.sender).await
+            watches::watch(world, &base.resolve(path)?, recursive, &channel.sender).await
         }
         GuestRequest::Port { port } => ports::connect(port, channel).await,
-        GuestRequest::Space { path } => files::space(&place.resolve(path)?),
+        GuestRequest::Space { path } => files::space(&base.resolve(path)?),
     }
 }

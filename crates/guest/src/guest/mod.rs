@@ -46,7 +46,7 @@ use crate::protocol::{
 use dispatch::Dispatch;
 use oom_score::OomScore;
 use process::Processes;
-use reaper::Reaper;
+use reaper::ChildReaper;
 
 /// The guest's program name: a process started under it, in any folder, is a guest. Its connection is
 /// descriptor 3.
@@ -80,7 +80,7 @@ pub fn run_if_asked() {
 struct GuestContext {
     settings: GuestSettings,
     processes: Processes,
-    reaper: Reaper,
+    reaper: ChildReaper,
     score: OomScore,
     /// The command that starts a worker; empty to execute this program again.
     worker: Vec<OsString>,
@@ -126,12 +126,12 @@ enum HostConnection {
 impl HostConnection {
     fn find() -> Option<Self> {
         match std::env::args_os().nth(1) {
-            Some(word) if word == STDIO_ARGUMENT => Some(Self::Stdio),
-            Some(word) if word == GATED_ARGUMENT => match open_gate() {
+            Some(argument) if argument == STDIO_ARGUMENT => Some(Self::Stdio),
+            Some(argument) if argument == GATED_ARGUMENT => match open_gate() {
                 Ok(()) => Some(Self::Stdio),
                 Err(error) => {
                     // The creator of the container reads stderr.
-                    let _told = writeln!(std::io::stderr(), "open the egress gate: {error}");
+                    let _written = writeln!(std::io::stderr(), "open the egress gate: {error}");
                     None
                 }
             },
@@ -197,10 +197,10 @@ async fn serve_streams(
     tokio::task::spawn_local(write_frames(writer, queue));
     let world = Rc::new(GuestContext {
         processes: Processes::new(&settings),
-        reaper: Reaper::start().ok()?,
+        reaper: ChildReaper::start().ok()?,
         score,
         settings,
-        worker: std::env::args_os().skip_while(|word| word != STDIO_ARGUMENT).skip(1).collect(),
+        worker: std::env::args_os().skip_while(|argument| argument != STDIO_ARGUMENT).skip(1).collect(),
     });
     // A write beyond the file size limit should return an error, not kill the guest. The signal is handled,
     // not ignored, because a handled signal is reset to its default in programs.

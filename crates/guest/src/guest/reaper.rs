@@ -16,9 +16,9 @@ type Expected = Rc<RefCell<HashMap<Pid, oneshot::Sender<WaitStatus>>>>;
 
 /// Reaps all children of this process.
 #[derive(Debug)]
-pub(super) struct Reaper(Expected);
+pub(super) struct ChildReaper(Expected);
 
-impl Reaper {
+impl ChildReaper {
     /// Starts reaping; no child may have been started before.
     pub(super) fn start() -> std::io::Result<Self> {
         let mut ended = signal(SignalKind::child())?;
@@ -49,7 +49,7 @@ fn reap_children(expected: &Expected, most: usize) -> bool {
         let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else { return false };
         if let Some(sender) = expected.borrow_mut().remove(&pid) {
             // The receiver may be gone.
-            let _told = sender.send(status);
+            let _sent = sender.send(status);
         }
     }
     true

@@ -108,10 +108,10 @@ impl<'a> InotifyWatch<'a> {
         let Ok(mut ready) = self.kernel.readable().await else { return Vec::new() };
         let mut buffer = [MaybeUninit::uninit(); 8 << 10];
         let mut reader = Reader::new(self.kernel.fd(), &mut buffer);
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         loop {
             match reader.next() {
-                Ok(event) => told.push(InotifyEvent {
+                Ok(event) => events.push(InotifyEvent {
                     folder: event.wd(),
                     flags: event.events(),
                     cookie: event.cookie(),
@@ -119,18 +119,18 @@ impl<'a> InotifyWatch<'a> {
                 }),
                 Err(_) => {
                     ready.clear_ready();
-                    return told;
+                    return events;
                 }
             }
             if reader.is_buffer_empty() {
-                return told;
+                return events;
             }
         }
     }
 
-    async fn handle_events(&mut self, told: Vec<InotifyEvent>) {
-        for (number, told) in told.into_iter().enumerate() {
-            self.handle_event(told);
+    async fn handle_events(&mut self, events: Vec<InotifyEvent>) {
+        for (number, event) in events.into_iter().enumerate() {
+            self.handle_event(event);
             self.watch_pending().await;
             if number % BATCH == 0 {
                 tokio::task::yield_now().await;
@@ -138,27 +138,27 @@ impl<'a> InotifyWatch<'a> {
         }
     }
 
-    fn handle_event(&mut self, told: InotifyEvent) {
-        if told.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
+    fn handle_event(&mut self, event: InotifyEvent) {
+        if event.flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             return self.queue_change(ChangeKind::Overflow, Path::new(""), false);
         }
-        if told.flags.contains(ReadFlags::IGNORED) {
-            self.folders.remove(&told.folder);
+        if event.flags.contains(ReadFlags::IGNORED) {
+            self.folders.remove(&event.folder);
             return;
         }
-        let arrived = self.previous_path(&told);
-        let Some(folder) = self.folders.get(&told.folder) else { return };
-        let path = told.name.as_ref().map_or_else(|| folder.clone(), |name| folder.join(name));
-        if told.flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
+        let arrived = self.previous_path(&event);
+        let Some(folder) = self.folders.get(&event.folder) else { return };
+        let path = event.name.as_ref().map_or_else(|| folder.clone(), |name| folder.join(name));
+        if event.flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
             // For all folders but the root, the parent's watch reports this.
-            if told.folder == self.root {
+            if event.folder == self.root {
                 self.queue_change(ChangeKind::Gone, Path::new(""), false);
                 self.has_ended = true;
             }
             return;
         }
-        let directory = told.flags.contains(ReadFlags::ISDIR);
-        if let Some(kind) = kind(told.flags, told.cookie) {
+        let directory = event.flags.contains(ReadFlags::ISDIR);
+        if let Some(kind) = kind(event.flags, event.cookie) {
             self.queue_change(kind, &path, directory);
             match arrived {
                 Some(old) => self.update_paths(&old, &path),
@@ -180,19 +180,19 @@ impl<'a> InotifyWatch<'a> {
 
     /// Returns the previous path of a folder that arrives with this event. A folder that left the tree is no
     /// longer watched.
-    fn previous_path(&mut self, told: &InotifyEvent) -> Option<PathBuf> {
+    fn previous_path(&mut self, event: &InotifyEvent) -> Option<PathBuf> {
         let (cookie, old) = self.moved_away.take()?;
-        let here = self.folders.contains_key(&told.folder);
-        if here && told.flags.contains(ReadFlags::MOVED_TO) && told.cookie == cookie {
+        let here = self.folders.contains_key(&event.folder);
+        if here && event.flags.contains(ReadFlags::MOVED_TO) && event.cookie == cookie {
             return Some(old);
         }
         let kernel = self.kernel.fd();
         self.folders.retain(|number, folder| {
-            let stays = !folder.starts_with(&old);
-            if !stays {
+            let is_elsewhere = !folder.starts_with(&old);
+            if !is_elsewhere {
                 let _gone = inotify::remove_watch(kernel, *number);
             }
-            stays
+            is_elsewhere
         });
         None
     }

@@ -22,8 +22,8 @@ fn frame(channel: u32, kind: FrameKind, body: Vec<u8>) -> GuestFrame {
 
 async fn send(line: &mut DuplexStream, frames: &[GuestFrame]) {
     for frame in frames {
-        let _heard = line.write_all(&frame.header()).await;
-        let _heard = line.write_all(&frame.body).await;
+        let _sent = line.write_all(&frame.header()).await;
+        let _sent = line.write_all(&frame.body).await;
     }
 }
 
@@ -34,9 +34,9 @@ async fn facing(frames: &[GuestFrame]) -> (Guest, DuplexStream) {
     send(&mut theirs, &[hello(VERSION)]).await;
     let guest = Guest::connect(ours, GuestSettings::default()).await.unwrap();
     // Channel 1 is open before any frame for it arrives.
-    let asking = guest.open(&crate::protocol::GuestRequest::Processes).await.unwrap();
+    let requests = guest.open(&crate::protocol::GuestRequest::Processes).await.unwrap();
     send(&mut theirs, frames).await;
-    std::mem::forget(asking);
+    std::mem::forget(requests);
     (guest, theirs)
 }
 
@@ -104,7 +104,7 @@ async fn invalid_hellos_are_refused() {
 }
 
 /// Returns the result of a request for which the guest sends these frames, on channel 2.
-async fn asked<T>(frames: Vec<GuestFrame>, ask: impl AsyncFnOnce(Guest) -> T) -> T {
+async fn with_guest_that_answers<T>(frames: Vec<GuestFrame>, ask: impl AsyncFnOnce(Guest) -> T) -> T {
     let (guest, mut line) = facing(&[]).await;
     let answering = async {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -124,8 +124,8 @@ async fn answers_must_match_the_request() {
         matches!(error, GuestError::Gone(DisconnectReason::Violation(Violation::WrongAnswer)))
     };
     let stat = async |guest: Guest| guest.stat("f", false).await.unwrap_err();
-    assert!(wrong(asked(vec![done(GuestReply::Ok)], stat).await));
-    assert!(wrong(asked(vec![frame(2, FrameKind::Data, vec![1])], stat).await));
+    assert!(wrong(with_guest_that_answers(vec![done(GuestReply::Ok)], stat).await));
+    assert!(wrong(with_guest_that_answers(vec![frame(2, FrameKind::Data, vec![1])], stat).await));
     let metadata = crate::protocol::FileMetadata {
         kind: crate::protocol::FileKind::File,
         size: 0,
@@ -136,14 +136,17 @@ async fn answers_must_match_the_request() {
     for name in ["..", "a/b", "", "\0"] {
         let entry = crate::protocol::DirectoryEntry { name: name.to_owned(), metadata: metadata.clone() };
         let page = done(GuestReply::Page(DirectoryPage { entries: vec![entry], next: None }));
-        assert!(wrong(asked(vec![page], async |guest| guest.list("", None, 9).await.unwrap_err()).await));
+        assert!(wrong(
+            with_guest_that_answers(vec![page], async |guest| guest.list("", None, 9).await.unwrap_err())
+                .await
+        ));
     }
     let far = GuestEvent::Output { stream: Stream::Stdout, offset: 7 };
     let frames = vec![
         frame(2, FrameKind::Answer, encode(&GuestReply::Started(ProcessId(1)))),
         frame(2, FrameKind::Event, encode(&far)),
     ];
-    let attached = asked(frames, async |guest| {
+    let attached = with_guest_that_answers(frames, async |guest| {
         let started = guest.start_attached(StartCommand::shell("true"), AttachOptions::default()).await;
         started.unwrap().1.next().await.unwrap_err()
     });
@@ -154,7 +157,8 @@ async fn answers_must_match_the_request() {
 async fn long_messages_are_truncated() {
     let failure = Failure::new(FailureKind::NotFound, "é".repeat(50_000), "x".repeat(50_000));
     let frames = vec![frame(2, FrameKind::Done, encode(&Err::<GuestReply, _>(failure)))];
-    let error = asked(frames, async |guest| guest.stat("f", false).await.unwrap_err()).await;
+    let error =
+        with_guest_that_answers(frames, async |guest| guest.stat("f", false).await.unwrap_err()).await;
     assert_eq!(error.kind(), Some(FailureKind::NotFound));
     assert!(error.to_string().len() < 20_000);
 }
@@ -191,20 +195,20 @@ proptest::proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (guest, mut line) = facing(&[]).await;
-            let asking = async {
+            let requests = async {
                 let started = guest.start_attached(StartCommand::shell("true"), AttachOptions::default()).await;
                 if let Ok((_, mut output)) = started {
                     while let Ok(Some(_)) = output.next().await {}
                 }
                 let _any = guest.watch("", true).await;
             };
-            let telling = async {
+            let replies = async {
                 tokio::task::yield_now().await;
                 send(&mut line, &frames).await;
-                let _heard = line.write_all(&garbage).await;
+                let _sent = line.write_all(&garbage).await;
                 drop(line);
             };
-            tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(asking, telling) })
+            tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(requests, replies) })
                 .await
                 .expect("hangs");
         });

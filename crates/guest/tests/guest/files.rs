@@ -128,16 +128,16 @@ async fn only_regular_files_are_accessible(world: GuestFixture) {
 
 async fn errors_name_the_path(world: GuestFixture) {
     world.write("f", b"").await;
-    let said = async |path: &str| match world.read(path).await {
+    let read_failure = async |path: &str| match world.read(path).await {
         Err(GuestError::Failed(failure)) => (failure.kind, failure.subject),
         other => panic!("{other:?}"),
     };
-    assert_eq!(said("gone/x").await, (FailureKind::NotFound, "gone/x".to_owned()));
-    assert_eq!(said("f/x").await, (FailureKind::NotADirectory, "f/x".to_owned()));
-    assert_eq!(said("a\0b").await.0, FailureKind::Invalid);
-    assert_eq!(said(&"x".repeat(300)).await.0, FailureKind::Invalid);
+    assert_eq!(read_failure("gone/x").await, (FailureKind::NotFound, "gone/x".to_owned()));
+    assert_eq!(read_failure("f/x").await, (FailureKind::NotADirectory, "f/x".to_owned()));
+    assert_eq!(read_failure("a\0b").await.0, FailureKind::Invalid);
+    assert_eq!(read_failure(&"x".repeat(300)).await.0, FailureKind::Invalid);
     symlink("loop", world.folder.path().join("loop")).unwrap();
-    assert_eq!(said("loop").await.0, FailureKind::Io);
+    assert_eq!(read_failure("loop").await.0, FailureKind::Io);
     let link = world.guest.stat("loop", false).await.unwrap();
     assert_eq!((link.kind, link.target.as_deref()), (FileKind::Link, Some("loop")));
 }

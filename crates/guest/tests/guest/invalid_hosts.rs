@@ -29,7 +29,7 @@ fn hello() -> Vec<u8> {
 /// Sends bytes to a new guest, and waits for its exit.
 async fn outcome(sent: &[u8]) -> Option<i32> {
     let (mut child, mut line) = spawn();
-    let _heard = line.write_all(sent).await;
+    let _sent = line.write_all(sent).await;
     let _ended = line.shutdown().await;
     for _ in 0..1000 {
         if let Some(status) = child.try_wait().unwrap() {

@@ -67,8 +67,8 @@ fn jail() -> Jail {
         commands: vec![vec![GUEST.into()]],
         env: Vec::new(),
         workdir: WORKSPACE.into(),
+        timeout: Some(Duration::from_secs(100)),
         limits: JailLimits {
-            timeout: Some(Duration::from_secs(100)),
             memory_bytes: 256 << 20,
             cpu_millis: 1000,
             processes: 16,

@@ -26,7 +26,7 @@ pub(super) struct Discovery {
     pub(super) missing: Vec<MissingController>,
     /// Where groups can be frozen.
     pub(super) freezer: Freezer,
-    /// Directories of dead launchers, each with the index of the place beside it.
+    /// Directories of dead launchers, each with the index of the launcher directory beside it.
     pub(super) abandoned: Vec<(usize, AbandonedDir)>,
 }
 
@@ -96,7 +96,7 @@ impl Discovery {
             .extend(controllers.iter().map(|controller| obstacle.missing(*controller, version, setting)));
     }
 
-    fn add_place(&mut self, launcher_dir: LauncherDir) {
+    fn add_launcher_dir(&mut self, launcher_dir: LauncherDir) {
         let index = self.launcher_dirs.len();
         self.abandoned.extend(abandoned(launcher_dir.parent.as_fd()).into_iter().map(|dir| (index, dir)));
         self.launcher_dirs.push(launcher_dir);
@@ -109,14 +109,14 @@ impl Discovery {
         if wanted.is_empty() && !accounting {
             return;
         }
-        let mut launcher_dir = match v1_place(host, own) {
+        let mut launcher_dir = match create_v1_dir(host, own) {
             Ok(launcher_dir) => launcher_dir,
             Err(obstacle) => return self.report_missing(&wanted, &obstacle, CgroupVersion::V1, host.setting),
         };
         launcher_dir.counts_cpu = accounting;
         launcher_dir.is_freezer = own.has(v1::FREEZER);
         for controller in wanted {
-            if v1::supports_limit(launcher_dir.dir.as_fd(), controller) {
+            if v1::supports_limit(launcher_dir.fd.as_fd(), controller) {
                 launcher_dir.controllers.push(controller);
             } else {
                 let obstacle = Obstacle::NoSuchLimit { file: v1::limit_file(controller) };
@@ -124,7 +124,7 @@ impl Discovery {
             }
         }
         if accounting || !launcher_dir.controllers.is_empty() {
-            self.add_place(launcher_dir);
+            self.add_launcher_dir(launcher_dir);
         }
     }
 
@@ -132,7 +132,7 @@ impl Discovery {
     /// reported.
     fn search_freezer(&mut self, host: &HostCgroups) {
         let own = host.memberships.iter().find(|own| own.has(v1::FREEZER));
-        match own.ok_or(Obstacle::NotMounted).and_then(|own| v1_place(host, own)) {
+        match own.ok_or(Obstacle::NotMounted).and_then(|own| create_v1_dir(host, own)) {
             Ok(mut launcher_dir) => {
                 launcher_dir.is_freezer = true;
                 self.freezer.abandoned = abandoned(launcher_dir.parent.as_fd());
@@ -143,10 +143,10 @@ impl Discovery {
     }
 
     fn search_v2(&mut self, host: &HostCgroups, wanted: &[Controller]) {
-        let lacking = match v2_place(host, wanted) {
+        let lacking = match create_v2_dir(host, wanted) {
             Ok((launcher_dir, lacking)) => {
                 if !launcher_dir.controllers.is_empty() {
-                    self.add_place(launcher_dir);
+                    self.add_launcher_dir(launcher_dir);
                 }
                 lacking
             }
@@ -158,7 +158,7 @@ impl Discovery {
     }
 }
 
-fn v1_place(host: &HostCgroups, own: &Membership) -> Result<LauncherDir, Obstacle> {
+fn create_v1_dir(host: &HostCgroups, own: &Membership) -> Result<LauncherDir, Obstacle> {
     if own.has("cpuset") {
         return Err(Obstacle::SharedWithCpuset);
     }
@@ -178,7 +178,7 @@ fn v1_place(host: &HostCgroups, own: &Membership) -> Result<LauncherDir, Obstacl
 struct BaseCandidate {
     folder: String,
     base: OwnedFd,
-    evacuate: bool,
+    move_processes: bool,
     /// The child group into which an earlier launcher moved this process. The last launcher to leave removes
     /// it.
     child_group: Option<String>,
@@ -187,7 +187,7 @@ struct BaseCandidate {
 type UnavailableControllers = Vec<(Controller, Obstacle)>;
 
 /// Creates our directory in the first possible candidate. If all fail, returns the last failure.
-fn v2_place(
+fn create_v2_dir(
     host: &HostCgroups,
     wanted: &[Controller],
 ) -> Result<(LauncherDir, UnavailableControllers), Obstacle> {
@@ -201,7 +201,7 @@ fn v2_place(
     };
     let candidates = if own.as_ref().is_some_and(given) { [own, root] } else { [root, own] };
     for candidate in candidates.into_iter().flatten() {
-        match candidate.and_then(|candidate| create_place(host.owner, candidate, wanted)) {
+        match candidate.and_then(|candidate| create_in_candidate(host.owner, candidate, wanted)) {
             Ok(launcher_dir) => return Ok(launcher_dir),
             Err(obstacle) => refusal = obstacle,
         }
@@ -219,7 +219,9 @@ fn root_candidate(host: &HostCgroups, mount: &CgroupMount) -> Option<Result<Base
         Err(obstacle) => return Some(Err(obstacle)),
     };
     let free = v2::is_true_root(base.as_fd()) || v2::members(base.as_fd()).is_ok_and(|all| all.is_empty());
-    free.then(|| Ok(BaseCandidate { folder: mount.point.clone(), base, evacuate: false, child_group: None }))
+    free.then(|| {
+        Ok(BaseCandidate { folder: mount.point.clone(), base, move_processes: false, child_group: None })
+    })
 }
 
 /// Returns the group of this process, or its parent if an earlier launcher moved this process into a child of
@@ -235,19 +237,19 @@ fn own_candidate(host: &HostCgroups, own: &Membership) -> Option<Result<BaseCand
     Some(open_group(&folder, CgroupVersion::V2).map(|base| BaseCandidate {
         folder,
         base,
-        evacuate: true,
+        move_processes: true,
         child_group,
     }))
 }
 
 /// Creates our directory and enables the controllers for the groups in it, one by one, so that an unavailable
 /// one does not affect the others.
-fn create_place(
+fn create_in_candidate(
     me: LauncherIdentity,
     candidate: BaseCandidate,
     wanted: &[Controller],
 ) -> Result<(LauncherDir, UnavailableControllers), Obstacle> {
-    let BaseCandidate { folder, base, evacuate, child_group: known_child_group } = candidate;
+    let BaseCandidate { folder, base, move_processes, child_group: known_child_group } = candidate;
     let above = v2::has_visible_parent(base.as_fd()).then(|| folder.rsplit_once('/')).flatten();
     let not_offered =
         || Obstacle::NotOffered { folder: folder.clone(), above: above.map(|(above, _)| above.to_owned()) };
@@ -257,9 +259,9 @@ fn create_place(
     let mut launcher_dir = LauncherDir::create(base, me, CgroupVersion::V2)
         .map_err(|errno| Obstacle::failed(&folder, &me.to_string(), errno))?;
     let child_group = format!("{}{MOVED_SUFFIX}", launcher_dir.name);
-    let evacuated =
-        evacuate && v2::move_processes_to_child(launcher_dir.parent.as_fd(), &child_group, &folder)?;
-    launcher_dir.moved_into = if evacuated { Some(child_group) } else { known_child_group };
+    let moved =
+        move_processes && v2::move_processes_to_child(launcher_dir.parent.as_fd(), &child_group, &folder)?;
+    launcher_dir.moved_into = if moved { Some(child_group) } else { known_child_group };
     let mut lacking = UnavailableControllers::new();
     for controller in wanted.iter().copied() {
         if !v2::is_available(launcher_dir.parent.as_fd(), controller) {
@@ -267,7 +269,7 @@ fn create_place(
             continue;
         }
         let enabled = v2::enable(launcher_dir.parent.as_fd(), controller)
-            .and_then(|()| v2::enable(launcher_dir.dir.as_fd(), controller));
+            .and_then(|()| v2::enable(launcher_dir.fd.as_fd(), controller));
         match enabled {
             Ok(()) => launcher_dir.controllers.push(controller),
             Err(errno) => {

@@ -18,9 +18,14 @@ impl Tree {
         Tree(root)
     }
 
-    fn candidate(&self, evacuate: bool) -> BaseCandidate {
+    fn candidate(&self, move_processes: bool) -> BaseCandidate {
         let folder = self.0.to_str().unwrap().to_owned();
-        BaseCandidate { base: files::open_dir(CWD, &folder).unwrap(), folder, evacuate, child_group: None }
+        BaseCandidate {
+            base: files::open_dir(CWD, &folder).unwrap(),
+            folder,
+            move_processes,
+            child_group: None,
+        }
     }
 
     fn text(&self, file: &str) -> String {
@@ -37,8 +42,9 @@ impl Drop for Tree {
 #[test]
 fn nothing_is_created_if_no_requested_controller_is_available() {
     let tree = Tree::new("none", &[("cgroup.controllers", "hugetlb io\n"), ("cgroup.subtree_control", "")]);
-    let refused = create_place(LauncherIdentity::current().unwrap(), tree.candidate(true), &Controller::ALL)
-        .unwrap_err();
+    let refused =
+        create_in_candidate(LauncherIdentity::current().unwrap(), tree.candidate(true), &Controller::ALL)
+            .unwrap_err();
     assert!(matches!(refused, Obstacle::NotOffered { .. }));
     assert_eq!(fs::read_dir(&tree.0).unwrap().count(), 2);
 }
@@ -48,7 +54,7 @@ fn available_controllers_are_enabled_and_others_reported() {
     let tree = Tree::new("one", &[("cgroup.controllers", "cpu memory\n"), ("cgroup.subtree_control", "")]);
     let wanted = [Controller::Memory, Controller::Pids];
     let (launcher_dir, lacking) =
-        create_place(LauncherIdentity::current().unwrap(), tree.candidate(false), &wanted).unwrap();
+        create_in_candidate(LauncherIdentity::current().unwrap(), tree.candidate(false), &wanted).unwrap();
     assert_eq!(tree.text("cgroup.subtree_control"), "+memory");
     // The new directory has no `cgroup.subtree_control`, which the kernel would have created: reported, not
     // ignored.
@@ -65,9 +71,12 @@ fn available_controllers_are_enabled_and_others_reported() {
 fn foreign_processes_are_never_moved() {
     let procs = format!("{}\n1\n", std::process::id());
     let tree = Tree::new("busy", &[("cgroup.controllers", "memory"), ("cgroup.procs", &procs)]);
-    let refused =
-        create_place(LauncherIdentity::current().unwrap(), tree.candidate(true), &[Controller::Memory])
-            .unwrap_err();
+    let refused = create_in_candidate(
+        LauncherIdentity::current().unwrap(),
+        tree.candidate(true),
+        &[Controller::Memory],
+    )
+    .unwrap_err();
     assert!(matches!(refused, Obstacle::Occupied { pids, .. } if pids == [1]));
     assert_eq!(fs::read_dir(&tree.0).unwrap().count(), 2, "nothing is left behind");
 }

@@ -21,9 +21,9 @@ const MAX_READ_BYTES: usize = 512;
 /// Addressing the group by number, without its own fd, saves a pool of ready groups one fd per v1 controller.
 #[derive(Clone, Copy)]
 pub(super) struct GroupDir<'a> {
-    pub(super) home: BorrowedFd<'a>,
+    pub(super) parent: BorrowedFd<'a>,
     pub(super) number: &'a str,
-    pub(super) gauges: &'a OpenFiles,
+    pub(super) open_files: &'a OpenFiles,
 }
 
 /// Files of one group that are kept open because they are read or reset repeatedly.
@@ -33,7 +33,7 @@ pub(super) struct OpenFiles(RefCell<Vec<OpenFile>>);
 /// An open file: the fd of the group's parent, its name, and its open flags.
 #[derive(Debug)]
 struct OpenFile {
-    home: RawFd,
+    parent: RawFd,
     file: &'static str,
     flags: OFlags,
     opened: OwnedFd,
@@ -42,29 +42,31 @@ struct OpenFile {
 impl OpenFiles {
     fn with<T>(
         &self,
-        slot: GroupDir<'_>,
+        group: GroupDir<'_>,
         file: &'static str,
         flags: OFlags,
         act: impl FnOnce(&OwnedFd) -> Result<T>,
     ) -> Result<T> {
-        let mut gauges = self.0.borrow_mut();
-        let home = slot.home.as_raw_fd();
-        let is_it = |gauge: &OpenFile| gauge.home == home && gauge.file == file && gauge.flags == flags;
-        let at = match gauges.iter().position(is_it) {
+        let mut open_files = self.0.borrow_mut();
+        let parent = group.parent.as_raw_fd();
+        let is_it = |open_file: &OpenFile| {
+            open_file.parent == parent && open_file.file == file && open_file.flags == flags
+        };
+        let at = match open_files.iter().position(is_it) {
             Some(at) => at,
             None => {
-                let opened = open(slot.home, &slot.path(file), flags)?;
-                gauges.push(OpenFile { home, file, flags, opened });
-                gauges.len() - 1
+                let opened = open(group.parent, &group.path(file), flags)?;
+                open_files.push(OpenFile { parent, file, flags, opened });
+                open_files.len() - 1
             }
         };
-        act(&gauges[at].opened)
+        act(&open_files[at].opened)
     }
 }
 
 impl GroupDir<'_> {
     pub(super) fn write(self, file: &'static str, text: &str) -> std::result::Result<(), Error> {
-        write(self.home, &self.path(file), text).map_err(|errno| Error::Write { file, errno })
+        write(self.parent, &self.path(file), text).map_err(|errno| Error::Write { file, errno })
     }
 
     /// Writes a setting that some kernels lack; succeeds if the file does not exist.
@@ -76,21 +78,21 @@ impl GroupDir<'_> {
     }
 
     pub(super) fn open(self, file: &'static str, flags: OFlags) -> std::result::Result<OwnedFd, Error> {
-        open(self.home, &self.path(file), flags).map_err(|errno| Error::Open { file, errno })
+        open(self.parent, &self.path(file), flags).map_err(|errno| Error::Open { file, errno })
     }
 
     /// Reads the beginning of a file, which contains everything needed here.
     pub(super) fn read(self, file: &'static str) -> Option<String> {
         let mut bytes = [0; MAX_READ_BYTES];
         let read = |file: &OwnedFd| retry_on_intr(|| rustix::io::pread(file, &mut bytes, 0));
-        let len = self.gauges.with(self, file, OFlags::RDONLY, read).ok()?;
+        let len = self.open_files.with(self, file, OFlags::RDONLY, read).ok()?;
         String::from_utf8(bytes[..len].to_vec()).ok()
     }
 
     /// Writes a setting that is reset after every run.
     pub(super) fn reset(self, file: &'static str, text: &str) -> Result<()> {
         let write = |file: &OwnedFd| retry_on_intr(|| rustix::io::pwrite(file, text.as_bytes(), 0));
-        self.gauges.with(self, file, OFlags::WRONLY, write).map(drop)
+        self.open_files.with(self, file, OFlags::WRONLY, write).map(drop)
     }
 
     /// Returns the only number in a file, such as `memory.peak`.

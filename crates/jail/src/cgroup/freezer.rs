@@ -47,9 +47,9 @@ impl Hierarchy {
         }
         let mut group = self.make(1)?;
         group.disable_group_kill()?;
-        if let Some(launcher_dir) = &self.freezer.launcher_dir {
-            group.freezer_place = Some(Arc::clone(launcher_dir));
-            group.open_in(launcher_dir)?;
+        if let Some(dir) = &self.freezer.launcher_dir {
+            group.freezer_dir = Some(Arc::clone(dir));
+            group.open_in(dir)?;
         }
         Ok(Some(group))
     }
@@ -57,15 +57,13 @@ impl Hierarchy {
 
 impl Group {
     /// Returns every hierarchy in which the group has a directory.
-    pub(super) fn all_places(&self) -> impl Iterator<Item = &LauncherDir> {
-        self.launcher_dirs.iter().chain(self.freezer_place.as_deref())
+    pub(super) fn dirs(&self) -> impl Iterator<Item = &LauncherDir> {
+        self.launcher_dirs.iter().chain(self.freezer_dir.as_deref())
     }
 
     fn disable_group_kill(&self) -> Result<(), Error> {
-        match self.place_with(Controller::Memory) {
-            Some(launcher_dir) if launcher_dir.version == CgroupVersion::V2 => {
-                v2::disable_group_kill(launcher_dir.group_dir(self))
-            }
+        match self.dir_with(Controller::Memory) {
+            Some(dir) if dir.version == CgroupVersion::V2 => v2::disable_group_kill(dir.group_dir(self)),
             _ => Ok(()),
         }
     }
@@ -73,14 +71,12 @@ impl Group {
     /// Requests that all its processes freeze or thaw. This takes time; see [`Group::is_frozen`].
     pub fn set_frozen(&self, frozen: bool) -> Result<(), Error> {
         let unable = Error::Open { file: "freezer", errno: Errno::NOSYS };
-        self.all_places().find(|launcher_dir| launcher_dir.can_freeze()).ok_or(unable)?.freeze(self, frozen)
+        self.dirs().find(|dir| dir.can_freeze()).ok_or(unable)?.freeze(self, frozen)
     }
 
     /// Returns whether all its processes are frozen.
     pub fn is_frozen(&self) -> bool {
-        self.all_places()
-            .find(|launcher_dir| launcher_dir.can_freeze())
-            .is_some_and(|launcher_dir| launcher_dir.is_frozen(self))
+        self.dirs().find(|dir| dir.can_freeze()).is_some_and(|dir| dir.is_frozen(self))
     }
 
     /// Returns whether it contains exactly one thread that is not ours; `false` if threads are not counted.
@@ -90,7 +86,6 @@ impl Group {
 
     /// Returns the current number of processes and threads.
     pub fn process_count(&self) -> Option<u64> {
-        self.place_with(Controller::Pids)
-            .and_then(|launcher_dir| launcher_dir.group_dir(self).number_in("pids.current"))
+        self.dir_with(Controller::Pids).and_then(|dir| dir.group_dir(self).number_in("pids.current"))
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct LauncherDir {
     /// v2 only: the child of `base` into which the processes of `base` were moved.
     pub(super) moved_into: Option<String>,
     pub(super) parent: OwnedFd,
-    pub(super) dir: OwnedFd,
+    pub(super) fd: OwnedFd,
     pub(super) name: String,
     creator_pid: u32,
     /// v1 only: reports when all groups together run out of memory, and how often they did.
@@ -47,10 +47,9 @@ impl LauncherDir {
         version: CgroupVersion,
     ) -> rustix::io::Result<LauncherDir> {
         let name = create_dir(&base, owner)?;
-        let home = files::open_dir(base.as_fd(), &name)?;
+        let fd = files::open_dir(base.as_fd(), &name)?;
         // Without the lock, the name alone identifies the owner.
-        owner::try_lock(home.as_fd());
-        let maker = std::process::id();
+        owner::try_lock(fd.as_fd());
         Ok(LauncherDir {
             version,
             controllers: Vec::new(),
@@ -58,16 +57,29 @@ impl LauncherDir {
             is_freezer: false,
             moved_into: None,
             parent: base,
-            dir: home,
+            fd,
             name,
-            creator_pid: maker,
+            creator_pid: std::process::id(),
             total_oom_eventfd: OnceLock::new(),
             total_ooms: AtomicU64::new(0),
         })
     }
 
     pub(super) fn group_dir<'a>(&'a self, group: &'a Group) -> GroupDir<'a> {
-        GroupDir { home: self.dir.as_fd(), number: &group.number, gauges: &group.open_files }
+        GroupDir { parent: self.fd.as_fd(), number: &group.number, open_files: &group.open_files }
+    }
+
+    /// Reads a value of a group with the function for this version.
+    fn read_by_version<T>(
+        &self,
+        group: &Group,
+        on_v1: fn(GroupDir<'_>) -> T,
+        on_v2: fn(GroupDir<'_>) -> T,
+    ) -> T {
+        match self.version {
+            CgroupVersion::V1 => on_v1(self.group_dir(group)),
+            CgroupVersion::V2 => on_v2(self.group_dir(group)),
+        }
     }
 
     pub(super) fn has(&self, controller: Controller) -> bool {
@@ -81,11 +93,11 @@ impl LauncherDir {
     }
 
     pub(super) fn apply_defaults(&self, group: &Group) -> Result<(), Error> {
-        let furnish = match self.version {
+        let apply = match self.version {
             CgroupVersion::V1 => v1::apply_defaults,
             CgroupVersion::V2 => v2::apply_defaults,
         };
-        self.controllers.iter().try_for_each(|controller| furnish(self.group_dir(group), *controller))
+        self.controllers.iter().try_for_each(|controller| apply(self.group_dir(group), *controller))
     }
 
     pub(super) fn set_limits(&self, group: &Group, limits: &GroupLimits) -> Result<(), Error> {
@@ -96,38 +108,37 @@ impl LauncherDir {
         self.controllers.iter().try_for_each(|controller| limit(self.group_dir(group), *controller, limits))
     }
 
-    /// Limits the memory of all groups in this directory together.
-    pub(super) fn set_total_memory(&self, memory_bytes: u64) -> rustix::io::Result<()> {
-        let file = match self.version {
+    fn memory_limit_file(&self) -> &'static str {
+        match self.version {
             CgroupVersion::V1 => v1::limit_file(Controller::Memory),
             CgroupVersion::V2 => v2::MEMORY_LIMIT,
-        };
-        files::write(self.dir.as_fd(), file, &memory_bytes.to_string())
+        }
+    }
+
+    /// Limits the memory of all groups in this directory together.
+    pub(super) fn set_total_memory(&self, memory_bytes: u64) -> rustix::io::Result<()> {
+        files::write(self.fd.as_fd(), self.memory_limit_file(), &memory_bytes.to_string())
     }
 
     /// Returns the memory limit of the parent group, if any.
     pub(super) fn parent_memory_limit(&self) -> Option<u64> {
-        let file = match self.version {
-            CgroupVersion::V1 => v1::limit_file(Controller::Memory),
-            CgroupVersion::V2 => v2::MEMORY_LIMIT,
-        };
-        files::read(self.parent.as_fd(), file).ok()?.trim().parse().ok()
+        files::read(self.parent.as_fd(), self.memory_limit_file()).ok()?.trim().parse().ok()
     }
 
     /// Returns the memory used by all groups in this directory together.
     pub(super) fn total_memory_in_use(&self) -> Option<u64> {
         let file = memory_usage_file(self.version);
-        files::read(self.dir.as_fd(), file).ok()?.trim().parse().ok()
+        files::read(self.fd.as_fd(), file).ok()?.trim().parse().ok()
     }
 
     /// Registers for notifications that all groups together ran out of memory. v2 counts that in the group
     /// itself.
     pub(super) fn watch_total_ooms(&self) {
         if self.version == CgroupVersion::V1 && self.total_oom_eventfd.get().is_none() {
-            let gauges = files::OpenFiles::default();
-            let slot = GroupDir { home: self.dir.as_fd(), number: ".", gauges: &gauges };
+            let open_files = files::OpenFiles::default();
+            let group = GroupDir { parent: self.fd.as_fd(), number: ".", open_files: &open_files };
             // If the kernel does not support this, the group's own count must suffice.
-            if let Ok(Some(event)) = v1::oom_event(slot) {
+            if let Ok(Some(event)) = v1::oom_event(group) {
                 let _first = self.total_oom_eventfd.set(event);
             }
         }
@@ -158,10 +169,7 @@ impl LauncherDir {
     }
 
     pub(super) fn oom_kills(&self, group: &Group) -> Option<u64> {
-        match self.version {
-            CgroupVersion::V1 => v1::oom_kills(self.group_dir(group)),
-            CgroupVersion::V2 => v2::oom_kills(self.group_dir(group)),
-        }
+        self.read_by_version(group, v1::oom_kills, v2::oom_kills)
     }
 
     pub(super) fn cpu_time(&self, group: &Group) -> Option<Duration> {
@@ -172,17 +180,11 @@ impl LauncherDir {
     }
 
     pub(super) fn peak_memory(&self, group: &Group) -> Option<u64> {
-        match self.version {
-            CgroupVersion::V1 => v1::peak_memory(self.group_dir(group)),
-            CgroupVersion::V2 => v2::peak_memory(self.group_dir(group)),
-        }
+        self.read_by_version(group, v1::peak_memory, v2::peak_memory)
     }
 
     pub(super) fn can_freeze(&self) -> bool {
-        match self.version {
-            CgroupVersion::V1 => self.is_freezer,
-            CgroupVersion::V2 => true,
-        }
+        self.version == CgroupVersion::V2 || self.is_freezer
     }
 
     pub(super) fn freeze(&self, group: &Group, frozen: bool) -> Result<(), Error> {
@@ -193,16 +195,13 @@ impl LauncherDir {
     }
 
     pub(super) fn is_frozen(&self, group: &Group) -> bool {
-        match self.version {
-            CgroupVersion::V1 => v1::is_frozen(self.group_dir(group)),
-            CgroupVersion::V2 => v2::is_frozen(self.group_dir(group)),
-        }
+        self.read_by_version(group, v1::is_frozen, v2::is_frozen)
     }
 
     /// Returns whether the group has no processes. An unreadable group counts as populated, unless it no
     /// longer exists.
     pub(super) fn is_empty(&self, group: &Group) -> bool {
-        match files::read(self.dir.as_fd(), &format!("{}/{}", group.number, v2::MEMBERS)) {
+        match files::read(self.fd.as_fd(), &format!("{}/{}", group.number, v2::MEMBERS)) {
             Ok(members) => members.is_empty(),
             Err(errno) => errno == Errno::NOENT,
         }

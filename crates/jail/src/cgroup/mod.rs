@@ -17,6 +17,8 @@
 //! | `v1`, `v2` | the files of each interface |
 
 mod discover;
+#[cfg(test)]
+mod dying_launcher_tests;
 mod files;
 mod freezer;
 mod kill;
@@ -156,8 +158,8 @@ pub struct Hierarchy {
     next_number: AtomicU64,
     /// Recycled groups, with the time since when they have been unused.
     reusable: RefCell<VecDeque<(Instant, Group)>>,
-    /// Directories of dead or dying launchers in which processes were still dying, with the index of the place beside
-    /// each.
+    /// Directories of dead or dying launchers that are not removed yet, each with the index of the launcher
+    /// directory beside it.
     abandoned: Vec<(usize, owner::AbandonedDir)>,
     /// Time of the next sweep of `abandoned`, and the delay after that.
     retry: (Instant, Duration),
@@ -190,9 +192,7 @@ impl Hierarchy {
 
     /// Returns the controllers of the groups created here.
     pub fn controllers(&self) -> Vec<Controller> {
-        let usable = |controller: &Controller| {
-            self.launcher_dirs.iter().any(|launcher_dir| launcher_dir.has(*controller))
-        };
+        let usable = |controller: &Controller| self.launcher_dirs.iter().any(|dir| dir.has(*controller));
         Controller::ALL.into_iter().filter(usable).collect()
     }
 
@@ -205,9 +205,7 @@ impl Hierarchy {
             return;
         }
         let launcher_dirs = &self.launcher_dirs;
-        self.abandoned.retain(|(launcher_dir, dir)| {
-            !owner::remove_abandoned(launcher_dirs[*launcher_dir].parent.as_fd(), dir)
-        });
+        self.abandoned.retain(|(at, dir)| !owner::remove_abandoned(launcher_dirs[*at].parent.as_fd(), dir));
         self.freezer.sweep();
         self.retry = (now + pause, (pause * 2).min(MAX_SWEEP_DELAY));
     }
@@ -241,12 +239,12 @@ impl Hierarchy {
             v2_dir: None,
             oom_eventfd: None,
             removed: false,
-            freezer_place: None,
+            freezer_dir: None,
             open_files: Box::default(),
             cache: Box::default(),
         };
-        for launcher_dir in self.launcher_dirs.iter() {
-            group.open_in(launcher_dir)?;
+        for dir in self.launcher_dirs.iter() {
+            group.open_in(dir)?;
         }
         Ok(group)
     }
@@ -254,7 +252,7 @@ impl Hierarchy {
     /// Recycles a group that its run no longer needs, or removes it if it shows traces of use. Returns the
     /// group if a process in it is still dying, to be tried again later.
     pub fn recycle(&self, group: Group) -> Result<(), Group> {
-        let plain = group.freezer_place.is_none();
+        let plain = group.freezer_dir.is_none();
         if plain && self.reusable.borrow().len() < MAX_REUSABLE && group.is_reusable() {
             self.reusable.borrow_mut().push_back((Instant::now(), group));
             return Ok(());
@@ -296,7 +294,7 @@ pub struct Group {
     oom_eventfd: Option<OwnedFd>,
     removed: bool,
     /// A separate hierarchy in which it can be frozen.
-    freezer_place: Option<Arc<LauncherDir>>,
+    freezer_dir: Option<Arc<LauncherDir>>,
     open_files: Box<OpenFiles>,
     cache: Box<GroupCache>,
 }
@@ -313,19 +311,19 @@ struct GroupCache {
 }
 
 impl Group {
-    fn open_in(&mut self, launcher_dir: &LauncherDir) -> Result<(), Error> {
-        mkdirat(&launcher_dir.dir, &self.number, Mode::from(0o755)).map_err(|errno| Error::Make { errno })?;
-        launcher_dir.apply_defaults(self)?;
-        match launcher_dir.version {
+    fn open_in(&mut self, dir: &LauncherDir) -> Result<(), Error> {
+        mkdirat(&dir.fd, &self.number, Mode::from(0o755)).map_err(|errno| Error::Make { errno })?;
+        dir.apply_defaults(self)?;
+        match dir.version {
             CgroupVersion::V1 => {
-                let join_fd = v1::open_join_file(launcher_dir.group_dir(self))?;
+                let join_fd = v1::open_join_file(dir.group_dir(self))?;
                 self.v1_join_fds.push(join_fd);
-                if launcher_dir.has(Controller::Memory) {
-                    self.oom_eventfd = v1::oom_event(launcher_dir.group_dir(self))?;
+                if dir.has(Controller::Memory) {
+                    self.oom_eventfd = v1::oom_event(dir.group_dir(self))?;
                 }
             }
             CgroupVersion::V2 => {
-                let folder = files::open_dir(launcher_dir.dir.as_fd(), &self.number);
+                let folder = files::open_dir(dir.fd.as_fd(), &self.number);
                 self.v2_dir = Some(folder.map_err(|errno| Error::Make { errno })?);
             }
         }
@@ -345,7 +343,7 @@ impl Group {
     }
 
     fn limit(&self, limits: &GroupLimits) -> Result<(), Error> {
-        self.launcher_dirs.iter().try_for_each(|launcher_dir| launcher_dir.set_limits(self, limits))
+        self.launcher_dirs.iter().try_for_each(|dir| dir.set_limits(self, limits))
     }
 
     /// v1: files to each of which a process writes `0` to join. Empty if there is only v2.
@@ -367,11 +365,9 @@ impl Group {
     /// v2: files to which the launcher or a builder writes a process id to move that process into the group.
     pub fn v2_join_fds(&self) -> Result<impl Iterator<Item = BorrowedFd<'_>>, Error> {
         if self.v2_join_fds.get().is_none() {
-            let newer =
-                self.launcher_dirs.iter().filter(|launcher_dir| launcher_dir.version == CgroupVersion::V2);
-            let opened = newer
-                .map(|launcher_dir| v2::open_join_file(launcher_dir.group_dir(self)))
-                .collect::<Result<Vec<_>, _>>()?;
+            let newer = self.launcher_dirs.iter().filter(|dir| dir.version == CgroupVersion::V2);
+            let opened =
+                newer.map(|dir| v2::open_join_file(dir.group_dir(self))).collect::<Result<Vec<_>, _>>()?;
             let _first = self.v2_join_fds.set(opened);
         }
         Ok(self.v2_join_fds.get().into_iter().flatten().map(AsFd::as_fd))
@@ -382,27 +378,23 @@ impl Group {
     /// every process of the host.
     pub(crate) fn v1_join_fds_as(&self, uid: u32) -> Result<Vec<OwnedFd>, Error> {
         let own = rustix::process::geteuid().as_raw();
-        let acted = |errno| Error::Open { file: "tasks", errno };
-        crate::sys::set_effective_uid(uid).map_err(acted)?;
-        let older =
-            self.launcher_dirs.iter().filter(|launcher_dir| launcher_dir.version == CgroupVersion::V1);
-        let opened = older.map(|launcher_dir| v1::open_join_file(launcher_dir.group_dir(self))).collect();
-        crate::sys::set_effective_uid(own).map_err(acted)?;
+        let failed = |errno| Error::Open { file: "tasks", errno };
+        crate::sys::set_effective_uid(uid).map_err(failed)?;
+        let older = self.launcher_dirs.iter().filter(|dir| dir.version == CgroupVersion::V1);
+        let opened = older.map(|dir| v1::open_join_file(dir.group_dir(self))).collect();
+        crate::sys::set_effective_uid(own).map_err(failed)?;
         opened
     }
 
     /// Returns the suffix of the group's path in each hierarchy, as shown in `/proc/PID/cgroup`.
     pub(crate) fn path_suffixes(&self) -> Vec<String> {
-        self.launcher_dirs
-            .iter()
-            .map(|launcher_dir| format!("/{}/{}", launcher_dir.name, self.number))
-            .collect()
+        self.launcher_dirs.iter().map(|dir| format!("/{}/{}", dir.name, self.number)).collect()
     }
 
     /// Returns the memory in use now.
     pub fn memory_in_use(&self) -> Option<u64> {
-        let launcher_dir = self.place_with(Controller::Memory)?;
-        launcher_dir.group_dir(self).number_in(launcher_dir::memory_usage_file(launcher_dir.version))
+        let dir = self.dir_with(Controller::Memory)?;
+        dir.group_dir(self).number_in(launcher_dir::memory_usage_file(dir.version))
     }
 
     /// v1: an eventfd that becomes readable when the group runs out of memory, so that its other processes
@@ -420,27 +412,24 @@ impl Group {
 
     /// Returns how many processes were killed because memory ran out.
     pub fn oom_kills(&self) -> u64 {
-        self.place_with(Controller::Memory).and_then(|launcher_dir| launcher_dir.oom_kills(self)).unwrap_or(0)
+        self.dir_with(Controller::Memory).and_then(|dir| dir.oom_kills(self)).unwrap_or(0)
     }
 
     /// Returns how often a new process or thread was refused.
     pub fn forks_refused(&self) -> u64 {
-        let launcher_dir = self.place_with(Controller::Pids);
-        launcher_dir
-            .and_then(|launcher_dir| launcher_dir.group_dir(self).value_in("pids.events", "max"))
+        self.dir_with(Controller::Pids)
+            .and_then(|dir| dir.group_dir(self).value_in("pids.events", "max"))
             .unwrap_or(0)
     }
 
     /// Returns the usage of the group so far.
     pub fn usage(&self) -> GroupUsage {
         GroupUsage {
-            cpu: self.launcher_dirs.iter().find_map(|launcher_dir| launcher_dir.cpu_time(self)),
-            peak_memory_bytes: self
-                .place_with(Controller::Memory)
-                .and_then(|launcher_dir| launcher_dir.peak_memory(self)),
+            cpu: self.launcher_dirs.iter().find_map(|dir| dir.cpu_time(self)),
+            peak_memory_bytes: self.dir_with(Controller::Memory).and_then(|dir| dir.peak_memory(self)),
             peak_processes: self
-                .place_with(Controller::Pids)
-                .and_then(|launcher_dir| launcher_dir.group_dir(self).number_in("pids.peak")),
+                .dir_with(Controller::Pids)
+                .and_then(|dir| dir.group_dir(self).number_in("pids.peak")),
         }
     }
 
@@ -448,7 +437,7 @@ impl Group {
     /// be reset, so they must be unchanged. Only v1 allows resetting the rest, and only there is creating a
     /// group expensive.
     fn is_reusable(&self) -> bool {
-        let older = self.launcher_dirs.iter().all(|launcher_dir| launcher_dir.version == CgroupVersion::V1);
+        let older = self.launcher_dirs.iter().all(|dir| dir.version == CgroupVersion::V1);
         let usage = self.usage();
         let fewest = u64::from(self.own_processes) + 1;
         let quiet = usage.peak_processes.is_none_or(|peak| peak <= fewest)
@@ -459,22 +448,19 @@ impl Group {
             && self.has_no_processes()
             && self.memory_in_use().is_none_or(|bytes| bytes < MAX_RESIDUE_BYTES)
             && self
-                .place_with(Controller::Memory)
-                .is_none_or(|launcher_dir| v1::reset_peak_memory(launcher_dir.group_dir(self)).is_ok())
+                .dir_with(Controller::Memory)
+                .is_none_or(|dir| v1::reset_peak_memory(dir.group_dir(self)).is_ok())
     }
 
     /// Returns whether no process is left, like [`Group::is_empty`] but cheaper where processes are counted:
     /// a run's processes are in all hierarchies or in none.
     fn has_no_processes(&self) -> bool {
-        let counted = self
-            .place_with(Controller::Pids)
-            .and_then(|launcher_dir| launcher_dir.group_dir(self).number_in("pids.current"));
-        counted.map_or_else(|| self.is_empty(), |count| count == 0)
+        self.process_count().map_or_else(|| self.is_empty(), |count| count == 0)
     }
 
     /// Returns whether no process is left in the group.
     pub fn is_empty(&self) -> bool {
-        self.all_places().all(|launcher_dir| launcher_dir.is_empty(self))
+        self.dirs().all(|dir| dir.is_empty(self))
     }
 
     /// Removes the group. Returns it if a process in it is still dying, to be tried again later.
@@ -483,20 +469,20 @@ impl Group {
     }
 
     fn remove_folders(&mut self) -> bool {
-        let gone = |launcher_dir: &LauncherDir| files::remove_folder(launcher_dir.dir.as_fd(), &self.number);
+        let gone = |dir: &LauncherDir| files::remove_folder(dir.fd.as_fd(), &self.number);
         // Not `all`, which would stop at the first busy directory.
-        self.removed = self.all_places().filter(|launcher_dir| !gone(launcher_dir)).count() == 0;
+        self.removed = self.dirs().filter(|dir| !gone(dir)).count() == 0;
         self.removed
     }
 
-    fn place_with(&self, controller: Controller) -> Option<&LauncherDir> {
-        self.launcher_dirs.iter().find(|launcher_dir| launcher_dir.has(controller))
+    fn dir_with(&self, controller: Controller) -> Option<&LauncherDir> {
+        self.launcher_dirs.iter().find(|dir| dir.has(controller))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if !self.removed && self.all_places().all(LauncherDir::was_created_here) {
+        if !self.removed && self.dirs().all(LauncherDir::was_created_here) {
             self.remove_folders();
         }
     }

@@ -111,8 +111,8 @@ fn is_killed(status: &str) -> bool {
 }
 
 /// Locks a directory until every copy of the fd is closed, which for a launcher means until it is dead.
-pub(super) fn try_lock(home: BorrowedFd<'_>) -> bool {
-    flock(home, FlockOperation::NonBlockingLockExclusive).is_ok()
+pub(super) fn try_lock(dir_fd: BorrowedFd<'_>) -> bool {
+    flock(dir_fd, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// Returns the directories in `base` whose owners are dead or dying.
@@ -128,18 +128,18 @@ pub(super) fn abandoned(base: BorrowedFd<'_>) -> Vec<AbandonedDir> {
 /// dying.
 pub(super) fn remove_abandoned(base: BorrowedFd<'_>, dir: &AbandonedDir) -> bool {
     let name = dir.name.as_str();
-    let Ok(home) = files::open_dir(base, name) else {
+    let Ok(dir_fd) = files::open_dir(base, name) else {
         return true; // another launcher, starting at the same time, removed it first
     };
-    if !try_lock(home.as_fd()) {
+    if !try_lock(dir_fd.as_fd()) {
         // If the owner is not dying, it is alive in another pid namespace.
         return !dir.owner_is_dying;
     }
-    for group in names(home.as_fd()).iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
+    for group in names(dir_fd.as_fd()).iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
         // Processes that outlived their launcher are killed, then thawed so that they die.
-        kill::kill_members(home.as_fd(), group);
-        v1::thaw(home.as_fd(), group);
-        files::remove_folder(home.as_fd(), group);
+        kill::kill_members(dir_fd.as_fd(), group);
+        v1::thaw(dir_fd.as_fd(), group);
+        files::remove_folder(dir_fd.as_fd(), group);
     }
     // A child group with the server in it outlives its launcher, and is not waited for.
     files::remove_folder(base, name) || name.ends_with(MOVED_SUFFIX)

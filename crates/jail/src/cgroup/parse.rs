@@ -44,8 +44,8 @@ pub(super) fn mounts(mountinfo: &str) -> Vec<CgroupMount> {
 
 /// Parses `36 35 98:0 /root /point rw,noatime shared:1 - cgroup source rw,memory`.
 fn mount(line: &str) -> Option<CgroupMount> {
-    let (place, filesystem) = line.split_once(" - ")?;
-    let place: Vec<&str> = place.split(' ').collect();
+    let (mount, filesystem) = line.split_once(" - ")?;
+    let mount: Vec<&str> = mount.split(' ').collect();
     let mut filesystem = filesystem.split(' ');
     let version = match filesystem.next()? {
         "cgroup" => CgroupVersion::V1,
@@ -54,11 +54,11 @@ fn mount(line: &str) -> Option<CgroupMount> {
     };
     let options: Vec<String> = filesystem.nth(1)?.split(',').map(str::to_owned).collect();
     let read_only =
-        place.get(5)?.split(',').any(|word| word == "ro") || options.iter().any(|word| word == "ro");
+        mount.get(5)?.split(',').any(|option| option == "ro") || options.iter().any(|option| option == "ro");
     Some(CgroupMount {
         version,
-        root: unescape(place.get(3)?),
-        point: unescape(place.get(4)?),
+        root: unescape(mount.get(3)?),
+        point: unescape(mount.get(4)?),
         read_only,
         options,
     })

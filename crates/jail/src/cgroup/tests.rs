@@ -13,7 +13,7 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 /// Returns a hierarchy with all controllers, or prints why there is none.
-fn hierarchy() -> Option<Hierarchy> {
+pub(super) fn hierarchy() -> Option<Hierarchy> {
     let (hierarchy, missing) = Hierarchy::discover();
     if missing.is_empty() {
         assert_eq!(hierarchy.controllers(), Controller::ALL);
@@ -89,7 +89,7 @@ fn idle() -> i32 {
     0
 }
 
-fn eventually(mut done: impl FnMut() -> bool) -> bool {
+pub(super) fn eventually(mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + Duration::from_secs(20);
     while Instant::now() < deadline {
         if done() {
@@ -173,9 +173,8 @@ fn groups_have_separate_counters_and_are_removed_at_the_end() {
     let Some(hierarchy) = hierarchy() else { return };
     let launcher_dirs = Arc::clone(&hierarchy.launcher_dirs);
     // By descriptor: a concurrent test may reuse the name of a removed directory.
-    let held_dirs: Vec<_> =
-        launcher_dirs.iter().map(|launcher_dir| launcher_dir.dir.try_clone().unwrap()).collect();
-    let stands = |dir_held: &std::os::fd::OwnedFd| files::exists(dir_held.as_fd(), v2::MEMBERS);
+    let held_dirs: Vec<_> = launcher_dirs.iter().map(|dir| dir.fd.try_clone().unwrap()).collect();
+    let exists = |dir: &std::os::fd::OwnedFd| files::exists(dir.as_fd(), v2::MEMBERS);
     drop(launcher_dirs);
     let (used, fresh) = (hierarchy.create(1).unwrap(), hierarchy.create(1).unwrap());
     assert_eq!(run_in_group(&used, idle), 0);
@@ -183,9 +182,9 @@ fn groups_have_separate_counters_and_are_removed_at_the_end() {
     assert_eq!(fresh.oom_kills() + fresh.forks_refused(), 0);
     assert!(remove_eventually(used));
     drop(hierarchy);
-    assert!(held_dirs.iter().all(stands), "kept while a group exists");
+    assert!(held_dirs.iter().all(exists), "kept while a group exists");
     drop(fresh);
-    assert!(!held_dirs.iter().any(stands), "removed with the last group");
+    assert!(!held_dirs.iter().any(exists), "removed with the last group");
 }
 
 #[test]
@@ -193,9 +192,9 @@ fn removing_a_group_in_use_returns_it() {
     let Some(hierarchy) = hierarchy() else { return };
     let group = hierarchy.create(1).unwrap();
     let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-    for launcher_dir in group.launcher_dirs.iter() {
+    for dir in group.launcher_dirs.iter() {
         let join_file = format!("{}/{}", group.number, v2::MEMBERS);
-        files::write(launcher_dir.dir.as_fd(), &join_file, &sleeper.id().to_string()).unwrap();
+        files::write(dir.fd.as_fd(), &join_file, &sleeper.id().to_string()).unwrap();
     }
     assert!(!group.is_empty());
     let group = group.remove().unwrap_err();
@@ -207,9 +206,9 @@ fn removing_a_group_in_use_returns_it() {
 /// Starts a process in a directory of this name in every hierarchy.
 fn sleeper_in(launcher_dirs: &[LauncherDir], folder: impl Fn(&LauncherDir) -> String) -> std::process::Child {
     let sleeper = std::process::Command::new("sleep").arg("3600").spawn().unwrap();
-    for launcher_dir in launcher_dirs {
-        let join_file = format!("{}/{}", folder(launcher_dir), v2::MEMBERS);
-        files::write(launcher_dir.parent.as_fd(), &join_file, &sleeper.id().to_string()).unwrap();
+    for dir in launcher_dirs {
+        let join_file = format!("{}/{}", folder(dir), v2::MEMBERS);
+        files::write(dir.parent.as_fd(), &join_file, &sleeper.id().to_string()).unwrap();
     }
     sleeper
 }
@@ -227,8 +226,7 @@ fn was_killed(mut sleeper: std::process::Child) -> bool {
 fn processes_left_in_a_group_are_killed() {
     let Some(hierarchy) = hierarchy() else { return };
     let group = hierarchy.create(1).unwrap();
-    let sleeper =
-        sleeper_in(&group.launcher_dirs, |launcher_dir| format!("{}/{}", launcher_dir.name, group.number));
+    let sleeper = sleeper_in(&group.launcher_dirs, |dir| format!("{}/{}", dir.name, group.number));
     let mut left = group.kill_and_remove().err();
     assert!(was_killed(sleeper));
     assert!(eventually(|| {
@@ -238,14 +236,12 @@ fn processes_left_in_a_group_are_killed() {
 }
 
 /// Creates a directory that looks abandoned, and locks it. Until then a concurrent test may sweep it.
-fn held(launcher_dir: &LauncherDir, name: &str) -> std::os::fd::OwnedFd {
+fn held(dir: &LauncherDir, name: &str) -> std::os::fd::OwnedFd {
     let mut held = None;
     assert!(eventually(|| {
-        let _ = mkdirat(&launcher_dir.parent, name, Mode::from(0o755));
-        held = files::open_dir(launcher_dir.parent.as_fd(), name)
-            .ok()
-            .filter(|held| owner::try_lock(held.as_fd()));
-        held.is_some() && files::exists(launcher_dir.parent.as_fd(), name)
+        let _ = mkdirat(&dir.parent, name, Mode::from(0o755));
+        held = files::open_dir(dir.parent.as_fd(), name).ok().filter(|held| owner::try_lock(held.as_fd()));
+        held.is_some() && files::exists(dir.parent.as_fd(), name)
     }));
     held.unwrap()
 }
@@ -259,31 +255,29 @@ fn processes_left_by_a_dead_launcher_are_killed_and_its_directory_is_removed() {
     for folder in
         [apart.clone(), format!("{apart}/belljar-4194997-1"), format!("{apart}/belljar-4194997-1/0")]
     {
-        launcher_dirs
-            .iter()
-            .for_each(|launcher_dir| mkdirat(&launcher_dir.parent, &folder, Mode::from(0o755)).unwrap());
+        launcher_dirs.iter().for_each(|dir| mkdirat(&dir.parent, &folder, Mode::from(0o755)).unwrap());
     }
     let sleeper = sleeper_in(launcher_dirs, |_| format!("{apart}/belljar-4194997-1/0"));
-    let is_swept = |launcher_dir: &LauncherDir| {
-        let Ok(base) = files::open_dir(launcher_dir.parent.as_fd(), &apart) else { return true };
+    let is_swept = |dir: &LauncherDir| {
+        let Ok(base) = files::open_dir(dir.parent.as_fd(), &apart) else { return true };
         owner::remove_abandoned(base.as_fd(), &owner::AbandonedDir::new("belljar-4194997-1", false))
             && owner::abandoned(base.as_fd()).is_empty()
-            && files::remove_folder(launcher_dir.parent.as_fd(), &apart)
+            && files::remove_folder(dir.parent.as_fd(), &apart)
     };
     // The killed process takes time to die.
     let _swept = is_swept(&launcher_dirs[0]);
     assert!(was_killed(sleeper));
-    assert!(launcher_dirs.iter().all(|launcher_dir| eventually(|| is_swept(launcher_dir))));
+    assert!(launcher_dirs.iter().all(|dir| eventually(|| is_swept(dir))));
 }
 
 #[test]
 fn directory_of_a_dying_launcher_is_removed_once_its_lock_is_free() {
     let Some(hierarchy) = hierarchy() else { return };
-    let launcher_dir = &hierarchy.launcher_dirs[0];
+    let dir = &hierarchy.launcher_dirs[0];
     // Below a directory in which no other launcher of this machine searches.
     let apart = format!("belljarette-dying-{}", std::process::id());
-    mkdirat(&launcher_dir.parent, &apart, Mode::from(0o755)).unwrap();
-    let base = files::open_dir(launcher_dir.parent.as_fd(), &apart).unwrap();
+    mkdirat(&dir.parent, &apart, Mode::from(0o755)).unwrap();
+    let base = files::open_dir(dir.parent.as_fd(), &apart).unwrap();
     let name = "belljar-4194998-1";
     mkdirat(&base, name, Mode::from(0o755)).unwrap();
     let lock = files::open_dir(base.as_fd(), name).unwrap();
@@ -297,19 +291,18 @@ fn directory_of_a_dying_launcher_is_removed_once_its_lock_is_free() {
     drop(lock);
     assert!(owner::remove_abandoned(base.as_fd(), &dying));
     assert!(!files::exists(base.as_fd(), name));
-    assert!(files::remove_folder(launcher_dir.parent.as_fd(), &apart));
+    assert!(files::remove_folder(dir.parent.as_fd(), &apart));
 }
 
 #[test]
 fn lower_cpu_quota_of_an_ancestor_applies_without_error() {
     let Some(hierarchy) = hierarchy() else { return };
-    let launcher_dir =
-        hierarchy.launcher_dirs.iter().find(|launcher_dir| launcher_dir.has(Controller::Cpu)).unwrap();
-    let (file, text) = match launcher_dir.version {
+    let dir = hierarchy.launcher_dirs.iter().find(|dir| dir.has(Controller::Cpu)).unwrap();
+    let (file, text) = match dir.version {
         CgroupVersion::V1 => ("cpu.cfs_quota_us", "50000"),
         CgroupVersion::V2 => ("cpu.max", "50000 100000"),
     };
-    files::write(launcher_dir.dir.as_fd(), file, text).unwrap();
+    files::write(dir.fd.as_fd(), file, text).unwrap();
     let group = hierarchy.create(1).unwrap();
     group.set_limits(&LIMITS).unwrap();
     let too_little = group.set_limits(&GroupLimits { cpu_millis: 1, ..LIMITS }).unwrap_err();

@@ -5,6 +5,7 @@
 //! The two causes of a kill are told apart by which group was notified: on v1 the notification of the
 //! directory above is for both.
 
+use super::launcher_dir::LauncherDir;
 use super::{Controller, Group, Hierarchy};
 
 /// Memory reserved for others: a tenth, and at least this much if the machine has twice as much.
@@ -36,13 +37,8 @@ impl Hierarchy {
     /// spare. If that cannot be set, only the limit of each group applies.
     pub fn reserve_host_memory(&self) {
         let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_total_memory(&text));
-        let launcher_dir =
-            self.launcher_dirs.iter().find(|launcher_dir| launcher_dir.has(Controller::Memory));
-        let least = launcher_dir
-            .and_then(|launcher_dir| launcher_dir.parent_memory_limit())
-            .into_iter()
-            .chain(total)
-            .min();
+        let parent = self.memory_dir().and_then(LauncherDir::parent_memory_limit);
+        let least = parent.into_iter().chain(total).min();
         if let Some(total) = least {
             self.set_total_memory_limit(total - (total / 10).max(RESERVED_BYTES.min(total / 2)));
         }
@@ -53,15 +49,16 @@ impl Hierarchy {
         if self.total_memory_limit.get().is_some_and(|limit| limit <= memory_bytes) {
             return;
         }
-        for launcher_dir in
-            self.launcher_dirs.iter().filter(|launcher_dir| launcher_dir.has(Controller::Memory))
-        {
-            // If this fails, the limit of each group still applies.
-            if launcher_dir.set_total_memory(memory_bytes).is_ok() {
-                launcher_dir.watch_total_ooms();
-                self.total_memory_limit.set(Some(memory_bytes));
-            }
+        // If this fails, the limit of each group still applies.
+        if let Some(dir) = self.memory_dir().filter(|dir| dir.set_total_memory(memory_bytes).is_ok()) {
+            dir.watch_total_ooms();
+            self.total_memory_limit.set(Some(memory_bytes));
         }
+    }
+
+    /// Returns the directory in which memory is limited: a controller is in one hierarchy only.
+    fn memory_dir(&self) -> Option<&LauncherDir> {
+        self.launcher_dirs.iter().find(|dir| dir.has(Controller::Memory))
     }
 
     /// Returns the memory limit of all groups together, if there is one.
@@ -71,21 +68,18 @@ impl Hierarchy {
 
     /// Returns the memory used by all groups together.
     pub fn total_memory_in_use(&self) -> Option<u64> {
-        self.launcher_dirs
-            .iter()
-            .find(|launcher_dir| launcher_dir.has(Controller::Memory))?
-            .total_memory_in_use()
+        self.memory_dir()?.total_memory_in_use()
     }
 }
 
 impl Group {
     /// Returns the out-of-memory events of the group.
     pub fn memory_events(&self) -> MemoryEvents {
-        let Some(launcher_dir) = self.place_with(Controller::Memory) else { return MemoryEvents::default() };
+        let Some(dir) = self.dir_with(Controller::Memory) else { return MemoryEvents::default() };
         MemoryEvents {
-            kills: launcher_dir.oom_kills(self).unwrap_or(0),
-            group_ooms: launcher_dir.group_ooms(self),
-            total_ooms: launcher_dir.total_ooms(),
+            kills: dir.oom_kills(self).unwrap_or(0),
+            group_ooms: dir.group_ooms(self),
+            total_ooms: dir.total_ooms(),
         }
     }
 

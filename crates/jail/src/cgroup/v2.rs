@@ -19,54 +19,54 @@ pub(super) const MEMORY_LIMIT: &str = "memory.max";
 pub(super) const MEMBERS: &str = "cgroup.procs";
 
 /// Writes the settings that are the same for every run, in advance.
-pub(super) fn apply_defaults(slot: GroupDir<'_>, controller: Controller) -> Result<(), Error> {
+pub(super) fn apply_defaults(group: GroupDir<'_>, controller: Controller) -> Result<(), Error> {
     match controller {
         Controller::Memory => {
             // Absent if the kernel has no swap, which then needs no limit.
-            slot.write_if_exists("memory.swap.max", "0")?;
-            slot.write("memory.oom.group", "1")
+            group.write_if_exists("memory.swap.max", "0")?;
+            group.write("memory.oom.group", "1")
         }
         Controller::Cpu | Controller::Pids => Ok(()),
     }
 }
 
 pub(super) fn set_limit(
-    slot: GroupDir<'_>,
+    group: GroupDir<'_>,
     controller: Controller,
     limits: &GroupLimits,
 ) -> Result<(), Error> {
     match controller {
-        Controller::Memory => slot.write(MEMORY_LIMIT, &limits.memory_bytes.to_string()),
-        Controller::Cpu => slot.write("cpu.max", &format!("{} {CPU_PERIOD_US}", limits.cpu_quota_us())),
-        Controller::Pids => slot.write("pids.max", &limits.pids.to_string()),
+        Controller::Memory => group.write(MEMORY_LIMIT, &limits.memory_bytes.to_string()),
+        Controller::Cpu => group.write("cpu.max", &format!("{} {CPU_PERIOD_US}", limits.cpu_quota_us())),
+        Controller::Pids => group.write("pids.max", &limits.pids.to_string()),
     }
 }
 
 /// Makes the kernel kill a single process, not the whole group, when memory runs out.
-pub(super) fn disable_group_kill(slot: GroupDir<'_>) -> Result<(), Error> {
-    slot.write("memory.oom.group", "0")
+pub(super) fn disable_group_kill(group: GroupDir<'_>) -> Result<(), Error> {
+    group.write("memory.oom.group", "0")
 }
 
-pub(super) fn freeze(slot: GroupDir<'_>, frozen: bool) -> Result<(), Error> {
-    slot.write("cgroup.freeze", if frozen { "1" } else { "0" })
+pub(super) fn freeze(group: GroupDir<'_>, frozen: bool) -> Result<(), Error> {
+    group.write("cgroup.freeze", if frozen { "1" } else { "0" })
 }
 
-pub(super) fn is_frozen(slot: GroupDir<'_>) -> bool {
-    slot.value_in("cgroup.events", "frozen") == Some(1)
+pub(super) fn is_frozen(group: GroupDir<'_>) -> bool {
+    group.value_in("cgroup.events", "frozen") == Some(1)
 }
 
 /// Returns the larger count, not the sum: a process killed with its whole group is in both counts.
-pub(super) fn oom_kills(slot: GroupDir<'_>) -> Option<u64> {
-    let events = slot.read("memory.events")?;
+pub(super) fn oom_kills(group: GroupDir<'_>) -> Option<u64> {
+    let events = group.read("memory.events")?;
     files::value(&events, "oom_kill").max(files::value(&events, "oom_group_kill"))
 }
 
-pub(super) fn cpu_time(slot: GroupDir<'_>) -> Option<Duration> {
-    slot.value_in("cpu.stat", "usage_usec").map(Duration::from_micros)
+pub(super) fn cpu_time(group: GroupDir<'_>) -> Option<Duration> {
+    group.value_in("cpu.stat", "usage_usec").map(Duration::from_micros)
 }
 
-pub(super) fn peak_memory(slot: GroupDir<'_>) -> Option<u64> {
-    slot.number_in("memory.peak")
+pub(super) fn peak_memory(group: GroupDir<'_>) -> Option<u64> {
+    group.number_in("memory.peak")
 }
 
 /// Returns whether `dir` is the root of the whole hierarchy, not merely of a namespace: only there is
@@ -125,9 +125,9 @@ pub(super) fn move_processes_to_child(
     if members.is_empty() {
         return Ok(false);
     }
-    let strangers = foreign_processes(&members);
-    if !strangers.is_empty() {
-        return Err(Obstacle::Occupied { folder: folder.to_owned(), pids: strangers });
+    let foreign = foreign_processes(&members);
+    if !foreign.is_empty() {
+        return Err(Obstacle::Occupied { folder: folder.to_owned(), pids: foreign });
     }
     mkdirat(base, child_group, Mode::from(0o755)).map_err(|errno| failed(child_group, errno))?;
     let members_file = format!("{child_group}/{MEMBERS}");
@@ -158,6 +158,6 @@ pub(super) fn undo_move(base: BorrowedFd<'_>, child_group: &str) {
 mod tests;
 
 /// Opens the file to which a process writes `0` to join.
-pub(super) fn open_join_file(slot: GroupDir<'_>) -> Result<OwnedFd, Error> {
-    slot.open(MEMBERS, OFlags::WRONLY)
+pub(super) fn open_join_file(group: GroupDir<'_>) -> Result<OwnedFd, Error> {
+    group.open(MEMBERS, OFlags::WRONLY)
 }

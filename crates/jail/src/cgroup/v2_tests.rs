@@ -10,8 +10,8 @@ use crate::cgroup::files::OpenFiles;
 /// A launcher directory with one group, numbered 7, that has all files of a v2 group.
 struct Fake {
     root: PathBuf,
-    home: OwnedFd,
-    gauges: OpenFiles,
+    parent: OwnedFd,
+    open_files: OpenFiles,
 }
 
 const FILES: [&str; 6] =
@@ -24,12 +24,12 @@ impl Fake {
         for file in FILES {
             fs::write(root.join("7").join(file), "").unwrap();
         }
-        let home = files::open_dir(rustix::fs::CWD, root.to_str().unwrap()).unwrap();
-        Fake { root, home, gauges: OpenFiles::default() }
+        let parent = files::open_dir(rustix::fs::CWD, root.to_str().unwrap()).unwrap();
+        Fake { root, parent, open_files: OpenFiles::default() }
     }
 
-    fn slot(&self) -> GroupDir<'_> {
-        GroupDir { home: self.home.as_fd(), number: "7", gauges: &self.gauges }
+    fn group(&self) -> GroupDir<'_> {
+        GroupDir { parent: self.parent.as_fd(), number: "7", open_files: &self.open_files }
     }
 
     fn put(&self, file: &str, text: &str) {
@@ -53,8 +53,8 @@ const LIMITS: GroupLimits = GroupLimits { memory_bytes: 33_554_432, cpu_millis: 
 fn each_limit_is_written_to_its_file() {
     let fake = Fake::new("limits");
     for controller in Controller::ALL {
-        apply_defaults(fake.slot(), controller).unwrap();
-        set_limit(fake.slot(), controller, &LIMITS).unwrap();
+        apply_defaults(fake.group(), controller).unwrap();
+        set_limit(fake.group(), controller, &LIMITS).unwrap();
     }
     assert_eq!(fake.text("memory.max"), "33554432");
     assert_eq!(fake.text("memory.swap.max"), "0");
@@ -68,8 +68,8 @@ fn missing_swap_file_is_ignored_and_missing_limit_is_an_error() {
     let fake = Fake::new("absent");
     fs::remove_file(fake.root.join("7/memory.swap.max")).unwrap();
     fs::remove_file(fake.root.join("7/pids.max")).unwrap();
-    apply_defaults(fake.slot(), Controller::Memory).unwrap();
-    let refused = set_limit(fake.slot(), Controller::Pids, &LIMITS).unwrap_err();
+    apply_defaults(fake.group(), Controller::Memory).unwrap();
+    let refused = set_limit(fake.group(), Controller::Pids, &LIMITS).unwrap_err();
     assert_eq!(refused, Error::Write { file: "pids.max", errno: Errno::NOENT });
     assert!(refused.to_string().contains("pids.max"));
 }
@@ -77,13 +77,16 @@ fn missing_swap_file_is_ignored_and_missing_limit_is_an_error() {
 #[test]
 fn absent_counters_are_none() {
     let fake = Fake::new("figures");
-    assert_eq!((cpu_time(fake.slot()), peak_memory(fake.slot()), oom_kills(fake.slot())), (None, None, None));
+    assert_eq!(
+        (cpu_time(fake.group()), peak_memory(fake.group()), oom_kills(fake.group())),
+        (None, None, None)
+    );
     fake.put("cpu.stat", "usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n");
     fake.put("memory.peak", "9437184\n");
     fake.put("memory.events", "low 0\nhigh 0\nmax 9\noom 1\noom_kill 3\noom_group_kill 1\n");
-    assert_eq!(cpu_time(fake.slot()), Some(Duration::from_micros(1234)));
-    assert_eq!(peak_memory(fake.slot()), Some(9_437_184));
-    assert_eq!(oom_kills(fake.slot()), Some(3));
+    assert_eq!(cpu_time(fake.group()), Some(Duration::from_micros(1234)));
+    assert_eq!(peak_memory(fake.group()), Some(9_437_184));
+    assert_eq!(oom_kills(fake.group()), Some(3));
 }
 
 #[test]

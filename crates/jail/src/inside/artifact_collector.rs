@@ -41,5 +41,5 @@ fn confine(collector: &ArtifactCollector<'_>) -> Result<(), Errno> {
     init::die_with_launcher()?;
     privileges::drop_capabilities()?;
     privileges::set_no_new_privs()?;
-    collector.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+    collector.filter.install()
 }

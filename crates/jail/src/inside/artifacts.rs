@@ -3,12 +3,14 @@
 //!
 //! Each file on the pipe: length of its name (u32), length of its content (u64), name, content.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use belljar_zygote::syscall::write_all;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::spec::ArtifactRules;
+use crate::sys::errno;
 
 /// Maximum number of directory entries examined.
 const MAX_ENTRIES: usize = 10_000;
@@ -63,7 +65,7 @@ fn send(rules: &ArtifactRules, folder: &OwnedFd, name: &str, pipe: &OwnedFd) -> 
     header.extend_from_slice(&(name.len() as u32).to_le_bytes());
     header.extend_from_slice(&len.to_le_bytes());
     header.extend_from_slice(name.as_bytes());
-    write_all(pipe, &header)?;
+    write_all(pipe.as_raw_fd(), &header).map_err(errno)?;
     let mut left = len as usize;
     let mut buffer = vec![0; 64 << 10];
     while left > 0 {
@@ -74,19 +76,8 @@ fn send(rules: &ArtifactRules, folder: &OwnedFd, name: &str, pipe: &OwnedFd) -> 
             buffer[..wanted].fill(0);
         }
         let read = if read == 0 { wanted } else { read };
-        write_all(pipe, &buffer[..read])?;
+        write_all(pipe.as_raw_fd(), &buffer[..read]).map_err(errno)?;
         left -= read;
-    }
-    Ok(())
-}
-
-fn write_all(pipe: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::write(pipe, bytes) {
-            Ok(written) => bytes = &bytes[written..],
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
     }
     Ok(())
 }

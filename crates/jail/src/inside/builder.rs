@@ -133,7 +133,7 @@ fn build(
     plan: &JailPlan,
     fds: Vec<OwnedFd>,
 ) -> Result<(bool, Vec<OwnedFd>), StepFailed> {
-    let lost = || StepFailed::new(Step::Order, "", Errno::BADMSG);
+    let lost = || StepFailed::new(Step::Task, "", Errno::BADMSG);
     let mut fds = fds.into_iter();
     let liveness_pipe = fds.next().ok_or_else(lost)?;
     let (namespaces, is_new): (Vec<OwnedFd>, bool) = match &plan.new_namespaces {
@@ -221,7 +221,7 @@ pub(crate) fn common_step(step: SetupStep) -> Step {
         SetupStep::NoNewPrivs => Step::NoNewPrivs,
         SetupStep::Landlock => Step::Landlock,
         SetupStep::Seccomp => Step::Seccomp,
-        SetupStep::Order => Step::Order,
+        SetupStep::Task => Step::Task,
         SetupStep::Files => Step::Files,
         SetupStep::Workdir => Step::Workdir,
         SetupStep::Stdio => Step::Stdio,

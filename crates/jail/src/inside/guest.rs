@@ -21,7 +21,7 @@ use crate::sys::{self, CStringArray};
 pub(super) fn become_guest(setup: &JailSetup<'_>, binary: &OwnedFd) -> Result<i32, StepFailed> {
     let Some((jail, fds)) = await_task(&setup.init_socket)? else { return Ok(0) };
     let mut fds = fds.into_iter();
-    let line = step(Step::Order, "", || fds.next().ok_or(Errno::BADF))?;
+    let line = step(Step::Task, "", || fds.next().ok_or(Errno::BADF))?;
     let score = fds.next();
     mounts::resize_disk(&jail)?;
     step(Step::Stdio, "", || stdio(&line, score.as_ref()))?;

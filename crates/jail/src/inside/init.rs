@@ -4,6 +4,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_model::layer::Layer;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::CWD;
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use super::{
     send_report, write_once,
 };
 use crate::fault;
-use crate::spec::{INNER_UID, Jail, JailLayer, WORKSPACE};
+use crate::spec::{INNER_UID, Jail, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, CloneResult};
 
@@ -63,7 +64,7 @@ fn set_up(setup: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     })?;
     step(Step::JoinCgroup, "", || setup.cgroup_join_fds.iter().try_for_each(|tasks| write_once(tasks, "0")))?;
     step(Step::CgroupNamespace, "", || {
-        if fault::is_left_out(JailLayer::CgroupNs) { Ok(()) } else { sys::unshare(libc::CLONE_NEWCGROUP) }
+        if fault::is_left_out(Layer::CgroupNs) { Ok(()) } else { sys::unshare(libc::CLONE_NEWCGROUP) }
     })?;
     if setup.new_network {
         step(Step::Network, "", sys::loopback_up)?;
@@ -72,7 +73,7 @@ fn set_up(setup: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
         })?;
     }
     step(Step::Hostname, "", || {
-        if fault::is_left_out(JailLayer::UtsNs) { Ok(()) } else { rustix::system::sethostname(b"sandbox") }
+        if fault::is_left_out(Layer::UtsNs) { Ok(()) } else { rustix::system::sethostname(b"sandbox") }
     })?;
     step(Step::Ids, "", || {
         privileges::become_user(uid, uid)?;
@@ -117,10 +118,7 @@ fn confine_pid1<'a>(
         return Err(Errno::SRCH);
     }
     privileges::set_no_new_privs()?;
-    if fault::is_left_out(JailLayer::Seccomp) {
-        return Ok(());
-    }
-    program::install_filter(setup.init_filter)
+    if fault::is_left_out(Layer::Seccomp) { Ok(()) } else { setup.init_filter.install() }
 }
 
 /// Closes the copies of the launcher's descriptors, except those meant for this jail.

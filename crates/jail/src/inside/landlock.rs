@@ -40,14 +40,14 @@ pub(crate) fn apply_for_mounts(mounts: &str) -> Result<(), Errno> {
 
 /// Returns the writable mount points in `/proc/self/mountinfo`, except system file systems.
 fn writable_mounts(mounts: &str) -> Vec<String> {
-    let place = |line: &str| {
-        let mut words = line.split(' ').skip(4);
-        let (path, options) = (words.next()?, words.next()?);
+    let mount_point = |line: &str| {
+        let mut fields = line.split(' ').skip(4);
+        let (path, options) = (fields.next()?, fields.next()?);
         let system = ["/proc", "/sys", "/dev"].iter().any(|top| Path::new(path).starts_with(top));
         let is_writable = options.split(',').any(|option| option == "rw") && !system;
         is_writable.then(|| path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
     };
-    mounts.lines().filter_map(place).collect()
+    mounts.lines().filter_map(mount_point).collect()
 }
 
 fn restrict(writable: &[&str]) -> Result<(), Errno> {

@@ -28,13 +28,14 @@ mod zygote_setup;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_model::layer::Layer;
 use belljar_zygote::privileges::ResourceLimit;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::seccomp::SeccompFilter;
-use crate::spec::{Jail, JailLayer, JailLimits, RootTree, WORKSPACE};
+use crate::spec::{Jail, JailLimits, RootTree, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 use crate::wire;
@@ -138,9 +139,9 @@ pub(crate) fn run_pid1(setup: &JailSetup<'_>) -> ! {
 /// Returns the reported failure, if any. The reporting process is gone, so the report is waited for only
 /// briefly.
 pub(crate) fn read_reported_failure(report: BorrowedFd<'_>) -> Option<StepFailed> {
-    let patience = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let timeout = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let mut polled = [PollFd::from_borrowed_fd(report, PollFlags::IN)];
-    rustix::event::poll(&mut polled, Some(&patience)).ok().filter(|ready| *ready > 0)?;
+    rustix::event::poll(&mut polled, Some(&timeout)).ok().filter(|ready| *ready > 0)?;
     let mut buffer = [0; rustix::pipe::PIPE_BUF];
     let read = rustix::io::read(report, &mut buffer).ok()?;
     match postcard::from_bytes(&buffer[..read]).ok()? {
@@ -169,27 +170,27 @@ fn send_report(pipe: &OwnedFd, report: &SetupReport) {
 }
 
 /// Returns the layers in force after such a jail was entered without a failed step.
-pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<JailLayer> {
+pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Layer> {
     use crate::spec::JailNetwork;
     let mut layers = vec![
-        JailLayer::UserNs,
-        JailLayer::PidNs,
-        JailLayer::MountNs,
-        JailLayer::IpcNs,
-        JailLayer::UtsNs,
-        JailLayer::CgroupNs,
-        JailLayer::ReadOnlyRoot,
-        JailLayer::NoCapabilities,
-        JailLayer::NoNewPrivs,
-        JailLayer::Rlimits,
-        JailLayer::Seccomp,
+        Layer::UserNs,
+        Layer::PidNs,
+        Layer::MountNs,
+        Layer::IpcNs,
+        Layer::UtsNs,
+        Layer::CgroupNs,
+        Layer::ReadOnlyRoot,
+        Layer::NoCapabilities,
+        Layer::NoNewPrivs,
+        Layer::Rlimits,
+        Layer::Seccomp,
     ];
     let writable_host = jail.host_workspace.is_some() || jail.binds.iter().any(|bind| bind.writable);
     let conditional = [
-        (jail.network != JailNetwork::Host, JailLayer::NetNs),
-        (!writable_host, JailLayer::DiskQuota),
-        (separate_uid, JailLayer::SeparateUid),
-        (landlock, JailLayer::Landlock),
+        (jail.network != JailNetwork::Host, Layer::NetNs),
+        (!writable_host, Layer::DiskQuota),
+        (separate_uid, Layer::SeparateUid),
+        (landlock, Layer::Landlock),
     ];
     layers.extend(conditional.into_iter().filter(|(holds, _)| *holds).map(|(_, layer)| layer));
     layers
@@ -207,7 +208,7 @@ pub(crate) fn resource_limits(
         hard,
     };
     let fixed = |resource, value| limit(resource, value, value);
-    let mut wanted = vec![
+    let mut limits_to_set = vec![
         fixed(libc::RLIMIT_CORE, 0),
         fixed(libc::RLIMIT_NOFILE, limits.open_files),
         fixed(libc::RLIMIT_FSIZE, limits.disk_bytes),
@@ -222,9 +223,9 @@ pub(crate) fn resource_limits(
     // Without a cgroup this limits each process, not the group, so no receipt counts it. It limits private
     // data rather than address space, because many runtimes reserve far more address space than they use.
     if hold_each_process {
-        wanted.push(fixed(libc::RLIMIT_DATA, limits.memory_bytes));
+        limits_to_set.push(fixed(libc::RLIMIT_DATA, limits.memory_bytes));
     }
-    wanted
+    limits_to_set
 }
 
 /// Returns the resource limits of a zygote. Limits that requests choose are left open for its children, whose
@@ -272,7 +273,7 @@ fn await_byte(fd: &OwnedFd) -> Result<(), Errno> {
 
 /// Waits for a task; `None` if the launcher has no use for this jail.
 fn await_task(socket: &OwnedFd) -> Result<Option<(Jail, Vec<OwnedFd>)>, StepFailed> {
-    step(Step::Order, "", || wire::receive_one::<Jail>(socket.as_fd()))
+    step(Step::Task, "", || wire::receive_one::<Jail>(socket.as_fd()))
 }
 
 /// Duplicates a descriptor to a fixed number, where it survives `execve`.

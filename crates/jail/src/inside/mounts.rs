@@ -4,12 +4,13 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 
+use belljar_model::layer::Layer;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MoveMountFlags, UnmountFlags};
 
 use super::MountPlan;
-use crate::spec::{HOME, INBOX, Jail, JailLayer, RootEntry, WORKSPACE};
+use crate::spec::{HOME, INBOX, Jail, RootEntry, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::errno;
 use crate::{fault, sys};
@@ -108,7 +109,7 @@ pub(super) fn resize_disk(jail: &Jail) -> Result<(), StepFailed> {
 }
 
 pub(crate) fn tmpfs_options(bytes: u64) -> String {
-    let bytes = if fault::is_left_out(JailLayer::DiskQuota) { 1 << 30 } else { bytes };
+    let bytes = if fault::is_left_out(Layer::DiskQuota) { 1 << 30 } else { bytes };
     let inodes = (bytes / BYTES_PER_INODE).max(1_024);
     format!("size={bytes},nr_inodes={inodes}")
 }
@@ -153,11 +154,11 @@ fn is_in_fresh_dir(plan: &MountPlan<'_>, path: &str) -> bool {
 
 /// Returns whether a path lies below a directory that is fresh in every jail.
 pub(crate) fn is_below_fresh_dir(path: &str) -> bool {
-    FRESH_DIRS.iter().any(|place| is_below(path, place))
+    FRESH_DIRS.iter().any(|folder| is_below(path, folder))
 }
 
-fn is_below(path: &str, place: &str) -> bool {
-    path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/'))
+fn is_below(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Attaches a mount at its destination. Mount points below a fresh directory are created; others must exist.

@@ -1,10 +1,11 @@
 //! Drops privileges, except those that a test leaves in place.
 
+use belljar_model::layer::Layer;
 use belljar_zygote::privileges::{self, ResourceLimit};
 use rustix::io::Errno;
 
 use crate::fault;
-use crate::spec::{INNER_INIT_UID, INNER_UID, JailLayer};
+use crate::spec::{INNER_INIT_UID, INNER_UID};
 use crate::sys::errno;
 
 /// Switches to a user of the jail's namespace. `keep` becomes the saved id, which the process can switch back
@@ -20,25 +21,25 @@ pub(super) fn init_uid(own: bool) -> u32 {
 
 /// Empties the bounding set. Current capabilities are kept, so this can be done in advance.
 pub(super) fn clear_bounding_set() -> Result<(), Errno> {
-    unless_left_out(JailLayer::NoCapabilities, privileges::clear_bounding_set)
+    unless_left_out(Layer::NoCapabilities, privileges::clear_bounding_set)
 }
 
 /// Empties the other capability sets.
 pub(super) fn drop_capabilities() -> Result<(), Errno> {
-    unless_left_out(JailLayer::NoCapabilities, privileges::drop_capabilities)
+    unless_left_out(Layer::NoCapabilities, privileges::drop_capabilities)
 }
 
 /// Sets `no_new_privs`: no program executed from here on can regain privileges.
 pub(super) fn set_no_new_privs() -> Result<(), Errno> {
-    unless_left_out(JailLayer::NoNewPrivs, privileges::set_no_new_privs)
+    unless_left_out(Layer::NoNewPrivs, privileges::set_no_new_privs)
 }
 
 pub(super) fn set_rlimits(limits: &[ResourceLimit]) -> Result<(), Errno> {
-    unless_left_out(JailLayer::Rlimits, || privileges::set_rlimits(limits))
+    unless_left_out(Layer::Rlimits, || privileges::set_rlimits(limits))
 }
 
 fn unless_left_out(
-    layer: JailLayer,
+    layer: Layer,
     perform: impl FnOnce() -> belljar_zygote::syscall::SysResult<()>,
 ) -> Result<(), Errno> {
     if fault::is_left_out(layer) { Ok(()) } else { perform().map_err(errno) }

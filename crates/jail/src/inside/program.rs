@@ -3,14 +3,14 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use belljar_model::layer::Layer;
 use belljar_zygote::payload::{Payload, UnpackError};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{JailSetup, SetupReport, dup_to, landlock, mounts, privileges, send_report};
 use crate::fault;
-use crate::seccomp::SeccompFilter;
-use crate::spec::{INNER_UID, Jail, JailLayer, PayloadTarget, WORKSPACE};
+use crate::spec::{INNER_UID, Jail, PayloadTarget, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::errno;
 use crate::sys::{self, CStringArray};
@@ -51,7 +51,7 @@ fn prepare<'a>(
     index: usize,
 ) -> Result<Option<CommandProcess<'a>>, StepFailed> {
     let Some((jail, fds)) = super::await_task(&setup.command_sockets[index])? else { return Ok(None) };
-    let command = step(Step::Order, "", || with_fds(setup, index, jail, fds))?;
+    let command = step(Step::Task, "", || with_fds(setup, index, jail, fds))?;
     let payload = step(Step::Inbox, "", || Payload::map(command.payload.as_raw_fd()).map_err(errno))?;
     if index == 0 {
         mounts::resize_disk(&command.jail)?;
@@ -91,20 +91,14 @@ fn confine(command: &CommandProcess<'_>, payload: Payload<'_>) -> Result<(), Ste
 /// Installs the filter, and sends its notification listener to the launcher. If a listener outside is
 /// attached to this process already, denials are not reported.
 pub(super) fn install_notifying_filter(setup: &JailSetup<'_>, socket: &OwnedFd) -> Result<(), Errno> {
-    if fault::is_left_out(JailLayer::Seccomp) {
+    if fault::is_left_out(Layer::Seccomp) {
         return Ok(());
     }
-    let installed = setup.program_filter.install_with_listener();
-    match installed.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) {
+    match setup.program_filter.install_with_listener() {
         Ok(listener) => wire::send_bytes(socket.as_fd(), b"1", &[listener.as_fd()]),
-        Err(Errno::BUSY) => install_filter(setup.init_filter),
+        Err(Errno::BUSY) => setup.init_filter.install(),
         Err(errno) => Err(errno),
     }
-}
-
-/// Installs a filter without a listener.
-pub(super) fn install_filter(filter: &SeccompFilter) -> Result<(), Errno> {
-    filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }
 
 /// Drops all privileges of a process of the sandbox user, except for installing the filter. `as_user` runs as
@@ -123,7 +117,7 @@ pub(super) fn drop_privileges(
     step(Step::Workdir, &jail.workdir, || rustix::process::chdir(jail.workdir.as_str()))?;
     step(Step::Capabilities, "", privileges::drop_capabilities)?;
     step(Step::NoNewPrivs, "", privileges::set_no_new_privs)?;
-    if setup.has_landlock && !fault::is_left_out(JailLayer::Landlock) {
+    if setup.has_landlock && !fault::is_left_out(Layer::Landlock) {
         step(Step::Landlock, "", || landlock::apply(jail))?;
     }
     Ok(())

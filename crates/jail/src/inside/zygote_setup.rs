@@ -10,17 +10,18 @@
 //! (`WarmInterpreter::hidden`); a child puts them on its module search path after it is confined.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
+use belljar_model::layer::Layer;
 use belljar_zygote::message::LAUNCHER_FD;
 use belljar_zygote::privileges::{ResourceLimit, become_user, set_rlimits};
+use belljar_zygote::syscall::write_all;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{MountPlan, SetupReport, dup_to, init, landlock, mounts, privileges, send_report, write_once};
 use crate::fault;
 use crate::seccomp::SeccompFilter;
-use crate::spec::JailLayer;
 use crate::step::{Step, StepFailed, step};
 use crate::sys::errno;
 use crate::sys::{self, CStringArray};
@@ -88,25 +89,22 @@ fn confine(setup: &ZygoteSetup<'_>) -> Result<(), StepFailed> {
     })?;
     step(Step::Capabilities, "", privileges::drop_capabilities)?;
     step(Step::NoNewPrivs, "", privileges::set_no_new_privs)?;
-    if setup.has_landlock && !fault::is_left_out(JailLayer::Landlock) {
+    if setup.has_landlock && !fault::is_left_out(Layer::Landlock) {
         step(Step::Landlock, "", landlock::apply_to_zygote)?;
     }
-    step(Step::Seccomp, "", || {
-        if fault::is_left_out(JailLayer::Seccomp) {
-            return Ok(());
-        }
-        setup.filter.install().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
-    })
+    step(
+        Step::Seccomp,
+        "",
+        || {
+            if fault::is_left_out(Layer::Seccomp) { Ok(()) } else { setup.filter.install() }
+        },
+    )
 }
 
 fn write_inbox_file(inbox: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = rustix::fs::openat(inbox, name, flags, Mode::from_raw_mode(0o444))?;
-    let mut rest = content;
-    while !rest.is_empty() {
-        rest = &rest[rustix::io::write(file.as_fd(), rest)?..];
-    }
-    Ok(())
+    write_all(file.as_raw_fd(), content).map_err(errno)
 }
 
 fn execute(setup: &ZygoteSetup<'_>) -> StepFailed {

@@ -1,11 +1,13 @@
 //! The limits of a jail's cgroup, and the isolation layers that will be in force.
 
+use belljar_model::layer::Layer;
+
 use super::ids::lease::IdLease;
 use super::setup::{LauncherContext, controller_layer};
 use crate::cgroup::{self, Group};
 use crate::fault;
 use crate::inside;
-use crate::spec::{Jail, JailLayer, JailLimits};
+use crate::spec::{Jail, JailLimits};
 use crate::step::{Step, StepFailed};
 
 /// Sets the limits of a cgroup.
@@ -26,14 +28,14 @@ pub(super) fn cgroup_failure(error: cgroup::Error) -> StepFailed {
 pub(super) fn group_limits(limits: &JailLimits, ours: usize) -> cgroup::GroupLimits {
     let pids = limits.processes + ours as u32;
     cgroup::GroupLimits {
-        memory_bytes: if fault::is_left_out(JailLayer::CgroupMemory) { 1 << 40 } else { limits.memory_bytes },
-        cpu_millis: if fault::is_left_out(JailLayer::CgroupCpu) { 1_000_000 } else { limits.cpu_millis },
-        pids: if fault::is_left_out(JailLayer::CgroupPids) { 1 << 20 } else { pids },
+        memory_bytes: if fault::is_left_out(Layer::CgroupMemory) { 1 << 40 } else { limits.memory_bytes },
+        cpu_millis: if fault::is_left_out(Layer::CgroupCpu) { 1_000_000 } else { limits.cpu_millis },
+        pids: if fault::is_left_out(Layer::CgroupPids) { 1 << 20 } else { pids },
     }
 }
 
 /// Returns the isolation layers that will be in force in a jail.
-pub(super) fn layers(context: &LauncherContext, jail: &Jail, ids: IdLease) -> Vec<JailLayer> {
+pub(super) fn layers(context: &LauncherContext, jail: &Jail, ids: IdLease) -> Vec<Layer> {
     let mut layers = inside::layers(jail, context.has_landlock, ids.is_separate());
     layers.extend(context.groups.controllers().into_iter().map(controller_layer));
     layers.sort();

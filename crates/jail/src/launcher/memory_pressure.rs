@@ -14,7 +14,7 @@ impl Runs {
     /// Adds a started run, and sets its OOM scores if it is above its tenant's share.
     pub(super) fn add_run(&mut self, number: u64, mut run: Run) {
         if let Some(total) = self.context.groups.total_memory_limit() {
-            let claim = self.memory_shares.claim(total, run.tenant(), run.memory_limit_bytes());
+            let claim = self.memory_shares.claim(total, &run.tenant, run.memory_limit_bytes);
             if claim.standing == Standing::AboveShare {
                 run.set_oom_scores(&self.context, claim.standing);
             }

@@ -24,6 +24,7 @@ mod process;
 mod reaper;
 mod recyclable;
 mod run;
+mod run_state;
 mod runs;
 mod sandbox_run;
 mod sandboxes;
@@ -219,9 +220,9 @@ fn handle_request(
                 outbox.push(event);
             }
         }
-        LauncherRequest::AskJail { run, jail: of, request: what } => {
-            if let Some(answer) = runs.answer(run, of, what) {
-                outbox.push(LauncherEvent::JailAnswered { run, response: answer });
+        LauncherRequest::AskJail { run, jail, request } => {
+            if let Some(response) = runs.answer(run, jail, request) {
+                outbox.push(LauncherEvent::JailAnswered { run, response });
             }
         }
         LauncherRequest::Kill { run } => {

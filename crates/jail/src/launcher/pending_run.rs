@@ -20,7 +20,7 @@ pub(super) struct PendingRun {
 
 impl PendingRun {
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.jail.limits.timeout.and_then(|timeout| self.started.checked_add(timeout))
+        self.jail.timeout.and_then(|timeout| self.started.checked_add(timeout))
     }
 }
 

@@ -1,21 +1,19 @@
-//! One run: what it waits for, and how it ended.
-//!
-//! ```text
-//! started ──report──▶ answered ──PID 1 exits──▶ recycled
-//!    ├──deadline, out of memory, kill: answered, and PID 1 killed──┘
-//!    └──a warm child exits with artifacts: PID 1 killed──exits──▶ collected ──▶ answered and recycled
-//! ```
+//! One run: what it waits for, and how it ended. `run_state` has the diagram of its states.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use belljar_model::denial::Denials;
+use belljar_model::layer::Layer;
+use belljar_model::outcome::{Usage, Warmth};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::memory_share::MemoryClaim;
 use super::oom_score::{OomScores, Standing};
 use super::recyclable::{IdSource, Recyclable};
-use super::sandbox_run::SandboxRun;
+use super::run_state::{ChildEnd, RunEvent, RunState};
+use super::sandbox_run::{SandboxRun, sandbox_ending};
 use super::setup::LauncherContext;
 use super::warm::namespaces::NamespaceSet;
 use super::warm::running_child::RunningChild;
@@ -25,8 +23,8 @@ use super::watch::seccomp_notify::NotifyListener;
 use crate::cgroup::{Controller, Group};
 use crate::inside::{self, ArtifactCollector};
 use crate::seccomp::SeccompFilter;
-use crate::spec::{Jail, JailDenials, JailEnding, JailLayer, JailUsage, JailWarmth};
-use crate::step::StepFailed;
+use crate::spec::{Jail, JailEnding};
+use crate::step::{Step, StepFailed};
 use crate::sys::{self, CloneResult};
 use crate::wire::LauncherEvent;
 
@@ -45,13 +43,11 @@ pub(super) struct Run {
     pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) report: Option<OwnedFd>,
-    recyclable: Recyclable,
-    layers: Vec<JailLayer>,
+    pub(super) recyclable: Recyclable,
+    pub(super) layers: Vec<Layer>,
     started: Instant,
     pub(super) deadline: Option<Instant>,
-    pub(super) answered: bool,
-    /// Whether it is to be killed as soon as its answer has been sent.
-    pub(super) kill_after_answer: bool,
+    pub(super) state: RunState,
     pub(super) child: Option<RunningChild>,
     /// The seccomp notification listeners of its processes.
     pub(super) listener: NotifyListener,
@@ -61,32 +57,26 @@ pub(super) struct Run {
     pub(super) disk_full: bool,
     /// Its limit on processes and threads.
     max_processes: u64,
-    pub(super) collecting: Collecting,
-    /// The usage of a warm child at its end, if no cgroup counts it.
-    child_usage: JailUsage,
-    warmth: JailWarmth,
+    pub(super) warmth: Warmth,
     /// Its additional state, if it is a sandbox.
     sandbox: Option<SandboxRun>,
-    tenant: String,
-    memory_bytes: u64,
+    pub(super) tenant: String,
+    /// Its memory limit.
+    pub(super) memory_limit_bytes: u64,
     /// Its part of its tenant's memory share.
     pub(super) memory_claim: Option<MemoryClaim>,
     /// When to check again for an out-of-memory kill, and how many checks are left.
     pub(super) oom_check: Option<(Instant, u32)>,
 }
 
-/// The state of collecting a warm child's artifacts, with the ending to report afterwards.
-pub(super) enum Collecting {
-    /// There is nothing to collect, or not yet.
-    No,
-    /// Collecting starts once every process in the jail has exited.
-    Due(JailEnding),
-    /// The process with this pidfd is collecting.
-    Now(JailEnding, OwnedFd),
-}
-
 impl Run {
-    pub(super) fn new(parts: StartedJail, layers: Vec<JailLayer>, started: Instant, jail: &Jail) -> Self {
+    pub(super) fn new(
+        parts: StartedJail,
+        layers: Vec<Layer>,
+        started: Instant,
+        jail: &Jail,
+        listener: NotifyListener,
+    ) -> Self {
         let limits = &jail.limits;
         Self {
             pid: parts.pid,
@@ -95,37 +85,20 @@ impl Run {
             recyclable: parts.recyclable,
             layers,
             started,
-            deadline: limits.timeout.and_then(|timeout| started.checked_add(timeout)),
-            answered: false,
-            kill_after_answer: false,
+            deadline: jail.timeout.and_then(|timeout| started.checked_add(timeout)),
+            state: RunState::Running,
             child: None,
-            listener: NotifyListener::default(),
+            listener,
             process_owners: ProcessOwners::new(started),
             disk_full: false,
             max_processes: limits.processes.into(),
-            collecting: Collecting::No,
-            child_usage: JailUsage::default(),
-            warmth: JailWarmth::Cold,
-            sandbox: None,
+            warmth: Warmth::Cold,
+            sandbox: jail.is_sandbox.then(|| SandboxRun::new(Instant::now())),
             tenant: jail.tenant.clone(),
-            memory_bytes: limits.memory_bytes,
+            memory_limit_bytes: limits.memory_bytes,
             memory_claim: None,
             oom_check: None,
         }
-    }
-
-    /// Turns the run into a sandbox.
-    pub(super) fn into_sandbox(self) -> Self {
-        Self { sandbox: Some(SandboxRun::new(Instant::now())), ..self }
-    }
-
-    pub(super) fn tenant(&self) -> &str {
-        &self.tenant
-    }
-
-    /// Returns its memory limit in bytes.
-    pub(super) fn memory_limit_bytes(&self) -> u64 {
-        self.memory_bytes
     }
 
     /// Sets the OOM scores of its processes. Returns how many processes were looked at.
@@ -137,10 +110,6 @@ impl Run {
             None => self.pid,
         };
         OomScores::for_standing(standing, self.is_sandbox()).apply(context, main, self.group())
-    }
-
-    pub(super) fn layers(&self) -> &[JailLayer] {
-        &self.layers
     }
 
     pub(super) fn is_sandbox(&self) -> bool {
@@ -164,28 +133,8 @@ impl Run {
         }
     }
 
-    /// Returns how it ended, if it is a sandbox.
-    pub(super) fn sandbox_ending(&self, status: i32) -> Option<JailEnding> {
-        let memory = self.had_oom_kill().then(|| self.memory_ending());
-        self.sandbox.as_ref().map(|sandbox| sandbox.ending(status, memory))
-    }
-
-    /// Makes a warm child its program.
-    pub(super) fn with_child(self, child: RunningChild, warmth: JailWarmth) -> Self {
-        Self { child: Some(child), warmth, ..self }
-    }
-
-    /// Sets its seccomp notification listeners.
-    pub(super) fn with_listener(self, listener: NotifyListener) -> Self {
-        Self { listener, ..self }
-    }
-
     pub(super) fn group(&self) -> Option<&Group> {
         self.recyclable.group.as_ref()
-    }
-
-    pub(super) fn into_recyclable(self) -> Recyclable {
-        self.recyclable
     }
 
     /// Returns the number of the zygote that it came of.
@@ -213,17 +162,14 @@ impl Run {
 
     /// Kills PID 1, and with it every process of the jail, and the artifact collector.
     pub(super) fn kill(&mut self) {
-        if let Some(child) = self.child.as_mut().filter(|_| !matches!(self.collecting, Collecting::Due(_))) {
+        // The collector needs the disk.
+        if let Some(child) = self.child.as_mut().filter(|_| !matches!(self.state, RunState::Draining(_))) {
             child.close_disk();
         }
         if let Some(sandbox) = &mut self.sandbox {
             sandbox.close_disk();
         }
-        let collector = match &self.collecting {
-            Collecting::Now(_, collector) => Some(collector),
-            Collecting::No | Collecting::Due(_) => None,
-        };
-        for process in collector.into_iter().chain([&self.pidfd]) {
+        for process in self.state.collector().into_iter().chain([&self.pidfd]) {
             // This fails only if the process has already exited.
             let _killed = rustix::process::pidfd_send_signal(process, Signal::KILL);
         }
@@ -244,12 +190,12 @@ impl Run {
 
     /// Ends the run if one of its processes was killed because memory ran out.
     pub(super) fn end_if_out_of_memory(&mut self, number: u64) -> Option<LauncherEvent> {
-        if self.answered || !self.had_oom_kill() {
+        if self.state.is_answered() || !self.had_oom_kill() {
             return None;
         }
         self.kill();
         let ending = self.memory_ending();
-        Some(self.ended(number, ending, JailUsage::default()))
+        Some(self.ended(number, ending, Usage::default()))
     }
 
     /// Returns whether it must be checked for an out-of-memory kill now.
@@ -259,7 +205,8 @@ impl Run {
 
     /// Schedules the next check for an out-of-memory kill, if any are left.
     pub(super) fn schedule_oom_check(&mut self, at: Instant) {
-        let left = self.oom_check.filter(|_| !self.answered).and_then(|(_, left)| left.checked_sub(1));
+        let left =
+            self.oom_check.filter(|_| !self.state.is_answered()).and_then(|(_, left)| left.checked_sub(1));
         self.oom_check = left.map(|left| (at, left));
     }
 
@@ -291,14 +238,18 @@ impl Run {
 
     /// Marks the run as answered and returns the event for its ending. `seen` is its usage where no cgroup
     /// counts.
-    pub(super) fn ended(&mut self, run: u64, ending: JailEnding, seen: JailUsage) -> LauncherEvent {
-        self.answered = true;
+    pub(super) fn ended(&mut self, run: u64, ending: JailEnding, seen: Usage) -> LauncherEvent {
+        self.state.handle(RunEvent::Answered);
+        self.ended_event(run, ending, seen)
+    }
+
+    fn ended_event(&mut self, run: u64, ending: JailEnding, seen: Usage) -> LauncherEvent {
         let group = self.group().map(Group::usage).unwrap_or_default();
         // The preparation of a warm child does not count for the program, nor does PID 1 if it is in the same
         // cgroup.
         let before = self.child.as_ref().map(|child| child.cpu_before).unwrap_or_default();
         let ours = u64::from(self.child.is_none());
-        let usage = JailUsage {
+        let usage = Usage {
             cpu: group.cpu.unwrap_or(seen.cpu).saturating_sub(before),
             peak_memory_bytes: group.peak_memory_bytes.unwrap_or(seen.peak_memory_bytes),
             peak_processes: group.peak_processes.map(|peak| peak.saturating_sub(ours)),
@@ -325,61 +276,68 @@ impl Run {
 
     /// Returns what was denied to the run. Reads the number of refused forks only if the run came near its
     /// process limit, which most never do.
-    fn denials(&mut self, usage: &JailUsage) -> JailDenials {
+    fn denials(&mut self, usage: &Usage) -> Denials {
         let near = usage.peak_processes.is_none_or(|peak| peak >= self.max_processes);
         let forks_refused = self.group().filter(|_| near).map_or(0, Group::forks_refused);
         let (calls, more_calls) = self.listener.take_denied();
-        JailDenials { calls, more_calls, forks_refused, disk_full: self.disk_full }
+        Denials { calls, more_calls, forks_refused, memory_kills: 0, disk_full: self.disk_full }
     }
 
     /// Marks the run as answered and returns the event for a failed setup step.
     pub(super) fn failed(&mut self, run: u64, failure: StepFailed) -> LauncherEvent {
-        self.answered = true;
+        self.state.handle(RunEvent::Answered);
         LauncherEvent::Failed { run, failure }
     }
 
     /// Returns the usage of a warm child according to `/proc`, if no cgroup counts it.
-    pub(super) fn usage_where_uncounted(&self, context: &LauncherContext) -> JailUsage {
+    pub(super) fn usage_where_uncounted(&self, context: &LauncherContext) -> Usage {
         let counted = self.group().is_some() && context.has_controller(Controller::Memory);
         let child = self.child.as_ref().filter(|child| !counted && !child.is_reaped());
         child.map(|child| child.usage(context)).unwrap_or_default()
     }
 
     /// Handles the end of a warm child: returns the event, or first has its artifacts collected.
-    pub(super) fn finish_child(
-        &mut self,
-        number: u64,
-        status: i32,
-        seen: JailUsage,
-    ) -> Option<LauncherEvent> {
-        self.child_usage = seen;
-        let child = self.child.as_ref()?;
+    pub(super) fn finish_child(&mut self, number: u64, status: i32, usage: Usage) -> Option<LauncherEvent> {
+        let child = self.child.as_ref().filter(|_| self.state.is_running())?;
         self.disk_full = child.disk_is_full();
         let ending = self.ending_for_status(status, self.disk_full);
         if !child.has_artifacts() {
-            self.kill_after_answer = true;
-            return Some(self.ended(number, ending, seen));
+            self.state.handle(RunEvent::ChildAnswered);
+            return Some(self.ended_event(number, ending, usage));
         }
-        self.collecting = Collecting::Due(ending);
+        self.state.handle(RunEvent::ArtifactsLeft(ChildEnd { ending, usage }));
         // No process may change files while the collector reads them.
         self.kill();
         None
     }
 
-    /// Starts to collect the child's artifacts, after every process in the jail has exited. Returns the
-    /// ending if collecting cannot be started.
-    pub(super) fn start_collecting(
-        &mut self,
-        ending: JailEnding,
-        filter: &SeccompFilter,
-    ) -> Option<JailEnding> {
-        match self.start_collector(filter) {
-            Ok(collector) => {
-                self.collecting = Collecting::Now(ending, collector);
-                None
-            }
-            Err(_) => Some(ending),
+    /// Returns the event for a run whose PID 1 exited with this status, unless it was answered before.
+    pub(super) fn finish(&mut self, number: u64, status: i32) -> Option<LauncherEvent> {
+        if self.state.is_answered() {
+            return None;
         }
+        let out_of_memory = self.had_oom_kill().then(|| self.memory_ending());
+        let (ending, usage) = match (&self.state, out_of_memory) {
+            (RunState::Closing, _) => (JailEnding::Killed, Usage::default()),
+            (_, memory) if self.is_sandbox() => (sandbox_ending(status, memory), Usage::default()),
+            (_, Some(memory)) => (memory, Usage::default()),
+            (RunState::Draining(end) | RunState::Collecting(end, _), None) => (end.ending, end.usage),
+            (_, None) => {
+                let failure = StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD);
+                return Some(self.failed(number, failure));
+            }
+        };
+        Some(self.ended(number, ending, usage))
+    }
+
+    /// Starts to collect the artifacts of a warm child, if it left any and every process in the jail has
+    /// exited. Returns whether a collector runs now.
+    pub(super) fn start_collecting(&mut self, filter: &SeccompFilter) -> bool {
+        if !matches!(self.state, RunState::Draining(_)) {
+            return false;
+        }
+        let started = self.start_collector(filter).ok();
+        started.map(|collector| self.state.handle(RunEvent::CollectorStarted(collector))).is_some()
     }
 
     fn start_collector(&mut self, filter: &SeccompFilter) -> Result<OwnedFd, Errno> {
@@ -387,10 +345,10 @@ impl Run {
         let child = self.child.as_mut().ok_or(Errno::INVAL)?;
         // The launcher's copy is closed at the end of this function, so the pipe ends when the collector
         // exits.
-        let pipe = child.take_collector_pipe().ok_or(Errno::BADF)?;
-        let rules = child.artifact_rules().ok_or(Errno::INVAL)?;
+        let pipe = child.artifacts_pipe.take().ok_or(Errno::BADF)?;
+        let rules = child.artifact_rules.as_ref().ok_or(Errno::INVAL)?;
         let (user, mounts, disk) =
-            (&namespace_set.user, &namespace_set.mounts, child.disk().ok_or(Errno::BADF)?);
+            (&namespace_set.user, &namespace_set.mounts, child.disk.as_ref().ok_or(Errno::BADF)?);
         let collector = ArtifactCollector { rules, user, mounts, disk, pipe: &pipe, filter };
         let collector = match sys::clone(0, None)? {
             CloneResult::Child => inside::run_collector(&collector),
@@ -400,13 +358,12 @@ impl Run {
         Ok(collector)
     }
 
-    /// Reaps the collector and returns the event for the run's ending.
+    /// Reaps the collector and returns the event for the run's ending, unless it was answered before.
     pub(super) fn finish_collecting(&mut self, number: u64) -> Option<LauncherEvent> {
-        let Collecting::Now(ending, collector) = std::mem::replace(&mut self.collecting, Collecting::No)
-        else {
-            return None;
-        };
-        let _reaped = sys::wait_pidfd(collector.as_fd());
-        (!self.answered).then(|| self.ended(number, ending, self.child_usage))
+        let _reaped = sys::wait_pidfd(self.state.collector()?.as_fd());
+        match self.state {
+            RunState::Collecting(end, _) => Some(self.ended(number, end.ending, end.usage)),
+            _ => None,
+        }
     }
 }

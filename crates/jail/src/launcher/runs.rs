@@ -3,6 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use belljar_model::denial::Denials;
+use belljar_model::outcome::{Usage, Warmth};
+use belljar_model::pool::PoolMetrics;
 use rustix::io::Errno;
 
 use super::cold::spares::SpareJails;
@@ -12,7 +15,8 @@ use super::memory_share::MemoryShares;
 use super::pending_run::PendingRun;
 use super::reaper::{Reaper, SWEEP_INTERVAL};
 use super::recyclable::{IdSource, Recyclable};
-use super::run::{Collecting, Run};
+use super::run::Run;
+use super::run_state::{RunEvent, RunState};
 use super::setup::LauncherContext;
 use super::warm::pool::PoolEvent;
 use super::warm::pools::{PoolEventSource, WarmPools, WarmStart};
@@ -20,9 +24,7 @@ use super::watch::notify_budget::NotifyBudget;
 use crate::cgroup::Group;
 use crate::inside::SetupReport;
 use crate::root_trees::RootTrees;
-use crate::spec::{
-    Jail, JailDenials, JailEnding, JailNetwork, JailUsage, JailWarmth, LauncherSettings, PoolState, RootTree,
-};
+use crate::spec::{Jail, JailEnding, JailNetwork, LauncherSettings, RootTree};
 use crate::step::{Step, StepFailed};
 use crate::sys;
 use crate::wire::LauncherEvent;
@@ -100,7 +102,7 @@ impl Runs {
         if let Some(memory_bytes) = settings.total_memory_bytes {
             self.context.groups.set_total_memory_limit(memory_bytes);
         }
-        self.warm_pools.apply_settings(settings);
+        self.warm_pools.apply_settings(settings.warm);
     }
 
     /// Stores a root tree under its number.
@@ -109,7 +111,7 @@ impl Runs {
     }
 
     /// Returns the state of every warm pool.
-    pub(super) fn pools(&self) -> Vec<PoolState> {
+    pub(super) fn pools(&self) -> Vec<PoolMetrics> {
         self.warm_pools.states()
     }
 
@@ -204,7 +206,10 @@ impl Runs {
 
     /// Kills the runs that came of an untrusted zygote, and reports each as failed rather than ended.
     fn fail_runs_of(&mut self, zygote: u64) -> Vec<LauncherEvent> {
-        let theirs = self.running.iter_mut().filter(|(_, run)| run.zygote() == Some(zygote) && !run.answered);
+        let theirs = self
+            .running
+            .iter_mut()
+            .filter(|(_, run)| run.zygote() == Some(zygote) && !run.state.is_answered());
         let failure = || StepFailed::new(Step::Init, "(its warm interpreter was not confined)", Errno::PERM);
         theirs
             .map(|(number, run)| {
@@ -237,22 +242,22 @@ impl Runs {
         let mut watched = Vec::new();
         let now = Instant::now();
         for (number, run) in &self.running {
-            if let Collecting::Now(_, collector) = &run.collecting {
+            if let Some(collector) = run.state.collector() {
                 watched.push((collector.as_fd(), EventSource::CollectorExited(*number)));
                 continue;
             }
-            let quiet = run.answered || matches!(run.collecting, Collecting::Due(_));
-            if let Some(report) = run.report.as_ref().filter(|_| !quiet) {
+            let is_running = run.state.is_running();
+            if let Some(report) = run.report.as_ref().filter(|_| is_running) {
                 watched.push((report.as_fd(), EventSource::Report(*number)));
             }
-            let listeners = run.listener.watched(&self.notify_budget, now).filter(|_| !quiet);
+            let listeners = run.listener.watched(&self.notify_budget, now).filter(|_| is_running);
             watched.extend(listeners.map(|fd| (fd, EventSource::Notification(*number))));
             if let Some(child) = &run.child {
                 let ended =
                     (!child.is_reaped()).then_some((child.pidfd.as_fd(), EventSource::ChildExited(*number)));
                 watched.extend(ended);
             }
-            let memory_ends_it = !run.answered && !run.is_sandbox();
+            let memory_ends_it = !run.state.is_answered() && !run.is_sandbox();
             if let Some(event) = run.group().and_then(Group::oom_event).filter(|_| memory_ends_it) {
                 watched.push((event, EventSource::OutOfMemory(*number)));
             }
@@ -294,13 +299,13 @@ impl Runs {
 
     /// Returns whether a run must be killed now that its answer has been sent.
     pub(super) fn any_to_kill(&self) -> bool {
-        self.running.iter().any(|(_, run)| run.kill_after_answer)
+        self.running.iter().any(|(_, run)| matches!(run.state, RunState::KillDue))
     }
 
     /// Kills runs whose answer has been sent.
     pub(super) fn kill_answered(&mut self) {
-        for (_, run) in self.running.iter_mut().filter(|(_, run)| run.kill_after_answer) {
-            run.kill_after_answer = false;
+        for (_, run) in self.running.iter_mut().filter(|(_, run)| matches!(run.state, RunState::KillDue)) {
+            run.state.handle(RunEvent::Killed);
             if let Some((namespace_set, child)) = run.unreaped_child().filter(|_| run.has_one_thread()) {
                 self.warm_pools.sample_memory(&self.context, namespace_set, child);
             }
@@ -334,7 +339,7 @@ impl Runs {
         let seen = run.usage_where_uncounted(context);
         let child = run.child.as_mut()?;
         let status = child.reap();
-        if run.answered || matches!(run.collecting, Collecting::Due(_)) {
+        if !run.state.is_running() {
             return None;
         }
         if let Some(failure) = child.failure() {
@@ -347,7 +352,7 @@ impl Runs {
     /// Reads the report of PID 1.
     fn read_report(&mut self, number: u64) -> Option<LauncherEvent> {
         let (run, context) = self.find_with_context(number)?;
-        if run.answered {
+        if run.state.is_answered() {
             return None;
         }
         let mut buffer = [0; rustix::pipe::PIPE_BUF];
@@ -364,7 +369,7 @@ impl Runs {
                 Ok(SetupReport::Ended { status, cpu, peak_memory_bytes, disk_full }) => {
                     let ending = run.ending_for_status(status, disk_full);
                     run.disk_full = disk_full;
-                    run.ended(number, ending, JailUsage { cpu, peak_memory_bytes, peak_processes: None })
+                    run.ended(number, ending, Usage { cpu, peak_memory_bytes, peak_processes: None })
                 }
                 Ok(SetupReport::Failed(failure)) => {
                     run.kill();
@@ -380,31 +385,19 @@ impl Runs {
 
     /// Reaps a run whose PID 1, and with it every process of the jail, has exited.
     pub(super) fn reap(&mut self, number: u64) -> Option<LauncherEvent> {
-        let last_words = self.read_report(number);
+        let last_report = self.read_report(number);
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let run = &mut self.running[at].1;
         if let Some(child) = &mut run.child {
             child.reap();
         }
         let status = sys::wait_pidfd(run.pidfd.as_fd()).unwrap_or(libc::SIGKILL);
-        let mut ending = run.sandbox_ending(status);
-        if let (Collecting::Due(due), false) = (&run.collecting, run.answered) {
-            ending = Some(run.start_collecting(*due, self.warm_pools.collector_filter())?);
+        if run.start_collecting(self.warm_pools.collector_filter()) {
+            return None;
         }
         let mut run = self.remove_run(at);
-        let event = last_words.or_else(|| {
-            if run.answered {
-                return None;
-            }
-            Some(if let Some(ending) = ending.filter(|_| run.is_sandbox() || !run.had_oom_kill()) {
-                run.ended(number, ending, JailUsage::default())
-            } else if run.had_oom_kill() {
-                run.ended(number, run.memory_ending(), JailUsage::default())
-            } else {
-                run.failed(number, StepFailed::new(Step::Init, "(it was killed)", Errno::CHILD))
-            })
-        });
-        self.recycle(run.into_recyclable());
+        let event = last_report.or_else(|| run.finish(number, status));
+        self.recycle(run.recyclable);
         event
     }
 
@@ -413,7 +406,7 @@ impl Runs {
         let at = self.running.iter().position(|(found, _)| *found == number)?;
         let mut run = self.remove_run(at);
         let event = run.finish_collecting(number);
-        self.recycle(run.into_recyclable());
+        self.recycle(run.recyclable);
         event
     }
 
@@ -428,14 +421,13 @@ impl Runs {
             return pending.map(|pending| ended_before_start(&pending, JailEnding::Killed));
         }
         let run = self.find(number)?;
-        if let Some((sandbox, _)) = run.sandbox_mut() {
+        run.kill();
+        if run.is_sandbox() {
             // Closing a sandbox waits until nothing of it is left: the event is sent once PID 1 is reaped.
-            sandbox.kill_ending.get_or_insert(JailEnding::Killed);
-            run.kill();
+            run.state.handle(RunEvent::CloseRequested);
             return None;
         }
-        run.kill();
-        (!run.answered).then(|| run.ended(number, JailEnding::Killed, JailUsage::default()))
+        (!run.state.is_answered()).then(|| run.ended(number, JailEnding::Killed, Usage::default()))
     }
 
     /// Handles all deadlines that have passed.
@@ -448,10 +440,10 @@ impl Runs {
         let late = self
             .running
             .iter_mut()
-            .filter(|(_, run)| !run.answered && run.deadline.is_some_and(|at| at <= now));
+            .filter(|(_, run)| !run.state.is_answered() && run.deadline.is_some_and(|at| at <= now));
         events.extend(late.map(|(number, run)| {
             run.kill();
-            run.ended(*number, JailEnding::TimedOut, JailUsage::default())
+            run.ended(*number, JailEnding::TimedOut, Usage::default())
         }));
         let in_doubt = self.running.iter_mut().filter(|(_, run)| run.is_oom_check_due(now));
         events.extend(in_doubt.filter_map(|(number, run)| {
@@ -463,8 +455,11 @@ impl Runs {
 
     /// Returns the time until the next deadline; `None` if there is none.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        let deadline =
-            self.running.iter().filter(|(_, run)| !run.answered).filter_map(|(_, run)| run.deadline);
+        let deadline = self
+            .running
+            .iter()
+            .filter(|(_, run)| !run.state.is_answered())
+            .filter_map(|(_, run)| run.deadline);
         let now = Instant::now();
         let turns =
             self.running.iter().filter_map(|(_, run)| run.listener.next_allowed(&self.notify_budget, now));
@@ -497,7 +492,8 @@ impl Runs {
     /// while there are more runs than processors, because that would slow every run down, nor while a request
     /// waits for a child, because the builder that inspects the child does one thing after the other.
     pub(super) fn has_idle_work(&self) -> bool {
-        let runs = self.running.iter().filter(|(_, run)| !run.answered && !run.is_sandbox()).count();
+        let runs =
+            self.running.iter().filter(|(_, run)| !run.state.is_answered() && !run.is_sandbox()).count();
         let waiting = self.warm_pools.waiting_requests();
         let is_idle = runs + waiting == 0;
         (self.spare_jails.needs_refill() && (is_idle || self.spare_jails.is_empty()))
@@ -561,7 +557,7 @@ impl Runs {
             }
             let _reaped = sys::wait_pidfd(run.pidfd.as_fd());
             let _collected = run.finish_collecting(0);
-            self.recycle(run.into_recyclable());
+            self.recycle(run.recyclable);
         }
         if let Some(sealer) = self.guest_sealer.take() {
             let _ended = sys::kill_and_reap(sealer.copier.as_fd());
@@ -573,8 +569,8 @@ impl Runs {
             self.recycle(recyclable);
         }
         self.context.groups.clear_reusable();
-        let patience = Instant::now() + Duration::from_secs(1);
-        while !self.is_clean() && Instant::now() < patience {
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while !self.is_clean() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
             self.sweep();
             let free = self.reaper.remove_busy_cgroups();
@@ -588,10 +584,10 @@ fn ended_before_start(pending: &PendingRun, ending: JailEnding) -> LauncherEvent
     LauncherEvent::Ended {
         run: pending.run,
         ending,
-        usage: JailUsage::default(),
+        usage: Usage::default(),
         duration: pending.started.elapsed(),
         layers: Vec::new(),
-        warmth: JailWarmth::Fork,
-        denials: JailDenials::default(),
+        warmth: Warmth::Fork,
+        denials: Denials::default(),
     }
 }

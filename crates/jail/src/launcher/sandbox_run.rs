@@ -4,20 +4,19 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use belljar_model::stats::SandboxStats;
 use rustix::fs::{Mode, OFlags};
 
 use super::pause_queue::PauseQueue;
 use super::setup::LauncherContext;
 use crate::cgroup::{Group, MemoryEvents};
-use crate::spec::{JailEnding, JailStats};
+use crate::spec::JailEnding;
 
 /// The additional state of a run that is a sandbox.
 pub(super) struct SandboxRun {
     /// Its disk, once the guest runs.
     disk: Option<OwnedFd>,
     pub(super) pause_queue: PauseQueue,
-    /// The ending to report, if the launcher killed it.
-    pub(super) kill_ending: Option<JailEnding>,
     /// The out-of-memory events at the last query.
     last_memory_events: Option<MemoryEvents>,
     /// How many processes were killed although the sandbox was below its own memory limit.
@@ -26,11 +25,9 @@ pub(super) struct SandboxRun {
 
 impl SandboxRun {
     pub(super) fn new(now: Instant) -> Self {
-        let pausing = PauseQueue::new(now);
         Self {
             disk: None,
-            pause_queue: pausing,
-            kill_ending: None,
+            pause_queue: PauseQueue::new(now),
             last_memory_events: None,
             machine_memory_kills: 0,
         }
@@ -49,17 +46,8 @@ impl SandboxRun {
         self.disk = rustix::fs::openat(&context.proc, format!("{pid}/root/tmp"), flags, Mode::empty()).ok();
     }
 
-    /// Returns how it ended, from the wait status of its PID 1.
-    pub(super) fn ending(&self, status: i32, out_of_memory: Option<JailEnding>) -> JailEnding {
-        match self.kill_ending {
-            Some(ending) => ending,
-            None if libc::WIFEXITED(status) => JailEnding::Exited(libc::WEXITSTATUS(status) as u8),
-            None => out_of_memory.unwrap_or(JailEnding::Signalled(libc::WTERMSIG(status))),
-        }
-    }
-
     /// Returns its usage so far.
-    pub(super) fn stats(&mut self, group: Option<&Group>) -> JailStats {
+    pub(super) fn stats(&mut self, group: Option<&Group>) -> SandboxStats {
         let disk = self.disk.as_ref().and_then(|disk| rustix::fs::fstatfs(disk).ok());
         let usage = group.map(Group::usage).unwrap_or_default();
         let memory = group.map(Group::memory_events).unwrap_or_default();
@@ -69,7 +57,7 @@ impl SandboxRun {
             .or(group.map(Group::memory_events_before))
             .unwrap_or_default();
         self.machine_memory_kills += memory.machine_kills_since(&before);
-        JailStats {
+        SandboxStats {
             cpu: usage.cpu,
             memory_bytes: group.and_then(Group::memory_in_use),
             peak_memory_bytes: usage.peak_memory_bytes,
@@ -85,17 +73,22 @@ impl SandboxRun {
     }
 }
 
+/// Returns how a sandbox ended that was not closed, from the wait status of its PID 1.
+pub(super) fn sandbox_ending(status: i32, out_of_memory: Option<JailEnding>) -> JailEnding {
+    if libc::WIFEXITED(status) {
+        return JailEnding::Exited(libc::WEXITSTATUS(status) as u8);
+    }
+    out_of_memory.unwrap_or(JailEnding::Signalled(libc::WTERMSIG(status)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn ending_follows_the_status_of_pid_1() {
-        let sandbox = SandboxRun::new(Instant::now());
-        assert_eq!(sandbox.ending(3 << 8, Some(JailEnding::Memory)), JailEnding::Exited(3));
-        assert_eq!(sandbox.ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Memory);
-        assert_eq!(sandbox.ending(libc::SIGKILL, None), JailEnding::Signalled(libc::SIGKILL));
-        let closed = SandboxRun { kill_ending: Some(JailEnding::Killed), ..SandboxRun::new(Instant::now()) };
-        assert_eq!(closed.ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Killed);
+        assert_eq!(sandbox_ending(3 << 8, Some(JailEnding::Memory)), JailEnding::Exited(3));
+        assert_eq!(sandbox_ending(libc::SIGKILL, Some(JailEnding::Memory)), JailEnding::Memory);
+        assert_eq!(sandbox_ending(libc::SIGKILL, None), JailEnding::Signalled(libc::SIGKILL));
     }
 }

@@ -103,14 +103,22 @@ impl Runs {
 /// Answers a query about a sandbox. `None` if the answer comes later.
 fn answer(run: Option<&mut Run>, request: u64, query: JailRequest) -> Option<JailResponse> {
     let Some(run) = run.filter(|run| run.is_sandbox()) else { return Some(JailResponse::Gone) };
-    let asked = |run: &mut Run, ask: fn(&mut SandboxRun, u64, Option<&Group>) -> Option<JailResponse>| {
-        run.sandbox_mut().map_or(Some(JailResponse::Gone), |(sandbox, group)| ask(sandbox, request, group))
-    };
+    let with_sandbox =
+        |run: &mut Run, answer: fn(&mut SandboxRun, u64, Option<&Group>) -> Option<JailResponse>| {
+            run.sandbox_mut()
+                .map_or(Some(JailResponse::Gone), |(sandbox, group)| answer(sandbox, request, group))
+        };
     match query {
-        JailRequest::Layers => Some(JailResponse::Layers(run.layers().to_vec())),
+        JailRequest::Layers => Some(JailResponse::Layers(run.layers.clone())),
         JailRequest::Calls => Some(JailResponse::Calls(run.listener.denied().to_vec())),
-        JailRequest::Stats => asked(run, |sandbox, _, group| Some(JailResponse::Stats(sandbox.stats(group)))),
-        JailRequest::Pause => asked(run, |sandbox, request, _| sandbox.pause_queue.enqueue(request, true)),
-        JailRequest::Resume => asked(run, |sandbox, request, _| sandbox.pause_queue.enqueue(request, false)),
+        JailRequest::Stats => {
+            with_sandbox(run, |sandbox, _, group| Some(JailResponse::Stats(sandbox.stats(group))))
+        }
+        JailRequest::Pause => {
+            with_sandbox(run, |sandbox, request, _| sandbox.pause_queue.enqueue(request, true))
+        }
+        JailRequest::Resume => {
+            with_sandbox(run, |sandbox, request, _| sandbox.pause_queue.enqueue(request, false))
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::cell::OnceCell;
 use std::os::fd::{AsFd, OwnedFd};
 
+use belljar_model::layer::{Layer, MissingLayer};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
@@ -14,7 +15,6 @@ use super::ids::map::{self as id_map, IdRange, NamespaceIds};
 use crate::cgroup::{self, Controller, Group, Hierarchy};
 use crate::fault;
 use crate::inside;
-use crate::spec::{JailLayer, MissingJailLayer};
 use crate::step::{Step, StepFailed, step};
 use crate::{root_trees, sys};
 
@@ -33,7 +33,7 @@ pub(super) struct LauncherContext {
     /// The guest binary, once it has been copied for the first sandbox.
     guest: OnceCell<OwnedFd>,
     /// Isolation layers that this host does not support.
-    pub(super) missing: Vec<MissingJailLayer>,
+    pub(super) missing: Vec<MissingLayer>,
 }
 
 impl LauncherContext {
@@ -102,18 +102,14 @@ pub(super) fn set_up() -> Result<LauncherContext, StepFailed> {
     // Cgroups and the lock file for ids are found by host paths, so this comes before those paths move.
     let (groups, missing_groups) = Hierarchy::discover();
     groups.reserve_host_memory();
-    let mut missing: Vec<MissingJailLayer> = missing_groups
+    let mut missing: Vec<MissingLayer> = missing_groups
         .into_iter()
-        .map(|m| MissingJailLayer {
-            layer: controller_layer(m.controller),
-            reason: m.reason,
-            remedy: m.remedy,
-        })
+        .map(|m| MissingLayer { layer: controller_layer(m.controller), reason: m.reason, remedy: m.remedy })
         .collect();
     let landlock = inside::landlock_supported();
     if !landlock {
-        missing.push(MissingJailLayer {
-            layer: JailLayer::Landlock,
+        missing.push(MissingLayer {
+            layer: Layer::Landlock,
             reason: "landlock is disabled in this kernel, or the kernel is older than 5.13".to_owned(),
             remedy: "boot with lsm=landlock,… (see /sys/kernel/security/lsm)".to_owned(),
         });
@@ -149,11 +145,11 @@ pub(super) fn set_up() -> Result<LauncherContext, StepFailed> {
 }
 
 /// Returns the isolation layer that a cgroup controller enforces.
-pub(super) fn controller_layer(controller: Controller) -> JailLayer {
+pub(super) fn controller_layer(controller: Controller) -> Layer {
     match controller {
-        Controller::Memory => JailLayer::CgroupMemory,
-        Controller::Cpu => JailLayer::CgroupCpu,
-        Controller::Pids => JailLayer::CgroupPids,
+        Controller::Memory => Layer::CgroupMemory,
+        Controller::Cpu => Layer::CgroupCpu,
+        Controller::Pids => Layer::CgroupPids,
     }
 }
 
@@ -162,7 +158,7 @@ pub(super) fn controller_layer(controller: Controller) -> JailLayer {
 fn ids_for_root() -> Result<IdAllocator, StepFailed> {
     const FOLDER: &str = "/run/belljar";
     const RANGE: IdRange = IdRange { first: 0x7000_0000, count: 0x1_0000 };
-    if fault::is_left_out(JailLayer::SeparateUid) {
+    if fault::is_left_out(Layer::SeparateUid) {
         return Ok(IdAllocator::shared(65_534, 65_534, "disabled by a test"));
     }
     let existing = |map: &str| id_map::parse_id_map(&std::fs::read_to_string(map).unwrap_or_default());

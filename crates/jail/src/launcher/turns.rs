@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::spec::SlowIteration;
+use belljar_model::pool::LongestTurns;
+
 use crate::sys;
 
 /// A part of a turn, to which CPU time is attributed.
@@ -29,7 +30,7 @@ const HANDLERS: [(Handler, &str); 6] = [
 /// Measures turns of the event loop.
 #[derive(Debug)]
 pub(super) struct TurnClock {
-    longest: [SlowIteration; HANDLERS.len()],
+    longest: [LongestTurns; HANDLERS.len()],
     began: Instant,
     cpu_began: Duration,
     cpu_before: Duration,
@@ -40,7 +41,7 @@ pub(super) struct TurnClock {
 impl TurnClock {
     pub(super) fn new() -> Self {
         let longest = HANDLERS
-            .map(|(_, handler)| SlowIteration { handler: handler.to_owned(), ..SlowIteration::default() });
+            .map(|(_, handler)| LongestTurns { handler: handler.to_owned(), ..LongestTurns::default() });
         let (began, cpu) = (Instant::now(), sys::thread_cpu_time());
         Self { longest, began, cpu_began: cpu, cpu_before: cpu, slowest: (0, Duration::ZERO) }
     }
@@ -72,7 +73,7 @@ impl TurnClock {
     }
 
     /// Returns the longest turns so far, by the handler that took most of each.
-    pub(super) fn longest(&self) -> Vec<SlowIteration> {
+    pub(super) fn longest(&self) -> Vec<LongestTurns> {
         self.longest.to_vec()
     }
 }

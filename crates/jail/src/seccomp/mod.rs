@@ -24,12 +24,15 @@ mod policy;
 mod tests;
 
 use std::fmt;
-use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+
+use rustix::io::Errno;
 
 use bpf::{Assembler, JumpTarget};
 use checks::Check;
 use policy::SyscallRule;
+
+use crate::sys;
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("the system-call filter knows x86-64 and aarch64 only");
@@ -134,7 +137,7 @@ impl SeccompFilter {
     ///
     /// # Errors
     /// EACCES if `no_new_privs` is not set yet; otherwise see `seccomp(2)`.
-    pub fn install(&self) -> io::Result<()> {
+    pub fn install(&self) -> Result<(), Errno> {
         self.install_with_flags(0).map(drop)
     }
 
@@ -142,24 +145,21 @@ impl SeccompFilter {
     ///
     /// # Errors
     /// EBUSY if this process already has a filter with a listener; otherwise see [`SeccompFilter::install`].
-    pub(crate) fn install_with_listener(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn install_with_listener(&self) -> Result<OwnedFd, Errno> {
         let listener = self.install_with_flags(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
         // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
     }
 
-    fn install_with_flags(&self, flags: libc::c_ulong) -> io::Result<libc::c_long> {
-        let Ok(len) = u16::try_from(self.0.len()) else {
-            return Err(io::Error::from_raw_os_error(libc::E2BIG));
-        };
+    fn install_with_flags(&self, flags: libc::c_ulong) -> Result<libc::c_long, Errno> {
+        let len = u16::try_from(self.0.len()).map_err(|_| Errno::TOOBIG)?;
         let program = libc::sock_fprog { len, filter: self.0.as_ptr().cast_mut() };
         // SAFETY: `program` points to `len` initialized instructions that `self` keeps alive during the call;
         // the kernel copies them and writes nothing, so the cast away from `const` never mutates.
-        let status = unsafe {
+        sys::check(unsafe {
             let program = std::ptr::from_ref(&program);
             libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, program)
-        };
-        if status >= 0 { Ok(status) } else { Err(io::Error::last_os_error()) }
+        })
     }
 
     /// Returns the instructions in the kernel's layout.

@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use belljar_egress::Egress;
 use belljar_engine::layer::Layer;
-use belljar_engine::limits::{Limits, MAX_OPEN_FILES};
+use belljar_engine::limits::Limits;
 use belljar_engine::outcome::Kernel;
 use belljar_engine::plan::{Network, WORKSPACE};
 use belljar_engine::provider::ProviderError;
 use belljar_guest::Guest;
-use belljar_jail::{container_settings, spec};
+use belljar_jail::container_settings;
 use bollard::errors::Error;
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,
@@ -328,16 +328,8 @@ fn masked_paths() -> Vec<String> {
 
 /// With a user id that other processes share, only the cgroup limits processes.
 fn ulimits(limits: &Limits, shared_user: bool) -> Vec<ResourcesUlimits> {
-    let limits = spec::JailLimits {
-        timeout: None,
-        memory_bytes: limits.memory_bytes,
-        cpu_millis: limits.cpu_millis,
-        processes: limits.processes,
-        disk_bytes: limits.disk_bytes,
-        open_files: MAX_OPEN_FILES,
-    };
     // Above the cgroup's limit, so that the cgroup refuses first, because it counts refusals.
-    let named = container_settings::resource_limits(&limits, GUEST_PROCESSES + 2).into_iter();
+    let named = container_settings::resource_limits(&limits.into(), GUEST_PROCESSES + 2).into_iter();
     let named = named.filter(|(name, ..)| !(shared_user && *name == "nproc"));
     let ulimit = |(name, soft, hard): container_settings::NamedLimit| ResourcesUlimits {
         name: Some(name.to_owned()),

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_engine::provider::{LongestTurns, MissingLayer, ProviderError};
-use belljar_jail::spec::{self, Jail, JailRequest, JailResponse, PoolState};
+use belljar_engine::provider::{LongestTurns, MissingLayer, PoolMetrics, ProviderError};
+use belljar_jail::spec::{self, Jail, JailRequest, JailResponse};
 use belljar_jail::wire::{self, LauncherEvent, LauncherRequest};
 use rustix::io::Errno;
 use tokio::io::Interest;
@@ -130,7 +130,7 @@ impl LauncherConnection {
 
     /// Returns the state of the warm pools and the longest turns of the launcher's loop, both empty if the
     /// launcher is gone.
-    pub(super) async fn pools(&self) -> (Vec<PoolState>, Vec<LongestTurns>) {
+    pub(super) async fn pools(&self) -> (Vec<PoolMetrics>, Vec<LongestTurns>) {
         let Some((run, notice)) = self.0.register_run() else { return Default::default() };
         let mut asked = SubmittedRun { connection: self.clone(), run, notice, finished: true };
         if self.0.send(&LauncherRequest::Pools { run }, &[]).await.is_err() {

@@ -36,7 +36,7 @@ use belljar_engine::provider::{
 };
 use belljar_engine::provider_set::IsolationStrength;
 use belljar_engine::sandbox_handle::{SandboxCapabilities, SandboxHandle};
-use belljar_engine::warm::{WarmPoolMode, WarmSettings};
+use belljar_engine::warm::WarmSettings;
 use belljar_jail::launcher::Launcher;
 use belljar_jail::spec;
 
@@ -81,20 +81,6 @@ impl SpawnedLauncher {
     }
 }
 
-fn launcher_settings(warm: WarmSettings, memory_for_all: Option<u64>) -> spec::LauncherSettings {
-    let warming = match warm.mode {
-        WarmPoolMode::Pool => spec::WarmMode::Pool,
-        WarmPoolMode::Fork => spec::WarmMode::Fork,
-        WarmPoolMode::Off => spec::WarmMode::Off,
-    };
-    spec::LauncherSettings {
-        warming,
-        pool_memory_bytes: warm.memory_bytes,
-        idle_timeout: warm.idle,
-        total_memory_bytes: memory_for_all,
-    }
-}
-
 /// Returns what image `host` shows of this machine.
 pub fn host_root() -> spec::RootTree {
     roots::host_tree()
@@ -133,7 +119,7 @@ impl Native {
     pub async fn connect(launched: SpawnedLauncher, warm: WarmSettings) -> Result<Self, ProviderError> {
         // Done while the launcher sets itself up.
         let roots = RootBuilder::new();
-        let settings = launcher_settings(warm, launched.total_memory_bytes);
+        let settings = spec::LauncherSettings { warm, total_memory_bytes: launched.total_memory_bytes };
         let (link, host) = LauncherHandle::open(launched, settings).await?;
         Ok(Self {
             shared: Arc::new(NativeShared { link, roots, artifacts: ArtifactLimits::default() }),
@@ -192,7 +178,7 @@ impl Provider for Native {
     fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
         Box::pin(async {
             let Ok(connection) = self.shared.link.connection() else { return Vec::new() };
-            connection.pools().await.0.into_iter().map(pool_metrics).collect()
+            connection.pools().await.0
         })
     }
 
@@ -325,22 +311,4 @@ fn root_for(
         Program::Command(_) => (None, roots.common_prefixes(image)),
     };
     Ok((roots.tree(&place.plan, &place.binds, &prefixes)?, found))
-}
-
-fn pool_metrics(pool: spec::PoolState) -> PoolMetrics {
-    PoolMetrics {
-        name: pool.name,
-        tenant: pool.tenant,
-        size: pool.size,
-        wanted: pool.wanted,
-        memory_bytes: pool.memory_bytes,
-        hits: pool.hits,
-        forks: pool.forks,
-        misses: pool.misses,
-        zygotes: pool.zygotes,
-        mismatches: pool.mismatches,
-        refill_ms: pool.refill.as_secs_f64() * 1e3,
-        processes: pool.processes,
-        obstacle: pool.obstacle,
-    }
 }

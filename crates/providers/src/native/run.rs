@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 
-use belljar_engine::limits::{self, Limits};
 use belljar_engine::outcome::Outcome;
 use belljar_engine::packages::PYTHON_PROFILE_LAYER;
 use belljar_engine::plan::{Network, Plan, Task};
@@ -206,7 +205,8 @@ fn jail(
         commands: prepared.commands,
         env: prepared.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
         workdir: task.workdir.clone(),
-        limits: limits(&place.plan.limits),
+        timeout: Some(place.plan.limits.timeout),
+        limits: (&place.plan.limits).into(),
         network: network(&place.plan.network),
         host_workspace: place.playground.clone(),
         binds: place.binds.clone(),
@@ -215,17 +215,6 @@ fn jail(
         require_separate_uid: place.plan.require.contains(&Layer::SeparateUid),
         tenant: place.plan.tenant.clone(),
         interpreter: prepared.warm.and_then(|warm| interpreter(place, warm)),
-    }
-}
-
-pub(super) fn limits(limits: &Limits) -> spec::JailLimits {
-    spec::JailLimits {
-        timeout: Some(limits.timeout),
-        memory_bytes: limits.memory_bytes,
-        cpu_millis: limits.cpu_millis,
-        processes: limits.processes,
-        disk_bytes: limits.disk_bytes,
-        open_files: limits::MAX_OPEN_FILES,
     }
 }
 

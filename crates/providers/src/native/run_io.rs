@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use belljar_engine::explain;
 use belljar_engine::limits::Limits;
-use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt, Warmth};
+use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink, SinkControl, Stream};
 use belljar_jail::Step;
 use belljar_jail::spec;
@@ -237,9 +237,9 @@ impl<'a> RunIo<'a> {
 
     fn outcome(mut self, notice: LauncherEvent) -> Result<Outcome, ProviderError> {
         self.pending.mark_finished();
-        let (ending, usage, duration, layers, warmth, kept) = match notice {
-            LauncherEvent::Ended { ending, usage, duration, layers, warmth, denials: kept, .. } => {
-                (ending, usage, duration, layers, warmth, kept)
+        let (ending, usage, duration, layers, warmth, denials) = match notice {
+            LauncherEvent::Ended { ending, usage, duration, layers, warmth, denials, .. } => {
+                (ending, usage, duration, layers, warmth, denials)
             }
             LauncherEvent::Failed { failure, .. } => return Err(step_error(&failure)),
             LauncherEvent::Ready { .. }
@@ -266,16 +266,12 @@ impl<'a> RunIo<'a> {
                 serde_json::from_slice(&self.result).ok()
             },
             artifacts: parse_artifacts(&self.artifacts),
-            findings: explain::denial_findings(&convert_denials(kept), ending, &self.limits),
+            findings: explain::denial_findings(&denials, ending, &self.limits),
             receipt: Receipt {
                 provider: "native",
                 kernel: Kernel::Host,
                 isolation,
-                warm: match warmth {
-                    spec::JailWarmth::Pool => Warmth::Pool,
-                    spec::JailWarmth::Fork => Warmth::Fork,
-                    spec::JailWarmth::Cold => Warmth::Cold,
-                },
+                warm: warmth,
                 simulated: false,
                 instead_of: None,
                 service: None,
@@ -305,18 +301,6 @@ fn drain_pipe(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
             }
         }
     }
-}
-
-fn convert_denials(kept: spec::JailDenials) -> explain::Denials {
-    let spec::JailDenials { calls, more_calls, forks_refused, disk_full } = kept;
-    let calls = calls.into_iter().map(convert_call).collect();
-    explain::Denials { calls, more_calls, forks_refused, disk_full, memory_kills: 0 }
-}
-
-/// Converts a denied system call.
-pub(super) fn convert_call(call: spec::DeniedSyscall) -> explain::Denial {
-    let spec::DeniedSyscall { name, arguments, count } = call;
-    explain::Denial { name, arguments, count }
 }
 
 fn convert_ending(ending: spec::JailEnding, why_killed: Option<Ending>) -> Ending {

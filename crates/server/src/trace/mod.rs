@@ -25,7 +25,6 @@ use std::time::{Duration, SystemTime};
 use axum::http::{HeaderMap, Method, StatusCode};
 use belljar_engine::report::Report;
 use belljar_store::TenantName;
-use belljar_store::executions::ExecutionStatus;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -35,7 +34,6 @@ pub(crate) use json::{AttributeValue, SpanKind, TraceSpan};
 pub(crate) use parent::TraceContext;
 
 use crate::live_executions::LiveExecution;
-use crate::metrics::warmth;
 
 /// Maximum number of queued spans.
 const MAX_QUEUED_SPANS: usize = 4_096;
@@ -123,7 +121,7 @@ impl Tracer {
 
     /// Records the span of an execution, including the time it was queued.
     pub(crate) fn ran(&self, running: &LiveExecution, report: &Report, language: &'static str) {
-        let status = ExecutionStatus::from(report.status).as_str();
+        let status = report.status.name();
         let (context, parent) = TraceContext::child_of(running.context);
         self.send(TraceSpan {
             context,
@@ -138,7 +136,7 @@ impl Tracer {
                 ("belljar.tenant", running.tenant.to_string().into()),
                 ("belljar.status", status.into()),
                 ("belljar.language", language.into()),
-                ("belljar.warm", warmth(report.warmth()).into()),
+                ("belljar.warm", report.warmth().name().into()),
                 ("belljar.duration_ms", AttributeValue::Real(report.duration_ms)),
             ],
         });

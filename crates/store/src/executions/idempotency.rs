@@ -6,7 +6,7 @@ use std::str::FromStr;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
-use super::{BeginResult, ExecutionStatus};
+use super::{BeginResult, status_column};
 use crate::error::Error;
 use crate::id::{ExecutionId, text_column};
 use crate::name::TenantName;
@@ -57,7 +57,7 @@ pub(super) fn find_earlier(
     let mut statement = db.prepare_cached(sql)?;
     let found = statement
         .query_row(params![tenant, idempotency.key], |row| {
-            Ok((row.get::<_, ExecutionId>(0)?, row.get::<_, ExecutionStatus>(1)?, row.get::<_, Digest>(2)?))
+            Ok((row.get::<_, ExecutionId>(0)?, status_column(row, 1)?, row.get::<_, Digest>(2)?))
         })
         .optional()?;
     Ok(found.map(|(id, status, request)| match (request.matches(&idempotency.request), status.is_final()) {

@@ -1,10 +1,11 @@
 //! The life cycle of an execution: it begins, starts, and ends once.
 
+use belljar_engine::report::Status;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::metadata::index_metadata;
-use super::{ExecutionOutcome, ExecutionStatus, NewExecution, idempotency};
-use crate::error::{Error, ObjectKind, map_missing_tenant, require_changed_row};
+use super::{ExecutionOutcome, NewExecution, idempotency, status_column};
+use crate::error::{Error, ObjectKind, map_missing_tenant};
 use crate::id::ExecutionId;
 use crate::name::TenantName;
 use crate::size_limits::{self, MAX_WORD_BYTES};
@@ -34,7 +35,7 @@ pub enum FinishResult {
     /// The end is recorded.
     Recorded,
     /// The execution had already ended, with this status.
-    AlreadyFinished(ExecutionStatus),
+    AlreadyFinished(Status),
 }
 
 impl Store {
@@ -43,14 +44,14 @@ impl Store {
     /// # Errors
     /// The tenant does not exist, the metadata is too long, or the database cannot be written.
     pub async fn begin_execution(&self, new: NewExecution) -> Result<BeginResult, Error> {
-        let words = EncodedFields::encode(&new)?;
+        let fields = EncodedFields::encode(&new)?;
         self.write(move |db| {
             if let Some(idempotency) = &new.idempotency
                 && let Some(known) = idempotency::find_earlier(db, &new.tenant, idempotency)?
             {
                 return Ok(known);
             }
-            insert(db, &new, &words)?;
+            insert(db, &new, &fields)?;
             Ok(BeginResult::Fresh)
         })
         .await
@@ -66,14 +67,9 @@ impl Store {
         id: &ExecutionId,
         at: Timestamp,
     ) -> Result<(), Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write_waiting(0, move |db| {
-            let sql = "UPDATE executions SET status = 'running', started_ms = ?3 \
-                       WHERE tenant = ?1 AND id = ?2 AND status = 'queued'";
-            let started = db.prepare_cached(sql)?.execute(params![tenant, id, at])?;
-            require_changed_row(started, Error::NotFound(ObjectKind::Execution))
-        })
-        .await
+        let sql = "UPDATE executions SET status = 'running', started_ms = ?3 \
+                   WHERE tenant = ?1 AND id = ?2 AND status = 'queued'";
+        self.record_change(sql, (tenant.clone(), id.clone(), at), ObjectKind::Execution).await
     }
 
     /// Records the outcome of an execution and adds to its tenant's usage. Survives `kill -9` once it
@@ -101,9 +97,9 @@ impl Store {
         new: NewExecution,
         finished: ExecutionOutcome,
     ) -> Result<FinishResult, Error> {
-        let words = EncodedFields::encode(&new)?;
+        let fields = EncodedFields::encode(&new)?;
         self.write_waiting(finished.json.len(), move |db| {
-            insert(db, &new, &words)?;
+            insert(db, &new, &fields)?;
             finish(db, &new.tenant, &new.id, &finished)
         })
         .await
@@ -114,12 +110,8 @@ impl Store {
     /// # Errors
     /// No such execution is unfinished, or the database cannot be written.
     pub async fn abandon_execution(&self, tenant: &TenantName, id: &ExecutionId) -> Result<(), Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.write_waiting(0, move |db| {
-            let sql = "DELETE FROM executions WHERE tenant = ? AND id = ? AND ended_ms IS NULL";
-            require_changed_row(db.execute(sql, params![tenant, id])?, Error::NotFound(ObjectKind::Execution))
-        })
-        .await
+        let sql = "DELETE FROM executions WHERE tenant = ? AND id = ? AND ended_ms IS NULL";
+        self.record_change(sql, (tenant.clone(), id.clone()), ObjectKind::Execution).await
     }
 
     /// Marks all executions that an earlier server left unfinished as interrupted, and returns how many. Call
@@ -153,9 +145,9 @@ impl EncodedFields {
     }
 }
 
-fn insert(db: &Connection, new: &NewExecution, words: &EncodedFields) -> Result<(), Error> {
-    let EncodedFields { language, metadata } = words;
-    let status = if new.started.is_some() { ExecutionStatus::Running } else { ExecutionStatus::Queued };
+fn insert(db: &Connection, new: &NewExecution, fields: &EncodedFields) -> Result<(), Error> {
+    let EncodedFields { language, metadata } = fields;
+    let status = new.started.map_or(Status::Queued, |_| Status::Running).name();
     let (key, request) = match &new.idempotency {
         Some(idempotency) => (Some(&idempotency.key), Some(&idempotency.request)),
         None => (None, None),
@@ -179,7 +171,7 @@ fn finish(
     let sql = "UPDATE executions SET status = ?3, exit_code = ?4, cpu_ms = ?5, ended_ms = ?6, \
                size_bytes = ?7 + length(CAST(metadata AS BLOB)) \
                WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL RETURNING seq";
-    let values = params![tenant, id, finished.status, finished.exit_code, cpu, finished.ended, size];
+    let values = params![tenant, id, finished.status.name(), finished.exit_code, cpu, finished.ended, size];
     let seq: Option<i64> = db.prepare_cached(sql)?.query_row(values, |row| row.get(0)).optional()?;
     let Some(seq) = seq else { return already_finished(db, tenant, id) };
     db.prepare_cached("INSERT INTO results (seq, json) VALUES (?, ?)")?
@@ -191,6 +183,6 @@ fn finish(
 
 fn already_finished(db: &Connection, tenant: &TenantName, id: &ExecutionId) -> Result<FinishResult, Error> {
     let sql = "SELECT status FROM executions WHERE tenant = ? AND id = ?";
-    let status = db.query_row(sql, params![tenant, id], |row| row.get(0)).optional()?;
+    let status = db.query_row(sql, params![tenant, id], |row| status_column(row, 0)).optional()?;
     status.map(FinishResult::AlreadyFinished).ok_or(Error::NotFound(ObjectKind::Execution))
 }

@@ -3,11 +3,12 @@
 //! Pages are ordered by id, newest first, and the next page begins below the last id of this one. New
 //! executions move no others, so a list never repeats or misses one.
 
+use belljar_engine::report::Status;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{ExecutionRecord, ExecutionStatus, ExecutionSummary, metadata};
+use super::{ExecutionRecord, ExecutionSummary, metadata, status_column};
 use crate::error::Error;
 use crate::id::ExecutionId;
 use crate::name::TenantName;
@@ -21,7 +22,7 @@ const COLUMNS: &str = "e.id, e.status, e.language, e.metadata, e.created_ms, e.s
 #[derive(Debug, Clone, Default)]
 pub struct ExecutionFilter {
     /// Only those with this status.
-    pub status: Option<ExecutionStatus>,
+    pub status: Option<Status>,
     /// Only those in this language.
     pub language: Option<String>,
     /// Only those with all of these metadata values; numbers and booleans are compared as text. Of each
@@ -92,7 +93,8 @@ fn find_page(
 ) -> Result<ExecutionPage, Error> {
     // One row more than the limit shows whether there is a next page.
     let more = limit + 1;
-    let mut executions = ExecutionQuery::new(tenant, filter, cursor).run(db, &more)?;
+    let status = filter.status.map(Status::name);
+    let mut executions = ExecutionQuery::new(tenant, filter, status.as_ref(), cursor).run(db, &more)?;
     let full = executions.len() > limit as usize;
     executions.truncate(limit as usize);
     let next_cursor = executions.last().filter(|_| full).map(|last| last.id.clone());
@@ -106,7 +108,12 @@ struct ExecutionQuery<'a> {
 }
 
 impl<'a> ExecutionQuery<'a> {
-    fn new(tenant: &'a TenantName, filter: &'a ExecutionFilter, cursor: Option<&'a ExecutionId>) -> Self {
+    fn new(
+        tenant: &'a TenantName,
+        filter: &'a ExecutionFilter,
+        status: Option<&'a &str>,
+        cursor: Option<&'a ExecutionId>,
+    ) -> Self {
         let mut values = filter.metadata.iter();
         // The first metadata value drives the query: a rare value is found without reading everything else.
         let mut query = match values.next() {
@@ -118,7 +125,7 @@ impl<'a> ExecutionQuery<'a> {
         for (key, value) in values {
             query.and(metadata::HAS_VALUE, &[key, value]);
         }
-        if let Some(status) = &filter.status {
+        if let Some(status) = status {
             query.and("e.status = ?", &[status]);
         }
         if let Some(language) = &filter.language {
@@ -150,7 +157,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<ExecutionSummary> {
     let metadata: String = row.get(3)?;
     Ok(ExecutionSummary {
         id: row.get(0)?,
-        status: row.get(1)?,
+        status: status_column(row, 1)?,
         language: row.get(2)?,
         // Metadata is validated when it is written: anything but an object is a damaged row, shown as empty.
         metadata: serde_json::from_str(&metadata).unwrap_or_default(),

@@ -14,6 +14,8 @@ mod list;
 mod metadata;
 
 use belljar_engine::report::{Report, Status};
+use rusqlite::Row;
+use rusqlite::types::FromSqlError;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -22,75 +24,11 @@ use crate::error::Error;
 use crate::id::ExecutionId;
 use crate::name::TenantName;
 use crate::size_limits::{self, MAX_RESULT_BYTES};
-use crate::text_enum::text_enum;
 use crate::time::Timestamp;
 
 pub use idempotency::{Idempotency, IdempotencyKey};
 pub use lifecycle::{BeginResult, FinishResult};
 pub use list::{ExecutionFilter, ExecutionPage};
-
-text_enum! {
-    /// State of an execution.
-    ExecutionStatus, "status" {
-        /// Waits for a free slot.
-        Queued = "queued",
-        /// Is running.
-        Running = "running",
-        /// Exited with status 0.
-        Succeeded = "succeeded",
-        /// Exited with another status, or was killed by a signal.
-        Failed = "failed",
-        /// Exceeded its time limit.
-        TimedOut = "timed_out",
-        /// Ended because of a resource limit.
-        LimitExceeded = "limit_exceeded",
-        /// Refused by policy; nothing ran.
-        Refused = "refused",
-        /// Canceled on request.
-        Cancelled = "cancelled",
-        /// The server died during the execution.
-        Interrupted = "interrupted",
-    }
-}
-
-impl ExecutionStatus {
-    /// Returns whether the execution has ended.
-    pub fn is_final(self) -> bool {
-        !matches!(self, Self::Queued | Self::Running)
-    }
-}
-
-impl From<ExecutionStatus> for Status {
-    fn from(status: ExecutionStatus) -> Self {
-        match status {
-            ExecutionStatus::Queued => Self::Queued,
-            ExecutionStatus::Running => Self::Running,
-            ExecutionStatus::Succeeded => Self::Succeeded,
-            ExecutionStatus::Failed => Self::Failed,
-            ExecutionStatus::TimedOut => Self::TimedOut,
-            ExecutionStatus::LimitExceeded => Self::LimitExceeded,
-            ExecutionStatus::Cancelled => Self::Cancelled,
-            ExecutionStatus::Refused => Self::Refused,
-            ExecutionStatus::Interrupted => Self::Interrupted,
-        }
-    }
-}
-
-impl From<Status> for ExecutionStatus {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Queued => Self::Queued,
-            Status::Running => Self::Running,
-            Status::Succeeded => Self::Succeeded,
-            Status::Failed => Self::Failed,
-            Status::TimedOut => Self::TimedOut,
-            Status::LimitExceeded => Self::LimitExceeded,
-            Status::Cancelled => Self::Cancelled,
-            Status::Refused => Self::Refused,
-            Status::Interrupted => Self::Interrupted,
-        }
-    }
-}
 
 /// An execution that is about to be queued or run.
 #[derive(Debug, Clone)]
@@ -114,7 +52,7 @@ pub struct NewExecution {
 /// Outcome of an execution. Can only be built from a final state.
 #[derive(Debug, Clone)]
 pub struct ExecutionOutcome {
-    status: ExecutionStatus,
+    status: Status,
     exit_code: Option<u8>,
     cpu_ms: u64,
     json: String,
@@ -129,7 +67,7 @@ impl ExecutionOutcome {
     pub fn from_report(report: &Report, ended: Timestamp) -> Result<Self, Error> {
         let json = size_limits::encode_json("result", report, MAX_RESULT_BYTES)?;
         let cpu_ms = report.usage.cpu.as_micros().div_ceil(1_000) as u64;
-        Ok(Self { status: report.status.into(), exit_code: report.exit_code, cpu_ms, json, ended })
+        Ok(Self { status: report.status, exit_code: report.exit_code, cpu_ms, json, ended })
     }
 
     /// Outcome of an execution that was canceled before it started, with its result object.
@@ -137,7 +75,7 @@ impl ExecutionOutcome {
     /// # Errors
     /// The result is larger than the limit.
     pub fn canceled_before_start(result: &Value, ended: Timestamp) -> Result<Self, Error> {
-        Self::without_run(ExecutionStatus::Cancelled, result, ended)
+        Self::without_run(Status::Cancelled, result, ended)
     }
 
     /// Outcome of an execution that could not be started, with a result object that carries the error,
@@ -146,7 +84,7 @@ impl ExecutionOutcome {
     /// # Errors
     /// The result is larger than the limit.
     pub fn failed_to_start(result: &Value, ended: Timestamp) -> Result<Self, Error> {
-        Self::without_run(ExecutionStatus::Failed, result, ended)
+        Self::without_run(Status::Failed, result, ended)
     }
 
     /// Returns the result object as it will be stored.
@@ -155,11 +93,11 @@ impl ExecutionOutcome {
     }
 
     /// Returns the final status.
-    pub fn status(&self) -> ExecutionStatus {
+    pub fn status(&self) -> Status {
         self.status
     }
 
-    fn without_run(status: ExecutionStatus, result: &Value, ended: Timestamp) -> Result<Self, Error> {
+    fn without_run(status: Status, result: &Value, ended: Timestamp) -> Result<Self, Error> {
         let json = size_limits::encode_json("result", result, MAX_RESULT_BYTES)?;
         Ok(Self { status, exit_code: None, cpu_ms: 0, json, ended })
     }
@@ -172,8 +110,7 @@ pub struct ExecutionSummary {
     /// Execution id.
     pub id: ExecutionId,
     /// Status of the execution.
-    #[schemars(with = "Status")]
-    pub status: ExecutionStatus,
+    pub status: Status,
     /// Language of the code, or `command`.
     pub language: String,
     /// Metadata of the request.
@@ -201,31 +138,8 @@ pub struct ExecutionRecord {
     pub result: Option<String>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statuses_match_the_result_object() {
-        for ran in [
-            Status::Succeeded,
-            Status::Failed,
-            Status::TimedOut,
-            Status::LimitExceeded,
-            Status::Cancelled,
-            Status::Refused,
-        ] {
-            let word = serde_json::to_value(ran).unwrap();
-            assert_eq!(word, ExecutionStatus::from(ran).as_str());
-            assert!(ExecutionStatus::from(ran).is_final());
-        }
-        assert!(!ExecutionStatus::Queued.is_final());
-        assert!(
-            "done"
-                .parse::<ExecutionStatus>()
-                .unwrap_err()
-                .to_string()
-                .starts_with("status: must be one of queued")
-        );
-    }
+/// Reads a status from a column.
+fn status_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Status> {
+    let status = row.get_ref(column)?.as_str()?.parse::<Status>();
+    Ok(status.map_err(|error| FromSqlError::Other(error.into()))?)
 }

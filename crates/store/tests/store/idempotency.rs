@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use belljar_engine::report::Status;
 use belljar_store::executions::{
-    BeginResult, ExecutionOutcome, ExecutionStatus, FinishResult, Idempotency, IdempotencyKey, NewExecution,
+    BeginResult, ExecutionOutcome, FinishResult, Idempotency, IdempotencyKey, NewExecution,
 };
 use belljar_store::{Digest, Error, TenantName};
 use serde_json::json;
@@ -17,8 +18,8 @@ fn keyed(tenant: &TenantName, key: &str, request: &[u8]) -> NewExecution {
 
 #[tokio::test]
 async fn the_same_request_is_in_progress_then_done_and_another_conflicts() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let first = begin(store, keyed(tenant, "k", b"one")).await;
     let again = store.begin_execution(keyed(tenant, "k", b"one")).await.unwrap();
     assert_eq!(again, BeginResult::InProgress(first.clone()));
@@ -30,20 +31,20 @@ async fn the_same_request_is_in_progress_then_done_and_another_conflicts() {
 
 #[tokio::test]
 async fn idempotency_keys_are_per_tenant() {
-    let place = test_store().await;
-    let other = tenant(&place.store, "other").await;
-    begin(&place.store, keyed(&place.tenant, "k", b"one")).await;
-    begin(&place.store, keyed(&other, "k", b"two")).await;
+    let fixture = test_store().await;
+    let other = tenant(&fixture.store, "other").await;
+    begin(&fixture.store, keyed(&fixture.tenant, "k", b"one")).await;
+    begin(&fixture.store, keyed(&other, "k", b"two")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_many_concurrent_requests_begins() {
-    let place = test_store().await;
-    let store = Arc::new(place.store);
+    let fixture = test_store().await;
+    let store = Arc::new(fixture.store);
     for round in 0..20 {
         let tasks: Vec<_> = (0..16)
             .map(|_| {
-                let (store, new) = (Arc::clone(&store), keyed(&place.tenant, &format!("k{round}"), b"one"));
+                let (store, new) = (Arc::clone(&store), keyed(&fixture.tenant, &format!("k{round}"), b"one"));
                 tokio::spawn(async move { (new.id.clone(), store.begin_execution(new).await.unwrap()) })
             })
             .collect();
@@ -60,8 +61,8 @@ async fn one_of_many_concurrent_requests_begins() {
 
 #[tokio::test]
 async fn an_abandoned_execution_frees_its_key() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let first = begin(store, keyed(tenant, "k", b"one")).await;
     store.abandon_execution(tenant, &first).await.unwrap();
     assert!(store.execution(tenant, &first).await.unwrap().is_none());
@@ -72,14 +73,14 @@ async fn an_abandoned_execution_frees_its_key() {
 
 #[tokio::test]
 async fn an_end_is_final() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let id = begin(store, running_execution(tenant)).await;
     assert_eq!(store.interrupt_unfinished_executions(timestamp(5_000)).await.unwrap(), 1);
     assert_eq!(store.interrupt_unfinished_executions(timestamp(6_000)).await.unwrap(), 0);
     let late = ExecutionOutcome::failed_to_start(&json!({}), timestamp(7_000)).unwrap();
     let finished = store.finish_execution(tenant, &id, late).await.unwrap();
-    assert_eq!(finished, FinishResult::AlreadyFinished(ExecutionStatus::Interrupted));
+    assert_eq!(finished, FinishResult::AlreadyFinished(Status::Interrupted));
     let execution = store.execution(tenant, &id).await.unwrap().unwrap();
     assert_eq!((execution.summary.ended, execution.result), (Some(timestamp(5_000)), None));
     assert_eq!(store.usage(tenant, timestamp(7_000).day()).await.unwrap().executions, 0);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use belljar_engine::Fault;
 use belljar_engine::outcome::{Kernel, Receipt, Usage, Warmth};
 use belljar_engine::report::{Report, Status};
-use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, ExecutionStatus, FinishResult};
+use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, FinishResult};
 use belljar_store::{DailyUsage, ExecutionId, StoreOptions};
 use serde_json::{Map, Value};
 
@@ -34,9 +34,9 @@ fn report(id: &ExecutionId, cpu: Duration) -> Report {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_and_sizes_add_up_under_load() {
-    let place = test_store().await;
-    let store = Arc::new(place.store);
-    let names = [place.tenant, tenant(&store, "other").await];
+    let fixture = test_store().await;
+    let store = Arc::new(fixture.store);
+    let names = [fixture.tenant, tenant(&store, "other").await];
     let tasks: Vec<_> = (0..32)
         .map(|task| {
             let (store, tenant) = (Arc::clone(&store), names[task % 2].clone());
@@ -52,7 +52,7 @@ async fn usage_and_sizes_add_up_under_load() {
                     let second = store.finish_execution(&tenant, &id, end).await.unwrap();
                     assert_eq!(
                         (first, second),
-                        (FinishResult::Recorded, FinishResult::AlreadyFinished(ExecutionStatus::Succeeded))
+                        (FinishResult::Recorded, FinishResult::AlreadyFinished(Status::Succeeded))
                     );
                     let read = store.execution(&tenant, &id).await.unwrap().unwrap();
                     let result: Value = serde_json::from_str(&read.result.unwrap()).unwrap();
@@ -86,8 +86,8 @@ async fn usage_and_sizes_add_up_under_load() {
 #[tokio::test(flavor = "multi_thread")]
 async fn excess_load_is_refused() {
     let max_queued = NonZeroU16::new(8).unwrap();
-    let place = test_store_with(&StoreOptions { max_queued, ..StoreOptions::default() }).await;
-    let (store, tenant) = (Arc::new(place.store), place.tenant);
+    let fixture = test_store_with(&StoreOptions { max_queued, ..StoreOptions::default() }).await;
+    let (store, tenant) = (Arc::new(fixture.store), fixture.tenant);
     let tasks: Vec<_> = (0..500)
         .map(|_| {
             let (store, new) = (Arc::clone(&store), running_execution(&tenant));

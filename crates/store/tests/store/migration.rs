@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::{begin, finish, object, open, running_execution, timestamp};
-use belljar_store::executions::{ExecutionFilter, ExecutionStatus, Idempotency, NewExecution};
+use belljar_engine::report::Status;
+use belljar_store::executions::{ExecutionFilter, Idempotency, NewExecution};
 use belljar_store::{
     AuditEntry, AuditOutcome, Digest, NewSandbox, SandboxId, Scope, Store, StoreOptions, TenantName,
     Timestamp,
@@ -79,7 +80,7 @@ async fn bring_up_to_date(fixture: &str) {
         let page = store.executions(tenant, ExecutionFilter::default(), None, 10).await.unwrap();
         let statuses: Vec<_> = page.executions.iter().map(|execution| execution.status).collect();
         assert_eq!(page.executions.len(), 2);
-        assert!(statuses.contains(&ExecutionStatus::Running) && statuses.contains(&ExecutionStatus::Failed));
+        assert!(statuses.contains(&Status::Running) && statuses.contains(&Status::Failed));
         for (key, value, found) in
             [("agent", "a1", 1), ("user", "7", 1), ("beta", "true", 1), ("nested", "", 0)]
         {

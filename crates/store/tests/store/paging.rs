@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use belljar_store::executions::{ExecutionFilter, ExecutionStatus, NewExecution};
+use belljar_engine::report::Status;
+use belljar_store::executions::{ExecutionFilter, NewExecution};
 use belljar_store::{AuditEntry, AuditOutcome, ExecutionId, Store, TenantName};
 use serde_json::json;
 
@@ -26,8 +27,8 @@ async fn all(store: &Store, tenant: &TenantName, filter: &ExecutionFilter, limit
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_are_stable_under_inserts() {
-    let place = test_store().await;
-    let (store, tenant) = (Arc::new(place.store), place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (Arc::new(fixture.store), fixture.tenant);
     let mut before = BTreeSet::new();
     for _ in 0..100 {
         before.insert(begin(&store, running_execution(&tenant)).await);
@@ -56,8 +57,8 @@ async fn pages_are_stable_under_inserts() {
 
 #[tokio::test]
 async fn lists_match_their_filter() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let with = |language: &str, metadata| NewExecution {
         language: language.to_owned(),
         metadata: object(metadata),
@@ -74,12 +75,12 @@ async fn lists_match_their_filter() {
     };
     let status = |status| ExecutionFilter { status: Some(status), ..ExecutionFilter::default() };
     let bash = ExecutionFilter { language: Some("bash".to_owned()), ..ExecutionFilter::default() };
-    let finished = ExecutionFilter { status: Some(ExecutionStatus::Failed), ..plain(&[("agent", "a")]) };
+    let finished = ExecutionFilter { status: Some(Status::Failed), ..plain(&[("agent", "a")]) };
     let cases = [
         (ExecutionFilter::default(), vec![&a, &b, &c]),
-        (status(ExecutionStatus::Running), vec![&a]),
-        (status(ExecutionStatus::Queued), vec![&c]),
-        (status(ExecutionStatus::Succeeded), vec![]),
+        (status(Status::Running), vec![&a]),
+        (status(Status::Queued), vec![&c]),
+        (status(Status::Succeeded), vec![]),
         (bash, vec![&b, &c]),
         (plain(&[("agent", "a")]), vec![&a, &b]),
         (plain(&[("agent", "a"), ("user", "7")]), vec![&a]),
@@ -105,8 +106,8 @@ async fn lists_match_their_filter() {
 
 #[tokio::test]
 async fn metadata_is_bounded() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let long = object(json!({"k": "x".repeat(17 << 10)}));
     let refused = store.begin_execution(NewExecution { metadata: long, ..running_execution(tenant) }).await;
     assert!(refused.unwrap_err().to_string().starts_with("metadata: "));
@@ -123,8 +124,8 @@ async fn metadata_is_bounded() {
 
 #[tokio::test]
 async fn an_execution_is_read_back_unchanged() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let new = NewExecution {
         started: None,
         metadata: object(json!({"n": {"a": [1]}})),
@@ -143,7 +144,7 @@ async fn an_execution_is_read_back_unchanged() {
 
 #[tokio::test]
 async fn the_audit_log_is_read_newest_first() {
-    let place = test_store().await;
+    let fixture = test_store().await;
     for number in 0..5 {
         let entry = AuditEntry {
             at: timestamp(number),
@@ -155,15 +156,15 @@ async fn the_audit_log_is_read_newest_first() {
             request_id: Some("r".to_owned()),
             detail: None,
         };
-        place.store.audit(entry).await.unwrap();
+        fixture.store.audit(entry).await.unwrap();
     }
-    let page = place.store.audit_log(None, None, 3).await.unwrap();
+    let page = fixture.store.audit_log(None, None, 3).await.unwrap();
     let targets = |page: &belljar_store::AuditPage| -> Vec<_> {
         page.entries.iter().filter_map(|record| record.entry.target.clone()).collect()
     };
     assert_eq!(targets(&page), ["4", "3", "2"]);
-    let rest = place.store.audit_log(None, page.next_cursor, 3).await.unwrap();
+    let rest = fixture.store.audit_log(None, page.next_cursor, 3).await.unwrap();
     assert_eq!((targets(&rest), rest.next_cursor), (vec!["1".to_owned(), "0".to_owned()], None));
-    let own = place.store.audit_log(Some("default".to_owned()), None, 10).await.unwrap();
+    let own = fixture.store.audit_log(Some("default".to_owned()), None, 10).await.unwrap();
     assert_eq!(targets(&own), ["4", "2", "0"]);
 }

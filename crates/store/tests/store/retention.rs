@@ -24,8 +24,8 @@ async fn stored(store: &Store, tenant: &TenantName) -> u64 {
 
 #[tokio::test]
 async fn old_executions_are_deleted_and_unfinished_ones_kept() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     for ended in 0..150 {
         finished(store, tenant, 2_000 + ended, 100).await;
     }
@@ -43,8 +43,8 @@ async fn old_executions_are_deleted_and_unfinished_ones_kept() {
 
 #[tokio::test]
 async fn the_largest_tenant_is_pruned_first() {
-    let place = test_store().await;
-    let (store, large) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, large) = (&fixture.store, &fixture.tenant);
     let small = tenant(store, "small").await;
     finished(store, &small, 1_000, 50_000).await;
     for ended in 0..40 {
@@ -54,16 +54,17 @@ async fn the_largest_tenant_is_pruned_first() {
     let pruned = store.prune(retention, timestamp(3_000)).await.unwrap();
     assert!(pruned.bytes > 1_000_000, "{pruned:?}");
     assert_eq!(count(store, &small).await, 1);
-    let kept = stored(store, large).await + stored(store, &small).await;
-    assert!((900_000..=1_000_000).contains(&kept), "{kept}");
+    let remaining = stored(store, large).await + stored(store, &small).await;
+    assert!((900_000..=1_000_000).contains(&remaining), "{remaining}");
     let page = store.executions(large, ExecutionFilter::default(), None, 200).await.unwrap();
     assert_eq!(page.executions[0].ended, Some(timestamp(2_039)), "the newest are kept");
 }
 
 #[tokio::test]
 async fn a_full_database_reports_it_and_recovers() {
-    let place = test_store_with(&StoreOptions { max_bytes: Some(4 << 20), ..StoreOptions::default() }).await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture =
+        test_store_with(&StoreOptions { max_bytes: Some(4 << 20), ..StoreOptions::default() }).await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let mut waiting = None;
     for _ in 0..100 {
         let id = begin(store, running_execution(tenant)).await;
@@ -87,14 +88,14 @@ async fn a_full_database_reports_it_and_recovers() {
 
 #[tokio::test]
 async fn the_file_shrinks_after_pruning() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     for _ in 0..40 {
         finished(store, tenant, 2_000, 500_000).await;
     }
     store.prune(Retention { max_bytes: Some(0), ..Retention::default() }, timestamp(3_000)).await.unwrap();
-    let path = place.folder.path().join("belljar.db");
-    place.store.close().await;
+    let path = fixture.folder.path().join("belljar.db");
+    fixture.store.close().await;
     let size = std::fs::metadata(path).unwrap().len();
     assert!(size < 4 << 20, "{size}");
 }
@@ -113,9 +114,9 @@ fn entry(at_ms: i64, tenant: &str, outcome: AuditOutcome) -> AuditEntry {
 }
 
 /// Checks that only retention can delete from the audit log.
-async fn assert_append_only(place: crate::common::TestStore) {
-    let path = place.folder.path().join("belljar.db");
-    place.store.close().await;
+async fn assert_append_only(fixture: crate::common::TestStore) {
+    let path = fixture.folder.path().join("belljar.db");
+    fixture.store.close().await;
     let connection = rusqlite::Connection::open(path).unwrap();
     for sql in [
         "DELETE FROM audit",
@@ -129,19 +130,19 @@ async fn assert_append_only(place: crate::common::TestStore) {
 
 #[tokio::test]
 async fn the_audit_log_expires_by_age() {
-    let place = test_store().await;
+    let fixture = test_store().await;
     for number in 0..3 {
-        place.store.audit(entry(number * 1_000, "a", AuditOutcome::Refused)).await.unwrap();
+        fixture.store.audit(entry(number * 1_000, "a", AuditOutcome::Refused)).await.unwrap();
     }
     let old = Retention { audit_age: Some(Duration::from_secs(1)), ..Retention::default() };
-    assert_eq!(place.store.prune(old, timestamp(2_500)).await.unwrap().audit, 2);
-    assert_append_only(place).await;
+    assert_eq!(fixture.store.prune(old, timestamp(2_500)).await.unwrap().audit, 2);
+    assert_append_only(fixture).await;
 }
 
 #[tokio::test]
 async fn refusals_only_displace_refusals_of_their_tenant() {
-    let place = test_store().await;
-    let store = &place.store;
+    let fixture = test_store().await;
+    let store = &fixture.store;
     store.audit(entry(0, "victim", AuditOutcome::Refused)).await.unwrap();
     store.audit(entry(1, "attacker", AuditOutcome::Done)).await.unwrap();
     for number in 0..1_100 {
@@ -149,25 +150,29 @@ async fn refusals_only_displace_refusals_of_their_tenant() {
     }
     let page = store.audit_log(Some("victim".to_owned()), None, 10).await.unwrap();
     assert_eq!(page.entries.len(), 1);
-    let (mut cursor, mut kept) = (None, Vec::new());
+    let (mut cursor, mut remaining) = (None, Vec::new());
     loop {
         let page = store.audit_log(Some("attacker".to_owned()), cursor, 200).await.unwrap();
-        kept.extend(page.entries.into_iter().map(|record| record.entry));
+        remaining.extend(page.entries.into_iter().map(|record| record.entry));
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
     }
-    assert_eq!(kept.len(), 1_001);
-    assert_eq!((kept[0].at, kept[999].at), (timestamp(1_101), timestamp(102)), "the newest are kept");
-    assert_eq!(kept[1_000].outcome, AuditOutcome::Done);
-    assert_append_only(place).await;
+    assert_eq!(remaining.len(), 1_001);
+    assert_eq!(
+        (remaining[0].at, remaining[999].at),
+        (timestamp(1_101), timestamp(102)),
+        "the newest are kept"
+    );
+    assert_eq!(remaining[1_000].outcome, AuditOutcome::Done);
+    assert_append_only(fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_do_not_wait_long_for_retention() {
-    let place = test_store().await;
-    let (store, tenant) = (Arc::new(place.store), place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (Arc::new(fixture.store), fixture.tenant);
     for _ in 0..400 {
         finished(&store, &tenant, 2_000, 50_000).await;
     }

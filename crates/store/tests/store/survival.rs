@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use belljar_engine::Fault;
-use belljar_store::executions::{ExecutionFilter, ExecutionStatus};
+use belljar_engine::report::Status;
+use belljar_store::executions::ExecutionFilter;
 use belljar_store::{Error, ExecutionId, Store, StoreOptions, TenantName, Timestamp};
 
 use crate::common::{begin, finish, open, running_execution, test_store, timestamp};
@@ -45,9 +46,9 @@ async fn child_that_writes() {
 
 #[tokio::test]
 async fn no_acknowledged_write_is_lost() {
-    let place = test_store().await;
-    let (folder, tenant) = (place.folder, place.tenant);
-    place.store.close().await;
+    let fixture = test_store().await;
+    let (folder, tenant) = (fixture.folder, fixture.tenant);
+    fixture.store.close().await;
     for round in 0..5 {
         let mut child = rerun_test("survival::child_that_writes", folder.path())
             .stdout(Stdio::piped())
@@ -68,37 +69,36 @@ async fn check(folder: &Path, tenant: &TenantName, acknowledged: &[String]) {
     let mut finished = 0;
     for line in acknowledged {
         // The last line may be incomplete.
-        let Some((_, said)) = line.split_once("ack ") else { continue };
-        let Some((what, id)) = said.split_once(' ') else { continue };
+        let Some((_, acknowledged)) = line.split_once("ack ") else { continue };
+        let Some((what, id)) = acknowledged.split_once(' ') else { continue };
         let Ok(id) = id.parse::<ExecutionId>() else { continue };
         let execution = store.execution(tenant, &id).await.unwrap().expect("an acknowledged write is lost");
         if what == "finished" {
-            assert_eq!(execution.summary.status, ExecutionStatus::Failed, "{id}");
+            assert_eq!(execution.summary.status, Status::Failed, "{id}");
             assert!(execution.result.unwrap().len() > 5_000);
             finished += 1;
         }
     }
     assert!(finished > 100, "{finished}");
     let open = |status| ExecutionFilter { status: Some(status), ..ExecutionFilter::default() };
-    let unfinished =
-        store.executions(tenant, open(ExecutionStatus::Running), None, 200).await.unwrap().executions;
+    let unfinished = store.executions(tenant, open(Status::Running), None, 200).await.unwrap().executions;
     assert_eq!(store.interrupt_unfinished_executions(timestamp(3_000)).await.unwrap(), unfinished.len());
     assert_eq!(store.interrupt_unfinished_executions(timestamp(4_000)).await.unwrap(), 0);
     for execution in &unfinished {
         let now = store.execution(tenant, &execution.id).await.unwrap().unwrap().summary;
-        assert_eq!((now.status, now.ended), (ExecutionStatus::Interrupted, Some(timestamp(3_000))));
+        assert_eq!((now.status, now.ended), (Status::Interrupted, Some(timestamp(3_000))));
     }
     store.close().await;
 }
 
 #[tokio::test]
 async fn a_second_process_is_refused_until_the_first_is_gone() {
-    let place = test_store().await;
-    let path = place.folder.path().join("belljar.db");
+    let fixture = test_store().await;
+    let path = fixture.folder.path().join("belljar.db");
     let error = Store::open(&path, &StoreOptions::default()).unwrap_err();
     assert!(matches!(error, Error::Locked { .. }));
     assert!(error.to_string().contains("another belljar process uses this data folder"), "{error}");
-    place.store.close().await;
+    fixture.store.close().await;
     Store::open(&path, &StoreOptions::default()).unwrap().close().await;
 }
 
@@ -174,8 +174,8 @@ fn a_full_disk_heals() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_under_load_is_complete() {
-    let place = test_store().await;
-    let (store, tenant) = (Arc::new(place.store), place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (Arc::new(fixture.store), fixture.tenant);
     for _ in 0..60 {
         let id = begin(&store, running_execution(&tenant)).await;
         finish(&store, &tenant, &id, 2_000, 500_000).await;
@@ -194,10 +194,10 @@ async fn a_backup_under_load_is_complete() {
     let path = copy.path().join("belljar.db");
     // Several times, because a copy that restarted at each write would sometimes finish by luck.
     for round in 0..5 {
-        let to = if round == 4 { path.clone() } else { place.folder.path().join(format!("{round}.db")) };
+        let to = if round == 4 { path.clone() } else { fixture.folder.path().join(format!("{round}.db")) };
         tokio::time::timeout(Duration::from_secs(60), store.backup_to(&to)).await.unwrap().unwrap();
     }
-    let [one, other] = ["one.db", "other.db"].map(|name| place.folder.path().join(name));
+    let [one, other] = ["one.db", "other.db"].map(|name| fixture.folder.path().join(name));
     let (one, other) = tokio::join!(store.backup_to(&one), store.backup_to(&other));
     assert!(one.is_ok() && matches!(other, Err(Error::BackupRunning)), "only one backup at a time");
     stop.store(true, Ordering::Relaxed);
@@ -222,11 +222,11 @@ async fn a_backup_under_load_is_complete() {
 #[tokio::test]
 async fn slow_queries_time_out() {
     let options = StoreOptions { read_timeout: Duration::ZERO, ..StoreOptions::default() };
-    let place = crate::common::test_store_with(&options).await;
+    let fixture = crate::common::test_store_with(&options).await;
     for _ in 0..400 {
-        begin(&place.store, running_execution(&place.tenant)).await;
+        begin(&fixture.store, running_execution(&fixture.tenant)).await;
     }
     let rare = ExecutionFilter { language: Some("cobol".to_owned()), ..ExecutionFilter::default() };
-    let error = place.store.executions(&place.tenant, rare, None, 200).await.unwrap_err();
+    let error = fixture.store.executions(&fixture.tenant, rare, None, 200).await.unwrap_err();
     assert_eq!((error.fault(), error.to_string().contains("too long")), (Fault::Capacity, true));
 }

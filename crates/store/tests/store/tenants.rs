@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use belljar_engine::Fault;
-use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, ExecutionStatus};
+use belljar_engine::report::Status;
+use belljar_store::executions::{ExecutionFilter, ExecutionOutcome};
 use belljar_store::{
     Error, NewSandbox, ObjectKind, Quotas, SandboxEnd, SandboxFilter, SandboxId, SandboxState, Scope, Scopes,
     Snapshot, SnapshotId, Store, TenantName, Volume, VolumeId,
@@ -43,8 +44,8 @@ fn being_made(tenant: &TenantName, id: &SnapshotId, sandbox: &SandboxId, size_by
 
 #[tokio::test]
 async fn concurrent_requests_cannot_exceed_a_quota() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let volume = |name: &str, size_bytes| Volume {
         tenant: tenant.clone(),
         name: name.parse().unwrap(),
@@ -66,8 +67,8 @@ async fn concurrent_requests_cannot_exceed_a_quota() {
 
 #[tokio::test]
 async fn tenants_cannot_see_each_others_data() {
-    let place = test_store().await;
-    let (store, a) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, a) = (&fixture.store, &fixture.tenant);
     let b = tenant(store, "other").await;
     let execution = begin(store, running_execution(a)).await;
     let sandbox = sandbox(store, a).await;
@@ -110,10 +111,7 @@ async fn tenants_cannot_see_each_others_data() {
     assert!(store.sandboxes(&b, SandboxFilter::default(), None, 10).await.unwrap().sandboxes.is_empty());
     assert!(store.snapshots(&b).await.unwrap().is_empty() && store.volumes(&b).await.unwrap().is_empty());
 
-    assert_eq!(
-        store.execution(a, &execution).await.unwrap().unwrap().summary.status,
-        ExecutionStatus::Running
-    );
+    assert_eq!(store.execution(a, &execution).await.unwrap().unwrap().summary.status, Status::Running);
     assert_eq!(store.sandbox(a, &sandbox).await.unwrap().unwrap().state, SandboxState::Starting);
     assert!(store.volume(a, &name).await.unwrap().is_some());
     assert_eq!(store.delete_unfinished_snapshots().await.unwrap(), [snapshot]);
@@ -121,8 +119,8 @@ async fn tenants_cannot_see_each_others_data() {
 
 #[tokio::test]
 async fn sandboxes_end_once() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let (one, two) = (sandbox(store, tenant).await, sandbox(store, tenant).await);
     store.set_sandbox_state(tenant, &one, SandboxState::Running, timestamp(2)).await.unwrap();
     assert_eq!(store.count_live_sandboxes(tenant).await.unwrap(), 2);
@@ -146,16 +144,16 @@ async fn sandboxes_end_once() {
 
 #[tokio::test]
 async fn sandboxes_are_found_by_their_metadata() {
-    let place = test_store().await;
+    let fixture = test_store().await;
     let metadata = object(json!({"agent": "a", "n": 7, "on": true, "deep": {"agent": "b"}}));
     let id = SandboxId::generate().unwrap();
-    let (tenant, settings) = (place.tenant.clone(), Map::new());
+    let (tenant, settings) = (fixture.tenant.clone(), Map::new());
     let new = NewSandbox { id, tenant, settings, metadata, created: timestamp(1), expires: None };
-    place.store.add_sandbox(new).await.unwrap();
+    fixture.store.add_sandbox(new).await.unwrap();
     let found = async |metadata: &[(&str, &str)]| {
         let metadata = metadata.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         let filter = SandboxFilter { states: Vec::new(), metadata };
-        place.store.sandboxes(&place.tenant, filter, None, 10).await.map(|page| page.sandboxes.len())
+        fixture.store.sandboxes(&fixture.tenant, filter, None, 10).await.map(|page| page.sandboxes.len())
     };
     for wanted in [&[][..], &[("agent", "a")], &[("n", "7"), ("on", "true")]] {
         assert_eq!(found(wanted).await.unwrap(), 1, "{wanted:?}");
@@ -168,17 +166,17 @@ async fn sandboxes_are_found_by_their_metadata() {
 
 #[tokio::test]
 async fn sandbox_input_is_not_stored() {
-    let place = test_store().await;
+    let fixture = test_store().await;
     for settings in [json!({"env": {"TOKEN": "s3cret"}}), json!({"files": []}), json!({"code": "x"})] {
         let new = NewSandbox {
             id: SandboxId::generate().unwrap(),
-            tenant: place.tenant.clone(),
+            tenant: fixture.tenant.clone(),
             settings: object(settings),
             metadata: Map::new(),
             created: timestamp(1),
             expires: None,
         };
-        let error = place.store.add_sandbox(new).await.unwrap_err();
+        let error = fixture.store.add_sandbox(new).await.unwrap_err();
         assert_eq!(error.fault(), Fault::Caller);
         assert!(error.to_string().ends_with("is input and is never stored"), "{error}");
     }
@@ -186,8 +184,8 @@ async fn sandbox_input_is_not_stored() {
 
 #[tokio::test]
 async fn a_tenant_is_unique_and_removable_only_when_empty() {
-    let place = test_store().await;
-    let (store, name) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, name) = (&fixture.store, &fixture.tenant);
     let quotas = Quotas { concurrency: Some(3), cpu_seconds_per_day: Some(3_600), ..Quotas::default() };
     let twice = store.add_tenant(name, quotas, timestamp(1)).await.unwrap_err();
     assert_eq!(twice.to_string(), "a tenant with this name already exists");
@@ -215,8 +213,8 @@ async fn a_tenant_is_unique_and_removable_only_when_empty() {
 
 #[tokio::test]
 async fn a_key_is_valid_until_revoked_expired_or_disabled() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let scopes: Scopes = [Scope::Run, Scope::Sandboxes].into_iter().collect();
     let key = store.add_key(tenant, "ci", scopes, Some(timestamp(1_000_000)), timestamp(1)).await.unwrap();
     let text = key.secret.reveal().to_owned();
@@ -242,8 +240,8 @@ async fn a_key_is_valid_until_revoked_expired_or_disabled() {
 
 #[tokio::test]
 async fn a_rotated_key_has_a_successor_and_expires() {
-    let place = test_store().await;
-    let (store, tenant) = (&place.store, &place.tenant);
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
     let old = store.add_key(tenant, "ci", Scopes::all(), None, timestamp(1)).await.unwrap();
     let new = store.rotate_key(tenant, &old.record.id, timestamp(100), timestamp(10)).await.unwrap();
     assert_eq!((&new.record.label[..], new.record.scopes, new.record.expires), ("ci", Scopes::all(), None));
@@ -263,12 +261,12 @@ async fn a_rotated_key_has_a_successor_and_expires() {
 
 #[tokio::test]
 async fn key_secrets_are_not_in_the_file() {
-    let place = test_store().await;
-    let key = place.store.add_key(&place.tenant, "ci", Scopes::all(), None, timestamp(1)).await.unwrap();
+    let fixture = test_store().await;
+    let key = fixture.store.add_key(&fixture.tenant, "ci", Scopes::all(), None, timestamp(1)).await.unwrap();
     let text = key.secret.reveal().to_owned();
-    place.store.verify_key(&text, timestamp(2)).await.unwrap().unwrap();
+    fixture.store.verify_key(&text, timestamp(2)).await.unwrap().unwrap();
     let secret = text.rsplit('_').next().unwrap().as_bytes();
-    for file in std::fs::read_dir(place.folder.path()).unwrap() {
+    for file in std::fs::read_dir(fixture.folder.path()).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret));
     }

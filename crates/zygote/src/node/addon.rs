@@ -215,8 +215,8 @@ unsafe extern "C" fn __register_atfork(
 }
 
 /// Stores a number in the first free slot. While this matters there is only one thread.
-fn store_in_free_slot(places: &[AtomicUsize], number: usize) {
-    let free = places.iter().find(|slot| slot.load(Ordering::Relaxed) == 0);
+fn store_in_free_slot(slots: &[AtomicUsize], number: usize) {
+    let free = slots.iter().find(|slot| slot.load(Ordering::Relaxed) == 0);
     free.into_iter().for_each(|slot| slot.store(number, Ordering::Relaxed));
 }
 

@@ -40,17 +40,17 @@ impl<'a> WorkDir<'a> {
         Self(workdir)
     }
 
-    pub(super) fn resolve(&self, said: String) -> Result<TargetPath, Failure> {
-        if said.contains('\0') {
+    pub(super) fn resolve(&self, given: String) -> Result<TargetPath, Failure> {
+        if given.contains('\0') {
             return Err(Failure::new(
                 FailureKind::Invalid,
-                said.replace('\0', "\u{fffd}"),
+                given.replace('\0', "\u{fffd}"),
                 "a path cannot contain NUL",
             ));
         }
         // `join("")` would leave a trailing slash, which resolves a symlink.
-        let path = if said.is_empty() { PathBuf::from(self.0) } else { Path::new(self.0).join(&said) };
-        Ok(TargetPath { given: said, path })
+        let path = if given.is_empty() { PathBuf::from(self.0) } else { Path::new(self.0).join(&given) };
+        Ok(TargetPath { given, path })
     }
 }
 

@@ -107,8 +107,8 @@ impl AtomicFile {
             }
         }
         // A replaced file passes on its permissions.
-        let kept = there.map(|stat| Mode::from_raw_mode(stat.st_mode & 0o777));
-        let permissions = permissions.or(kept).unwrap_or(Mode::from_raw_mode(NEW_FILE_MODE));
+        let existing = there.map(|stat| Mode::from_raw_mode(stat.st_mode & 0o777));
+        let permissions = permissions.or(existing).unwrap_or(Mode::from_raw_mode(NEW_FILE_MODE));
         let (name, file) = create_temporary(&folder).map_err(failed)?;
         let draft = Self { folder, name, file };
         rustix::fs::fchmod(&draft.file, permissions).map_err(failed)?;

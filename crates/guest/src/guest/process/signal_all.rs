@@ -23,7 +23,7 @@ impl StoppedProcesses {
 impl Drop for StoppedProcesses {
     fn drop(&mut self) {
         // A process that could be stopped can also be continued.
-        let _going = signal_all(Signal::CONT);
+        let _continued = signal_all(Signal::CONT);
     }
 }
 

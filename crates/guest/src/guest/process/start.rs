@@ -52,12 +52,12 @@ pub(in crate::guest) async fn start(
 }
 
 fn spawn(world: &GuestContext, start: &StartCommand) -> Result<Rc<GuestProcess>, Failure> {
-    let keep = u64::from(start.keep_bytes);
-    if start.keep_bytes < MIN_KEEP_BYTES || keep > world.settings.kept_bytes {
+    let kept_bytes = u64::from(start.keep_bytes);
+    if start.keep_bytes < MIN_KEEP_BYTES || kept_bytes > world.settings.kept_bytes {
         let range = format!("must be from {MIN_KEEP_BYTES} to {} bytes", world.settings.kept_bytes);
         return Err(Failure::new(FailureKind::Invalid, "keep_bytes", range));
     }
-    world.processes.make_room(keep)?;
+    world.processes.make_room(kept_bytes)?;
     let (mut command, name) = command(world, start)?;
     let of_io = |error: std::io::Error| Failure::from_io(&error, name.as_str());
     let terminal = connect(&mut command, start).map_err(of_io)?;
@@ -113,12 +113,12 @@ fn command(world: &GuestContext, start: &StartCommand) -> Result<(Command, Strin
             _ => return Err(Failure::new(FailureKind::Invalid, "command", "empty command")),
         },
     };
-    let odd = start.env.iter().find(|(name, _)| name.is_empty() || name.contains('='));
-    if let Some((name, _)) = odd {
+    let invalid = start.env.iter().find(|(name, _)| name.is_empty() || name.contains('='));
+    if let Some((name, _)) = invalid {
         return Err(Failure::new(FailureKind::Invalid, format!("env {name}"), "invalid variable name"));
     }
-    let place = WorkDir::new(&world.settings.workdir);
-    let workdir = place.resolve(start.workdir.clone().unwrap_or_default())?;
+    let base = WorkDir::new(&world.settings.workdir);
+    let workdir = base.resolve(start.workdir.clone().unwrap_or_default())?;
     // Otherwise a missing folder would be reported as a missing program.
     if !workdir.path().is_dir() {
         let kind = if workdir.path().exists() { FailureKind::NotADirectory } else { FailureKind::NotFound };

@@ -46,10 +46,10 @@ impl Processes {
         self.entries.borrow_mut().insert(process.id, process);
     }
 
-    /// Makes room for one more process with `keep` bytes of output. Forgets the oldest ended processes
+    /// Makes room for one more process with `wanted` bytes of output. Forgets the oldest ended processes
     /// without viewers.
-    pub(super) fn make_room(&self, keep: u64) -> Result<(), Failure> {
-        while !self.has_room(keep) {
+    pub(super) fn make_room(&self, wanted: u64) -> Result<(), Failure> {
+        while !self.has_room(wanted) {
             let mut entries = self.entries.borrow_mut();
             let idle =
                 |process: &&Rc<GuestProcess>| process.final_ending().is_some() && process.viewers.get() == 0;
@@ -64,9 +64,9 @@ impl Processes {
         Ok(())
     }
 
-    fn has_room(&self, keep: u64) -> bool {
+    fn has_room(&self, wanted: u64) -> bool {
         let entries = self.entries.borrow();
-        let kept: u64 = entries.values().map(|process| process.ring.borrow().max_bytes() as u64).sum();
-        entries.len() < self.bound && kept + keep <= self.kept_bytes
+        let used: u64 = entries.values().map(|process| process.ring.borrow().max_bytes() as u64).sum();
+        entries.len() < self.bound && used + wanted <= self.kept_bytes
     }
 }

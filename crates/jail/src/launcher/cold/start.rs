@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use belljar_model::layer::Layer;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
@@ -22,7 +23,7 @@ use crate::launcher::setup::LauncherContext;
 use crate::launcher::watch::seccomp_notify::NotifyListener;
 use crate::root_trees::{self, BuiltRoot};
 use crate::seccomp::{FilterFor, SeccompFilter};
-use crate::spec::{HostBind, INNER_UID, Jail, JailLayer, JailNetwork, WORKSPACE};
+use crate::spec::{HostBind, INNER_UID, Jail, JailNetwork, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, CloneResult};
 use crate::wire;
@@ -94,7 +95,7 @@ fn set_up_jail_with_ids(
     let binds = open_host_folders(context, &request.binds, ids)?;
     let guest = request.is_sandbox.then(|| context.guest()).transpose()?;
     let group = if request.is_sandbox { context.create_sandbox_cgroup() } else { context.create_cgroup(1) }?;
-    let own_network = request.network != JailNetwork::Host && !fault::is_left_out(JailLayer::NetNs);
+    let own_network = request.network != JailNetwork::Host && !fault::is_left_out(Layer::NetNs);
     // Only the owner of a network namespace may bind the DNS port in it. So with a gate, PID 1 owns the
     // namespace until it drops its rights.
     let make_network = request.network == JailNetwork::Own && own_network && context.can_change_network;
@@ -197,11 +198,11 @@ fn clone_into_network(
 fn namespace_flags(network: bool) -> libc::c_int {
     let flags = [
         (network, libc::CLONE_NEWNET),
-        (!fault::is_left_out(JailLayer::UserNs), libc::CLONE_NEWUSER),
-        (!fault::is_left_out(JailLayer::PidNs), libc::CLONE_NEWPID),
-        (!fault::is_left_out(JailLayer::MountNs), libc::CLONE_NEWNS),
-        (!fault::is_left_out(JailLayer::IpcNs), libc::CLONE_NEWIPC),
-        (!fault::is_left_out(JailLayer::UtsNs), libc::CLONE_NEWUTS),
+        (!fault::is_left_out(Layer::UserNs), libc::CLONE_NEWUSER),
+        (!fault::is_left_out(Layer::PidNs), libc::CLONE_NEWPID),
+        (!fault::is_left_out(Layer::MountNs), libc::CLONE_NEWNS),
+        (!fault::is_left_out(Layer::IpcNs), libc::CLONE_NEWIPC),
+        (!fault::is_left_out(Layer::UtsNs), libc::CLONE_NEWUTS),
     ];
     flags.into_iter().filter(|(wanted, _)| *wanted).fold(0, |all, (_, flag)| all | flag)
 }
@@ -311,8 +312,7 @@ impl SpareJail {
         } else {
             NotifyListener::from_sockets(command_sockets)
         };
-        let run = Run::new(parts, layers, started, jail).with_listener(listener);
-        Ok(if jail.is_sandbox { run.into_sandbox() } else { run })
+        Ok(Run::new(parts, layers, started, jail, listener))
     }
 
     fn send_request(&mut self, jail: &Jail, fds: &[OwnedFd]) -> Result<(), StepFailed> {
@@ -338,7 +338,7 @@ impl SpareJail {
 
     /// Returns the failure that PID 1 reported, if it did not take the request.
     fn or_reported_failure(&self, sent: Result<(), Errno>) -> Result<(), StepFailed> {
-        let sent = step(Step::Order, "", || sent);
+        let sent = step(Step::Task, "", || sent);
         sent.map_err(|failed| inside::read_reported_failure(self.report.as_fd()).unwrap_or(failed))
     }
 

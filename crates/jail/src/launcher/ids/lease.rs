@@ -3,11 +3,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use belljar_model::layer::{Layer, MissingLayer};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::map::IdRange;
-use crate::spec::{INNER_INIT_UID, INNER_UID, JailLayer, MissingJailLayer};
+use crate::spec::{INNER_INIT_UID, INNER_UID};
 use crate::sys;
 
 /// The source of id leases.
@@ -25,7 +26,7 @@ pub(crate) enum IdAllocator {
         launcher_ids: (u32, u32),
     },
     /// All jails share the same ids, for the reason in `gap`.
-    Shared { uid: u32, gid: u32, missing_layer: MissingJailLayer },
+    Shared { uid: u32, gid: u32, missing_layer: MissingLayer },
 }
 
 /// Pairs of an id inside and the id outside.
@@ -60,8 +61,8 @@ impl IdLease {
 impl IdAllocator {
     /// Creates a source that gives every jail the same ids.
     pub(crate) fn shared(uid: u32, gid: u32, reason: &str) -> Self {
-        let missing_layer = MissingJailLayer {
-            layer: JailLayer::SeparateUid,
+        let missing_layer = MissingLayer {
+            layer: Layer::SeparateUid,
             reason: reason.to_owned(),
             remedy: "apt-get install uidmap && usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
                 .to_owned(),
@@ -90,7 +91,7 @@ impl IdAllocator {
     }
 
     /// Returns the isolation layer that is missing if ids are shared.
-    pub(crate) fn missing_layer(&self) -> Option<MissingJailLayer> {
+    pub(crate) fn missing_layer(&self) -> Option<MissingLayer> {
         match self {
             Self::Range { .. } => None,
             Self::Shared { missing_layer, .. } => Some(missing_layer.clone()),

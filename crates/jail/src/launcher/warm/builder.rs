@@ -106,7 +106,7 @@ impl JailBuilder {
 
     /// Sends a request.
     pub(super) fn send(&self, request: &BuilderRequest, fds: &[BorrowedFd<'_>]) -> Result<(), StepFailed> {
-        step(Step::Order, "", || wire::send(self.socket.as_fd(), request, fds))
+        step(Step::Task, "", || wire::send(self.socket.as_fd(), request, fds))
     }
 
     /// Receives an answer without blocking. Fails with `ESRCH` if the builder has exited.

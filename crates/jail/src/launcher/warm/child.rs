@@ -9,6 +9,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use belljar_model::layer::Layer;
+use belljar_model::outcome::Warmth;
 use belljar_zygote::message::{ForkRequest, MAX_LIMITS, kind};
 use belljar_zygote::privileges::ResourceLimit;
 use rustix::io::Errno;
@@ -27,7 +29,7 @@ use crate::launcher::recyclable::{IdSource, Recyclable};
 use crate::launcher::run::{Run, StartedJail};
 use crate::launcher::setup::LauncherContext;
 use crate::launcher::watch::seccomp_notify::NotifyListener;
-use crate::spec::{INNER_UID, JailLayer, JailLimits, JailWarmth};
+use crate::spec::{INNER_UID, JailLimits};
 use crate::step::{Step, StepFailed, step};
 use crate::{fault, sys};
 
@@ -124,7 +126,7 @@ impl WarmChild {
     pub(super) fn receive(&mut self) -> Result<(), StepFailed> {
         let message = match self.connection.receive() {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-            message => message.map_err(|errno| StepFailed::new(Step::Order, "", errno))?,
+            message => message.map_err(|errno| StepFailed::new(Step::Task, "", errno))?,
         };
         match message {
             Some(message) if message.kind == kind::READY => {
@@ -165,7 +167,7 @@ impl WarmChild {
         self.inspection = if self.preimports { Inspection::Preparing } else { Inspection::Passed };
         self.jail.close_inspection_fds();
         if self.preimports {
-            step(Step::Order, "", || self.connection.start_preparing())?;
+            step(Step::Task, "", || self.connection.start_preparing())?;
         }
         Ok(())
     }
@@ -214,7 +216,7 @@ impl WarmChild {
         mut self,
         context: &LauncherContext,
         pending: &mut PendingRun,
-        warmth: JailWarmth,
+        warmth: Warmth,
     ) -> Result<Run, Box<(StepFailed, WarmChild)>> {
         if let Err(failed) = self.send_request(pending) {
             return Err(Box::new((failed, self)));
@@ -223,7 +225,7 @@ impl WarmChild {
             match (self.main.take(), self.jail.built.take(), self.jail.namespace_set.take()) {
                 (Some(main), Some(built), Some(namespace_set)) => (main, built, namespace_set),
                 (main, built, namespace_set) => {
-                    let failed = StepFailed::new(Step::Order, "", Errno::BADF);
+                    let failed = StepFailed::new(Step::Task, "", Errno::BADF);
                     return Err(Box::new((
                         failed,
                         WarmChild { main, jail: WarmJail { built, namespace_set, ..self.jail }, ..self },
@@ -246,14 +248,16 @@ impl WarmChild {
             artifact_rules: wanted.artifacts.clone(),
             cpu_before: self.cpu_before,
         };
-        let run = Run::new(parts, layers, pending.started, wanted);
-        Ok(run.with_child(child, warmth).with_listener(NotifyListener::with_listener(self.listener)))
+        let listener = NotifyListener::with_listener(self.listener);
+        let mut run = Run::new(parts, layers, pending.started, wanted, listener);
+        (run.child, run.warmth) = (Some(child), warmth);
+        Ok(run)
     }
 
     fn send_request(&mut self, pending: &PendingRun) -> Result<(), StepFailed> {
         chown_streams(&pending.fds, self.jail.ids)?;
         let fds: Vec<_> = pending.fds[..program_fds_len(pending)].iter().map(AsFd::as_fd).collect();
-        step(Step::Order, "", || self.connection.send(pending.jail.workdir.as_bytes(), &fds))
+        step(Step::Task, "", || self.connection.send(pending.jail.workdir.as_bytes(), &fds))
     }
 
     /// Kills it and its jail.
@@ -276,7 +280,7 @@ fn send_fork_request(
     awaited: bool,
 ) -> Result<OwnedFd, StepFailed> {
     let (Some(built), Some(mut fds)) = (&jail.built, jail.namespaces()) else {
-        return Err(StepFailed::new(Step::Order, "", Errno::BADMSG));
+        return Err(StepFailed::new(Step::Task, "", Errno::BADMSG));
     };
     let (socket, child_socket) = step(Step::Namespaces, "", sys::packet_socketpair)?;
     let request = fork_request(
@@ -328,10 +332,10 @@ fn expected(context: &LauncherContext, jail: &WarmJail) -> ExpectedChild {
         uid: jail.ids.uid,
         gid: jail.ids.gid,
         has_no_groups: context.ids.is_host_root(),
-        rlimits: if fault::is_left_out(JailLayer::Rlimits) { Vec::new() } else { rlimits },
+        rlimits: if fault::is_left_out(Layer::Rlimits) { Vec::new() } else { rlimits },
         cgroup_suffixes: jail.group.as_ref().map(Group::path_suffixes).unwrap_or_default(),
-        has_no_new_privs: !fault::is_left_out(JailLayer::NoNewPrivs),
-        has_no_capabilities: !fault::is_left_out(JailLayer::NoCapabilities),
-        filters_len: if fault::is_left_out(JailLayer::Seccomp) { 0 } else { 2 },
+        has_no_new_privs: !fault::is_left_out(Layer::NoNewPrivs),
+        has_no_capabilities: !fault::is_left_out(Layer::NoCapabilities),
+        filters_len: if fault::is_left_out(Layer::Seccomp) { 0 } else { 2 },
     }
 }

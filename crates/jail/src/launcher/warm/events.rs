@@ -2,6 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
+use belljar_model::outcome::Warmth;
+use belljar_model::pool::ConfinementMismatch;
+
 use super::child::WarmChild;
 use super::pool::{PoolEvent, WarmPool};
 use super::pools::{PoolEventSource, WarmPools};
@@ -9,7 +12,6 @@ use super::zygote::{Zygote, ZygoteEvent};
 use super::zygote_resources::ZygoteResources;
 use crate::inside::BuilderEvent;
 use crate::launcher::setup::LauncherContext;
-use crate::spec::{JailWarmth, WarmChildMismatch};
 use crate::step::{Step, StepFailed};
 
 impl WarmPools {
@@ -120,7 +122,7 @@ impl WarmPools {
         let pool = &mut self.pools[at];
         pool.state.mismatches += 1;
         let (name, tenant) = (pool.state.name.clone(), pool.state.tenant.clone());
-        self.events.push(PoolEvent::Mismatch(WarmChildMismatch {
+        self.events.push(PoolEvent::Mismatch(ConfinementMismatch {
             pool: name,
             tenant,
             what: mismatch.to_owned(),
@@ -206,11 +208,11 @@ impl WarmPools {
         let Some(found) = pool.preparing.iter().position(ready) else { return };
         let (mut child, pending) = pool.preparing.swap_remove(found);
         child.record_preparation(context);
-        pool.state.refill = child.preparation_time;
+        pool.state.refill_ms = child.preparation_time.as_secs_f64() * 1e3;
         pool.mark_healthy();
         match pending {
             None => pool.add_idle(child),
-            Some(mut pending) => match child.start(context, &mut pending, JailWarmth::Fork) {
+            Some(mut pending) => match child.start(context, &mut pending, Warmth::Fork) {
                 Ok(run) => self.events.push(PoolEvent::Started(pending.run, Box::new(run))),
                 Err(failed) => {
                     self.events.push(PoolEvent::Killed(failed.1.kill()));

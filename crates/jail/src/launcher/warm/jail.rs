@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
+use belljar_model::layer::Layer;
 use belljar_zygote::message::{SetupStep, without};
 use rustix::io::Errno;
 
@@ -22,7 +23,7 @@ use crate::launcher::process::ProcessHandle;
 use crate::launcher::reaper::{DyingJail, WarmOrigin};
 use crate::launcher::recyclable::{IdSource, Recyclable};
 use crate::launcher::setup::LauncherContext;
-use crate::spec::{JailLayer, JailLimits};
+use crate::spec::JailLimits;
 use crate::step::{Step, StepFailed, step};
 
 /// Number of namespaces that belong to the jail itself and not to its namespace set.
@@ -136,7 +137,7 @@ impl WarmJail {
         fds: Vec<OwnedFd>,
         has_rules: bool,
     ) -> Result<(), StepFailed> {
-        let lost = || StepFailed::new(Step::Order, "", Errno::BADMSG);
+        let lost = || StepFailed::new(Step::Task, "", Errno::BADMSG);
         let mut fds = fds.into_iter();
         let pidfd = fds.next().ok_or_else(lost)?;
         let pid = step(Step::Init, "(it was killed)", || context.pid_of(&pidfd))?;
@@ -214,12 +215,12 @@ impl WarmJail {
 /// Returns, for tests, the layers that a child leaves out and the step that fails.
 pub(super) fn faults() -> (u32, u32) {
     let layers = [
-        (JailLayer::Rlimits, without::RLIMITS),
-        (JailLayer::NoCapabilities, without::CAPABILITIES),
-        (JailLayer::NoNewPrivs, without::NO_NEW_PRIVS),
-        (JailLayer::Landlock, without::LANDLOCK),
-        (JailLayer::Seccomp, without::SECCOMP),
-        (JailLayer::CgroupNs, without::CGROUP_NAMESPACE),
+        (Layer::Rlimits, without::RLIMITS),
+        (Layer::NoCapabilities, without::CAPABILITIES),
+        (Layer::NoNewPrivs, without::NO_NEW_PRIVS),
+        (Layer::Landlock, without::LANDLOCK),
+        (Layer::Seccomp, without::SECCOMP),
+        (Layer::CgroupNs, without::CGROUP_NAMESPACE),
     ];
     let without =
         layers.iter().filter(|(layer, _)| fault::is_left_out(*layer)).fold(0, |all, (_, bit)| all | bit);

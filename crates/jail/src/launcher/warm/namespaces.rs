@@ -51,8 +51,8 @@ impl NamespaceSet {
 fn all_counters_are_zero(text: &str) -> bool {
     let count = |family: &str, what: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(family))?;
-        let mut words = line.split_whitespace().skip_while(|word| *word != what).skip(1);
-        words.next()?.parse::<u64>().ok()
+        let mut fields = line.split_whitespace().skip_while(|field| *field != what).skip(1);
+        fields.next()?.parse::<u64>().ok()
     };
     [("sockets:", "used"), ("TCP:", "inuse"), ("TCP:", "tw"), ("UDP:", "inuse"), ("FRAG:", "inuse")]
         .iter()

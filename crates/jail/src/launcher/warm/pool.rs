@@ -5,6 +5,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use belljar_model::outcome::Warmth;
+use belljar_model::pool::{ConfinementMismatch, PoolMetrics};
+
 use super::child::{PREPARE_TIMEOUT, WarmChild};
 use super::jail::WarmJail;
 use super::zygote::Zygote;
@@ -13,7 +16,7 @@ use crate::launcher::reaper::DyingJail;
 use crate::launcher::run::Run;
 use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
-use crate::spec::{JailLimits, JailWarmth, PoolState, WarmChildMismatch, WarmInterpreter};
+use crate::spec::{JailLimits, WarmInterpreter};
 use crate::step::{Step, StepFailed};
 
 /// Maximum children of one zygote, and maximum jails for them, in preparation at a time. Further requests are
@@ -45,7 +48,7 @@ pub(crate) enum PoolEvent {
     /// must fail.
     Distrusted(u64),
     /// The inspection result of that child.
-    Mismatch(WarmChildMismatch),
+    Mismatch(ConfinementMismatch),
     /// A jail was killed and must be reaped.
     Killed(DyingJail),
     /// The builder answered about a jail with this number that is no longer in a pool. If it was built, its
@@ -91,8 +94,8 @@ impl Bucket {
 
     /// Kills and removes children and jails above the target number.
     fn shrink(&mut self) -> Vec<DyingJail> {
-        let kept = self.idle.len().min(self.target);
-        let mut surplus: Vec<DyingJail> = self.idle.drain(kept..).map(WarmChild::kill).collect();
+        let remaining = self.idle.len().min(self.target);
+        let mut surplus: Vec<DyingJail> = self.idle.drain(remaining..).map(WarmChild::kill).collect();
         while self.idle.len() + self.jails.len() > self.target
             && let Some(spare) = self.take_unreserved_jail()
         {
@@ -125,7 +128,7 @@ pub(super) struct WarmPool {
     pub(super) to_evict: bool,
     pub(super) next_start: Instant,
     pub(super) retry_delay: Duration,
-    pub(super) state: PoolState,
+    pub(super) state: PoolMetrics,
 }
 
 impl WarmPool {
@@ -151,14 +154,13 @@ impl WarmPool {
             to_evict: false,
             next_start: now,
             retry_delay: MIN_RETRY_DELAY,
-            state: PoolState { name, tenant: interpreter.tenant.clone(), ..PoolState::default() },
+            state: PoolMetrics { name, tenant: interpreter.tenant.clone(), ..PoolMetrics::default() },
         }
     }
 
     fn bucket(&mut self, limits: &JailLimits) -> &mut Bucket {
-        let limits = without_timeout(limits);
-        let at = self.buckets.iter().position(|bucket| bucket.limits == limits).unwrap_or_else(|| {
-            self.buckets.push(Bucket::new(limits));
+        let at = self.buckets.iter().position(|bucket| bucket.limits == *limits).unwrap_or_else(|| {
+            self.buckets.push(Bucket::new(*limits));
             self.buckets.len() - 1
         });
         &mut self.buckets[at]
@@ -167,8 +169,7 @@ impl WarmPool {
     /// Evicts the least recently used bucket if a bucket for these limits would exceed the maximum. There is
     /// a maximum because tenants choose their limits, and the event loop visits every bucket in every turn.
     fn evict_bucket_for(&mut self, limits: &JailLimits, events: &mut Vec<PoolEvent>) {
-        let limits = without_timeout(limits);
-        if self.buckets.len() < MAX_BUCKETS || self.buckets.iter().any(|bucket| bucket.limits == limits) {
+        if self.buckets.len() < MAX_BUCKETS || self.buckets.iter().any(|bucket| bucket.limits == *limits) {
             return;
         }
         let is_settled = |bucket: &Bucket| bucket.jails.iter().all(|jail| jail.built.is_some());
@@ -194,7 +195,7 @@ impl WarmPool {
                 events.push(PoolEvent::Killed(child.kill()));
                 continue;
             }
-            match child.start(context, &mut pending, JailWarmth::Pool) {
+            match child.start(context, &mut pending, Warmth::Pool) {
                 Ok(run) => {
                     self.state.hits += 1;
                     return Ok(run);
@@ -243,15 +244,11 @@ impl WarmPool {
     /// Returns the limits of a queued request that still lacks a jail, if another jail may be built now.
     pub(super) fn jail_to_build(&self) -> Option<JailLimits> {
         let building = self.jails().filter(|jail| jail.built.is_none()).count();
-        let next: Vec<JailLimits> = self
-            .queue
-            .iter()
-            .take(MAX_IN_PREPARATION)
-            .map(|pending| without_timeout(&pending.jail.limits))
-            .collect();
+        let next: Vec<JailLimits> =
+            self.queue.iter().take(MAX_IN_PREPARATION).map(|pending| pending.jail.limits).collect();
         let lacks_one = |(at, limits): &(usize, &JailLimits)| {
             let needed = next[..=*at].iter().filter(|other| other == limits).count();
-            self.jails().filter(|jail| without_timeout(&jail.limits) == **limits).count() < needed
+            self.jails().filter(|jail| jail.limits == **limits).count() < needed
         };
         next.iter()
             .enumerate()
@@ -427,9 +424,9 @@ impl WarmPool {
     }
 
     /// Returns the figures of the pool for metrics.
-    pub(super) fn state(&self) -> PoolState {
+    pub(super) fn state(&self) -> PoolMetrics {
         let waiting: Vec<&WarmChild> = self.buckets.iter().flat_map(|bucket| &bucket.idle).collect();
-        PoolState {
+        PoolMetrics {
             size: waiting.len(),
             wanted: self.buckets.iter().map(|bucket| bucket.target).sum(),
             memory_bytes: waiting.iter().map(|child| child.memory_bytes).sum(),
@@ -437,9 +434,4 @@ impl WarmPool {
             ..self.state.clone()
         }
     }
-}
-
-/// Returns the limits without the timeout, which the launcher enforces and the jail does not depend on.
-fn without_timeout(limits: &JailLimits) -> JailLimits {
-    JailLimits { timeout: None, ..*limits }
 }

@@ -15,6 +15,9 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use belljar_model::pool::PoolMetrics;
+use belljar_model::warm::{WarmPoolMode, WarmSettings};
+
 use super::jail::WarmJail;
 use super::namespaces::NamespaceSet;
 use super::pool::{Bucket, PoolEvent, WarmPool};
@@ -25,7 +28,7 @@ use crate::launcher::run::Run;
 use crate::launcher::setup::LauncherContext;
 use crate::root_trees::BuiltRoot;
 use crate::seccomp::SeccompFilter;
-use crate::spec::{Jail, JailLimits, JailNetwork, LauncherSettings, PoolState, WarmMode};
+use crate::spec::{Jail, JailLimits, JailNetwork};
 use crate::step::StepFailed;
 
 /// Maximum number of pools, each with one zygote. The least recently used one is evicted.
@@ -59,7 +62,7 @@ pub(crate) enum PoolEventSource {
 /// All warm pools, and the resources of their zygotes. Calls return events for queued requests that start and
 /// for jails that were killed.
 pub(crate) struct WarmPools {
-    pub(super) settings: LauncherSettings,
+    pub(super) settings: WarmSettings,
     filters: WarmFilters,
     pub(super) pools: Vec<WarmPool>,
     last_number: u64,
@@ -74,7 +77,7 @@ pub(crate) struct WarmPools {
 impl WarmPools {
     pub(crate) fn new() -> Self {
         Self {
-            settings: LauncherSettings::default(),
+            settings: WarmSettings::default().with_mode(WarmPoolMode::Off),
             filters: WarmFilters::new(),
             pools: Vec::new(),
             last_number: 0,
@@ -84,7 +87,7 @@ impl WarmPools {
         }
     }
 
-    pub(crate) fn apply_settings(&mut self, settings: LauncherSettings) {
+    pub(crate) fn apply_settings(&mut self, settings: WarmSettings) {
         self.settings = settings;
     }
 
@@ -110,7 +113,7 @@ impl WarmPools {
         let shared = pending.jail.require_separate_uid && context.ids.missing_layer().is_some();
         let found = if shared { None } else { self.pool_for(&pending.jail, root) };
         let Some(at) = found else { return WarmStart::Cold(pending) };
-        let pooling = self.settings.warming == WarmMode::Pool;
+        let pooling = self.settings.mode == WarmPoolMode::Pool;
         let pool = &mut self.pools[at];
         let pending = match pool.run_in_idle_child(context, pending, &mut self.events) {
             Ok(run) => return WarmStart::Started(Box::new(run)),
@@ -208,7 +211,7 @@ impl WarmPools {
 
     /// Returns the length of a demand window.
     fn window_length(&self) -> Duration {
-        self.settings.idle_timeout / WINDOWS_PER_IDLE_TIME
+        self.settings.idle / WINDOWS_PER_IDLE_TIME
     }
 
     fn next_number(&mut self) -> u64 {
@@ -218,7 +221,7 @@ impl WarmPools {
 
     /// Returns the pool for a jail, creating it if needed, or `None` if such a jail cannot run warm.
     fn pool_for(&mut self, jail: &Jail, root: &Rc<BuiltRoot>) -> Option<usize> {
-        let interpreter = jail.interpreter.as_ref().filter(|_| self.settings.warming != WarmMode::Off)?;
+        let interpreter = jail.interpreter.as_ref().filter(|_| self.settings.mode != WarmPoolMode::Off)?;
         if jail.network != JailNetwork::Own || jail.host_workspace.is_some() || !jail.binds.is_empty() {
             return None;
         }
@@ -363,7 +366,7 @@ impl WarmPools {
         let retry = self
             .pools
             .iter()
-            .filter(|pool| pool.wants_zygote(self.settings.idle_timeout))
+            .filter(|pool| pool.wants_zygote(self.settings.idle))
             .map(|pool| pool.next_start);
         let overdue = self.pools.iter().filter_map(WarmPool::preparation_deadline);
         zygotes.chain(pending).chain(window_end).chain(retry).chain(overdue).min()
@@ -393,11 +396,11 @@ impl WarmPools {
     fn end_demand_window(&mut self, context: &mut LauncherContext, now: Instant) {
         for at in 0..self.pools.len() {
             let pool = &mut self.pools[at];
-            let surplus = pool.shrink_idle(now, self.settings.idle_timeout);
-            let expired = pool.is_expired(now, self.settings.idle_timeout);
+            let surplus = pool.shrink_idle(now, self.settings.idle);
+            let expired = pool.is_expired(now, self.settings.idle);
             let old = pool.zygote.as_ref().is_some_and(Zygote::is_old) && pool.successor.is_none();
             self.events.extend(surplus.into_iter().map(PoolEvent::Killed));
-            if now - pool.last_used >= self.settings.idle_timeout
+            if now - pool.last_used >= self.settings.idle
                 && let Some(zygote) = pool.zygote.as_mut()
             {
                 zygote.release_namespace_sets(context);
@@ -408,7 +411,7 @@ impl WarmPools {
                 self.start_successor(context, at);
             }
         }
-        let idle = self.settings.idle_timeout;
+        let idle = self.settings.idle;
         let over = |pool: &WarmPool| pool.zygote.is_none() && pool.is_expired(now, idle);
         self.pools.retain(|pool| !over(pool));
     }
@@ -422,8 +425,7 @@ impl WarmPools {
     /// Returns whether a zygote, child or jail should be prepared while the launcher is idle.
     pub(crate) fn has_idle_work(&self) -> bool {
         let now = Instant::now();
-        let zygote =
-            |pool: &WarmPool| pool.wants_zygote(self.settings.idle_timeout) && pool.next_start <= now;
+        let zygote = |pool: &WarmPool| pool.wants_zygote(self.settings.idle) && pool.next_start <= now;
         self.pools.iter().any(|pool| zygote(pool) || self.bucket_to_fill(pool).is_some())
     }
 
@@ -436,10 +438,8 @@ impl WarmPools {
 
     fn prepare_one(&mut self, context: &mut LauncherContext) {
         let now = Instant::now();
-        if let Some(at) = self
-            .pools
-            .iter()
-            .position(|pool| pool.wants_zygote(self.settings.idle_timeout) && pool.next_start <= now)
+        if let Some(at) =
+            self.pools.iter().position(|pool| pool.wants_zygote(self.settings.idle) && pool.next_start <= now)
         {
             self.start_zygote(context, at);
             return;
@@ -448,7 +448,7 @@ impl WarmPools {
         let found = self.pools.iter().enumerate().find_map(|(at, pool)| Some((at, fillable(pool)?)));
         let Some((at, limits)) = found else { return };
         self.make_room_for_idle(at);
-        let (number, for_pool) = (self.next_number(), self.settings.warming == WarmMode::Pool);
+        let (number, for_pool) = (self.next_number(), self.settings.mode == WarmPoolMode::Pool);
         if let Err(failed) = self.pools[at].request_jail(number, context, &limits, for_pool) {
             self.fail_zygote(context, at, &failed.to_string());
         }
@@ -473,10 +473,10 @@ impl WarmPools {
     /// Returns the limits of a bucket below its target, if there is memory for one more child or jail.
     fn bucket_to_fill(&self, pool: &WarmPool) -> Option<JailLimits> {
         pool.zygote.as_ref().filter(|zygote| zygote.is_ready())?;
-        let lacking = match self.settings.warming {
-            WarmMode::Pool => pool.bucket_to_fill().filter(|_| pool.can_fork()),
-            WarmMode::Fork => pool.bucket_lacking_jails(),
-            WarmMode::Off => None,
+        let lacking = match self.settings.mode {
+            WarmPoolMode::Pool => pool.bucket_to_fill().filter(|_| pool.can_fork()),
+            WarmPoolMode::Fork => pool.bucket_lacking_jails(),
+            WarmPoolMode::Off => None,
         };
         lacking.filter(|_| self.may_add_idle(pool))
     }
@@ -493,7 +493,7 @@ impl WarmPools {
     }
 
     /// Returns the state of every pool.
-    pub(crate) fn states(&self) -> Vec<PoolState> {
+    pub(crate) fn states(&self) -> Vec<PoolMetrics> {
         self.pools.iter().map(WarmPool::state).collect()
     }
 

@@ -265,8 +265,8 @@ mod tests {
         let large: String = (1..=1_000).map(|at| line(at << 30, 1 << 30)).collect();
         assert_eq!(private_mappings(&large), [], "large mappings are skipped");
         let many: String = (1..=1_000).map(|at| line(at << 30, LARGEST_MAPPING_BYTES)).collect();
-        let kept = private_mappings(&many);
-        assert_eq!(kept.len() as u64, MAX_ENTRIES * PAGE_BYTES / LARGEST_MAPPING_BYTES);
+        let sampled = private_mappings(&many);
+        assert_eq!(sampled.len() as u64, MAX_ENTRIES * PAGE_BYTES / LARGEST_MAPPING_BYTES);
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_model::outcome::Usage;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use super::child_connection::ChildConnection;
 use crate::launcher::setup::LauncherContext;
-use crate::spec::{ArtifactRules, JailUsage};
+use crate::spec::ArtifactRules;
 use crate::step::StepFailed;
 use crate::sys;
 
@@ -21,10 +22,10 @@ pub(crate) struct RunningChild {
     /// The liveness pipe: PID 1 exits when it is closed.
     pub(super) _liveness_pipe: OwnedFd,
     /// The jail's disk, held until the child is killed.
-    pub(super) disk: Option<OwnedFd>,
+    pub(crate) disk: Option<OwnedFd>,
     /// The pipe into which artifacts are written.
-    pub(super) artifacts_pipe: Option<OwnedFd>,
-    pub(super) artifact_rules: Option<ArtifactRules>,
+    pub(crate) artifacts_pipe: Option<OwnedFd>,
+    pub(crate) artifact_rules: Option<ArtifactRules>,
     pub(crate) cpu_before: Duration,
 }
 
@@ -41,7 +42,7 @@ impl RunningChild {
     }
 
     /// Returns what it has used so far according to `/proc`. It must not have been reaped yet.
-    pub(crate) fn usage(&self, context: &LauncherContext) -> JailUsage {
+    pub(crate) fn usage(&self, context: &LauncherContext) -> Usage {
         usage_from_proc(context, self.pid)
     }
 
@@ -67,18 +68,6 @@ impl RunningChild {
         self.artifacts_pipe.is_some() && self.disk.as_ref().is_some_and(left)
     }
 
-    pub(crate) fn take_collector_pipe(&mut self) -> Option<OwnedFd> {
-        self.artifacts_pipe.take()
-    }
-
-    pub(crate) fn artifact_rules(&self) -> Option<&ArtifactRules> {
-        self.artifact_rules.as_ref()
-    }
-
-    pub(crate) fn disk(&self) -> Option<&OwnedFd> {
-        self.disk.as_ref()
-    }
-
     /// Closes the disk while another process still holds it. Freeing what a program wrote takes time
     /// proportional to its size, and the last process to close the disk does that work.
     pub(crate) fn close_disk(&mut self) {
@@ -87,7 +76,7 @@ impl RunningChild {
 }
 
 /// Reads from `/proc` what a process and the children that it reaped have used, for when no cgroup counts it.
-pub(super) fn usage_from_proc(context: &LauncherContext, pid: i32) -> JailUsage {
+pub(super) fn usage_from_proc(context: &LauncherContext, pid: i32) -> Usage {
     let read = |file: &str| -> Option<String> {
         let path = format!("{pid}/{file}");
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -109,7 +98,7 @@ pub(super) fn usage_from_proc(context: &LauncherContext, pid: i32) -> JailUsage 
         let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         kilobytes.split_whitespace().next()?.parse::<u64>().ok()
     });
-    JailUsage {
+    Usage {
         cpu: own + Duration::from_millis(10 * ticks.unwrap_or(0)),
         peak_memory_bytes: peak.unwrap_or(0) << 10,
         peak_processes: None,

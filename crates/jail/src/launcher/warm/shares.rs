@@ -4,15 +4,16 @@
 
 use std::time::Duration;
 
+use belljar_model::warm::WarmPoolMode;
+
 use super::child::WarmChild;
 use super::pool::{Bucket, JAIL_MEMORY_BYTES, PoolEvent, WarmPool};
 use super::pools::{MAX_POOLS, WarmPools};
-use crate::spec::WarmMode;
 
 impl WarmPools {
     /// Returns whether this pool may have one more idle child, possibly in place of another tenant's.
     pub(super) fn may_add_idle(&self, pool: &WarmPool) -> bool {
-        let (all, budget) = (self.memory_bytes(|_| true), self.settings.pool_memory_bytes);
+        let (all, budget) = (self.memory_bytes(|_| true), self.settings.memory_bytes);
         let another = self.memory_per_idle(pool);
         let own = self.memory_bytes(|other| is_same_tenant(other, pool)) + another;
         let within_share = own <= budget / 2;
@@ -24,7 +25,7 @@ impl WarmPools {
     pub(super) fn make_room_for_idle(&mut self, at: usize) {
         let pool = &self.pools[at];
         let needed = self.memory_bytes(|_| true) + self.memory_per_idle(pool);
-        if needed <= self.settings.pool_memory_bytes {
+        if needed <= self.settings.memory_bytes {
             return;
         }
         let Some(from) = self.pool_over_share(pool) else { return };
@@ -36,7 +37,7 @@ impl WarmPools {
 
     /// Returns the memory in bytes that one more idle child needs; in `fork` mode, one more idle jail.
     fn memory_per_idle(&self, pool: &WarmPool) -> u64 {
-        if self.settings.warming == WarmMode::Fork { JAIL_MEMORY_BYTES } else { pool.memory_per_child() }
+        if self.settings.mode == WarmPoolMode::Fork { JAIL_MEMORY_BYTES } else { pool.memory_per_child() }
     }
 
     /// Returns the pool to evict to make room for a pool of this tenant: one of its own if it has half of all
@@ -60,7 +61,7 @@ impl WarmPools {
 
     /// Returns whether another tenant made a request recently.
     fn others_active(&self, pool: &WarmPool) -> bool {
-        let idle: Duration = self.settings.idle_timeout;
+        let idle: Duration = self.settings.idle;
         self.pools.iter().any(|other| !is_same_tenant(other, pool) && other.last_used.elapsed() < idle)
     }
 
@@ -69,7 +70,7 @@ impl WarmPools {
         let is_over = |other: &WarmPool| {
             !is_same_tenant(other, pool)
                 && other.buckets.iter().any(|bucket| !bucket.is_empty())
-                && self.memory_bytes(|one| is_same_tenant(one, other)) > self.settings.pool_memory_bytes / 2
+                && self.memory_bytes(|one| is_same_tenant(one, other)) > self.settings.memory_bytes / 2
         };
         self.pools.iter().position(is_over)
     }

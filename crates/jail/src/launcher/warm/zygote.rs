@@ -283,7 +283,7 @@ impl Zygote {
         request: &ForkRequest,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), StepFailed> {
-        step(Step::Order, "", || wire::send_bytes(self.socket.as_fd(), bytes_of(request), fds))?;
+        step(Step::Task, "", || wire::send_bytes(self.socket.as_fd(), bytes_of(request), fds))?;
         if self.outstanding_forks.is_empty() {
             self.last_answer = Instant::now();
         }

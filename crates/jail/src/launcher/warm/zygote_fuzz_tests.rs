@@ -161,10 +161,10 @@ impl ExchangeStep {
 }
 
 /// Checks the launcher's interpretation of a packet. Returns whether the launcher keeps the zygote.
-fn check_event(said: ZygoteEvent, first_due: Option<u64>) -> bool {
+fn check_event(event: ZygoteEvent, first_due: Option<u64>) -> bool {
     // A packet has at most 2 KiB, of which every byte may become a replacement character.
     let is_short = |text: &str| text.len() <= 3 * (2 << 10) + MAX_OUTPUT_BYTES;
-    match said {
+    match event {
         ZygoteEvent::Nothing | ZygoteEvent::Ready => true,
         ZygoteEvent::CannotImport { module, reason, .. } => {
             assert!(is_short(&module) && is_short(&reason));
@@ -201,12 +201,12 @@ fn fuzz_zygote_messages() {
             };
             let (first_due, due) =
                 (zygote.outstanding_forks.front().copied(), zygote.outstanding_forks.len());
-            let was_fertile = zygote.ready;
+            let was_ready = zygote.ready;
             wire::send_bytes(peer.as_fd(), &packet, &props.fds(fds)).unwrap();
             let goes_on = check_event(zygote.receive(&props.proc), first_due);
-            assert!(zygote.ready || !was_fertile, "a ready zygote stays ready");
+            assert!(zygote.ready || !was_ready, "a ready zygote stays ready");
             assert!(
-                due - zygote.outstanding_forks.len() <= usize::from(was_fertile),
+                due - zygote.outstanding_forks.len() <= usize::from(was_ready),
                 "a packet answers one fork request"
             );
             // Receive the launcher's answers, as a zygote would.
@@ -393,8 +393,8 @@ fn fuzz_payloads() {
     let inputs = produce::<(Vec<(u32, u32, u64, Vec<u8>)>, Vec<u8>, Damage)>();
     check!().with_test_time(test_time()).with_generator(inputs).for_each(|(files, rest, damage)| {
         let mut bytes = [(files.len() as u32).to_le_bytes(), 3_u32.to_le_bytes()].concat();
-        for (place, mode, len, path) in files {
-            bytes.extend([place.to_le_bytes(), mode.to_le_bytes()].concat());
+        for (target, mode, len, path) in files {
+            bytes.extend([target.to_le_bytes(), mode.to_le_bytes()].concat());
             bytes.extend((len % 64).to_le_bytes());
             bytes.extend((path.len() as u32).to_le_bytes());
             bytes.extend(path);

@@ -17,13 +17,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use belljar_model::denial::DeniedSyscall;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::notify_budget::NotifyBudget;
 use crate::launcher::token_bucket::TokenBucket;
 use crate::seccomp;
-use crate::spec::DeniedSyscall;
 use crate::sys::{self, SyscallNotification};
 use crate::wire;
 

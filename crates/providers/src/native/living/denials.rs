@@ -17,7 +17,6 @@ use belljar_jail::spec::{JailRequest, JailResponse};
 
 use super::NativeLiving;
 use crate::guest::task::DenialFindings;
-use crate::native::run_io::convert_call;
 
 /// The commands being started in one sandbox.
 #[derive(Debug, Default)]
@@ -112,7 +111,7 @@ impl NativeLiving {
         if let JailResponse::Calls(calls) = self.query(JailRequest::Calls).await? {
             let theirs =
                 calls.into_iter().filter(|(whose, _)| commands.is_none_or(|all| all.contains(whose)));
-            theirs.for_each(|(_, call)| kept.add(convert_call(call)));
+            theirs.for_each(|(_, call)| kept.add(call));
         }
         Ok(kept)
     }

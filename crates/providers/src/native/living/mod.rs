@@ -166,15 +166,14 @@ async fn startup_error(ordered: &mut SubmittedRun, error: &GuestError) -> Provid
 }
 
 fn jail(place: &CheckedPlan, root: u64) -> Jail {
-    let mut limits = one_shot::limits(&place.plan.limits);
-    limits.timeout = None;
     Jail {
         root,
         is_sandbox: true,
         commands: Vec::new(),
         env: Vec::new(),
         workdir: WORKSPACE.to_owned(),
-        limits,
+        timeout: None,
+        limits: (&place.plan.limits).into(),
         network: one_shot::network(&place.plan.network),
         host_workspace: place.playground.clone(),
         binds: place.binds.clone(),

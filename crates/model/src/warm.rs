@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// How much work is done ahead of requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum WarmPoolMode {
     /// Warm children wait for requests in their own sandboxes.
     #[default]
@@ -15,13 +17,13 @@ pub enum WarmPoolMode {
 }
 
 /// Checked settings of the warm pools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmSettings {
     /// How much work is done ahead of requests.
     pub mode: WarmPoolMode,
     /// Maximum memory of all waiting children together.
     pub memory_bytes: u64,
-    /// Time without requests after which a pool is emptied.
+    /// Time without requests after which a pool is emptied; after ten times that, its zygote exits too.
     pub idle: Duration,
 }
 
