@@ -78,7 +78,7 @@ impl Python<'_> {
             folder: Some(folder),
             ..InstallStep::default()
         };
-        let text = step_output(self.workshop.run(self.image, InstallStep { download: true, ..job }).await?)?;
+        let text = step_output(self.sandbox.run(self.image, InstallStep { download: true, ..job }).await?)?;
         let listing: SourceListReply = parse_output(&text)?;
         let sources = listing.sources.into_iter().map(|SourceReplyEntry { version, url, hash }| {
             SourceArchive { name: name.to_owned(), version, url, hash }
@@ -94,10 +94,10 @@ impl Python<'_> {
     ) -> Result<BuildSystem, PackagesError> {
         let command = self.script(SOURCES, &["fetch", &sources.url, &sources.hash]);
         let fetch = InstallStep { command, folder: Some(folder), download: true, ..InstallStep::default() };
-        step_output(self.workshop.run(self.image, fetch).await?)?;
+        step_output(self.sandbox.run(self.image, fetch).await?)?;
         let unpack =
             InstallStep { command: self.script(UNPACK, &[]), folder: Some(folder), ..InstallStep::default() };
-        let done = self.workshop.run(self.image, unpack).await?;
+        let done = self.sandbox.run(self.image, unpack).await?;
         if !done.succeeded {
             return Err(build_failed(sources, &end_of(&done.stderr)));
         }
@@ -145,7 +145,7 @@ impl Python<'_> {
             mounts: bench.map(|bench| read_only_mount(bench.files(), PYTHON_LAYER)).into_iter().collect(),
             ..BuildStep::default()
         };
-        self.workshop.build(self.image, build).await
+        self.sandbox.build(self.image, build).await
     }
 
     /// Copies a build's output to another folder, if it is a wheel of this package.
@@ -159,7 +159,7 @@ impl Python<'_> {
         let command = self.script(WHEEL, &["take", &sources.name, &sources.version, &from]);
         let mounts = vec![read_only_mount(left, BUILD_OUTPUT_DIR)];
         let job = InstallStep { command, folder: Some(folder), mounts, ..InstallStep::default() };
-        let done = self.workshop.run(self.image, job).await?;
+        let done = self.sandbox.run(self.image, job).await?;
         if done.succeeded { Ok(()) } else { Err(build_failed(sources, &end_of(&done.stderr))) }
     }
 
@@ -171,7 +171,7 @@ impl Python<'_> {
             mounts: vec![read_only_mount(folder, BUILD_OUTPUT_DIR)],
             ..InstallStep::default()
         };
-        parse_output(&step_output(self.workshop.run(self.image, job).await?)?)
+        parse_output(&step_output(self.sandbox.run(self.image, job).await?)?)
     }
 
     fn script(&self, script: &str, words: &[&str]) -> Vec<String> {

@@ -78,18 +78,7 @@ mod tests {
     use super::*;
 
     fn habit(tenant: &str, modules: &[&str]) -> ImportPattern {
-        let needs = PackageNeeds {
-            tenant,
-            image: &Image::Host,
-            language: None,
-            detect: true,
-            code: None,
-            files: &[],
-            has_host_workspace: false,
-            packages: &[],
-            profile_packages: &[],
-            allow_build: false,
-        };
+        let needs = PackageNeeds { detect: true, ..PackageNeeds::new(tenant, &Image::Host) };
         let modules: Vec<String> = modules.iter().map(|module| (*module).to_owned()).collect();
         ImportPattern::new(&needs, &modules).unwrap()
     }
