@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use serde_json::json;
 
-use super::LayerSettings;
+use super::settings::LayerSettings;
 use crate::error::{CliError, quote_path};
 use crate::say;
 

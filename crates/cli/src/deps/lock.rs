@@ -95,16 +95,9 @@ fn selected_profiles(args: &LockArgs, config: &Config) -> Result<Vec<(String, Pr
 
 async fn lock(library: &Library, profile: &Profile, args: &LockArgs) -> Result<LockChange, Error> {
     let needs = PackageNeeds {
-        tenant: belljar_engine::admit::DEFAULT_TENANT,
-        image: &Image::Host,
-        language: None,
-        detect: false,
-        code: None,
-        files: &[],
-        has_host_workspace: false,
-        packages: &[],
         profile_packages: &profile.packages,
         allow_build: profile.build_packages,
+        ..PackageNeeds::new(belljar_engine::admit::DEFAULT_TENANT, &Image::Host)
     };
     Ok(library.lock_profile(needs, args.upgrade, &mut ProgressView::new(args.json)).await?)
 }

@@ -2,7 +2,7 @@
 
 mod build;
 mod local;
-mod settings;
+pub(crate) mod settings;
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,6 @@ use crate::{os, say};
 
 use local::to_cli_error;
 pub(crate) use local::{AllowedImages, ImageSources, LocalImages, set_image};
-pub(crate) use settings::{ImageSettings, check_plain_http};
 
 const PULL_EXAMPLES: &str = "\
 Examples:
@@ -114,17 +113,19 @@ impl ImageArgs {
 /// Runs the given subcommand.
 pub(crate) fn run(args: &ImageArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
     let json = args.json();
-    let own = LocalImages::of(&config.images, args.store().folder.as_deref());
+    let stored = LocalImages::of(&config.images, args.store().folder.as_deref());
     match &args.command {
-        ImageCommand::Build(build) => os::runtime()?.block_on(build::run(build, environment, config, &own)),
-        ImageCommand::List(_) => list(own.store()?, json),
+        ImageCommand::Build(build) => {
+            os::runtime()?.block_on(build::run(build, environment, config, &stored))
+        }
+        ImageCommand::List(_) => list(stored.store()?, json),
         ImageCommand::Pull { image, username, password_stdin, .. } => {
             let login = login(username.clone(), *password_stdin, environment)?;
             let sources = ImageSources::of(&config.images, environment);
-            os::runtime()?.block_on(fetch(own.store()?, image, sources, login, json))
+            os::runtime()?.block_on(fetch(stored.store()?, image, sources, login, json))
         }
-        ImageCommand::Rm { images, .. } => os::runtime()?.block_on(remove(own.store()?, images, json)),
-        ImageCommand::Seal(_) => os::runtime()?.block_on(seal(own.store()?, json)),
+        ImageCommand::Rm { images, .. } => os::runtime()?.block_on(remove(stored.store()?, images, json)),
+        ImageCommand::Seal(_) => os::runtime()?.block_on(seal(stored.store()?, json)),
     }
 }
 

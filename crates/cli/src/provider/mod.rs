@@ -67,7 +67,7 @@ enum ProviderCommand {
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<TypedSetting>,
         /// Provider to use while this one fails; repeat to list several in order, '' for none
-        #[arg(long, value_name = "P")]
+        #[arg(long, value_name = "PROVIDER")]
         instead: Vec<String>,
         /// File with all settings as one JSON object; '-' reads standard input
         #[arg(long, value_name = "FILE", conflicts_with = "settings")]

@@ -56,9 +56,9 @@ fn cell(column: &str, value: &Value, now: Duration) -> String {
             _ => number.to_string(),
         },
         Value::Object(fields) => {
-            let said = fields.iter().filter(|(_, value)| !value.is_null());
+            let present = fields.iter().filter(|(_, value)| !value.is_null());
             let shown =
-                said.map(|(name, value)| format!("{}={}", name.escape_debug(), cell(name, value, now)));
+                present.map(|(name, value)| format!("{}={}", name.escape_debug(), cell(name, value, now)));
             shown.collect::<Vec<_>>().join(" ")
         }
         Value::Bool(value) => value.to_string(),
