@@ -32,6 +32,7 @@ mod say;
 mod serve;
 mod settings;
 mod setup;
+mod table;
 mod view;
 mod wire;
 

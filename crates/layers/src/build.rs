@@ -109,13 +109,13 @@ impl Python<'_> {
         &self,
         sources: &SourceArchive,
         system: &BuildSystem,
-        bench: Option<&LayerLease>,
+        build_layer: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<Vec<String>, PackagesError> {
-        let said = self.hook("requires", sources, system, bench, folder).await?;
-        let said: Vec<String> = serde_json::from_str(&said)
+        let output = self.hook("requires", sources, system, build_layer, folder).await?;
+        let output: Vec<String> = serde_json::from_str(&output)
             .map_err(|_| build_failed(sources, "its build backend does not report its requirements"))?;
-        parse_requirements(&said).map_err(|why| build_failed(sources, &why))
+        parse_requirements(&output).map_err(|why| build_failed(sources, &why))
     }
 
     /// Builds the wheel. Runs code of the package.
@@ -123,10 +123,10 @@ impl Python<'_> {
         &self,
         sources: &SourceArchive,
         system: &BuildSystem,
-        bench: Option<&LayerLease>,
+        build_layer: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<(), PackagesError> {
-        self.hook("wheel", sources, system, bench, folder).await.map(drop)
+        self.hook("wheel", sources, system, build_layer, folder).await.map(drop)
     }
 
     async fn hook(
@@ -134,7 +134,7 @@ impl Python<'_> {
         hook: &str,
         sources: &SourceArchive,
         system: &BuildSystem,
-        bench: Option<&LayerLease>,
+        build_layer: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<String, PackagesError> {
         let build = BuildStep {
@@ -142,7 +142,10 @@ impl Python<'_> {
             command: self.script(BUILD, &[hook, PYTHON_LAYER]),
             stdin: json!({"backend": system.backend, "backend_path": system.backend_path}).to_string(),
             folder: Some(folder),
-            mounts: bench.map(|bench| read_only_mount(bench.files(), PYTHON_LAYER)).into_iter().collect(),
+            mounts: build_layer
+                .map(|build_layer| read_only_mount(build_layer.files(), PYTHON_LAYER))
+                .into_iter()
+                .collect(),
             ..BuildStep::default()
         };
         self.sandbox.build(self.image, build).await

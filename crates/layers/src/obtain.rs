@@ -57,7 +57,7 @@ impl Library {
             prepared.cache = CacheResult::Hit;
         }
         ready.import_pattern =
-            ready.import_pattern.take().map(|habit| habit.with_layer(&obtained.layer.key()));
+            ready.import_pattern.take().map(|pattern| pattern.with_layer(&obtained.layer.key()));
         ready.held.push(obtained.layer);
         Ok(())
     }

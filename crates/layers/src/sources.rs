@@ -199,13 +199,14 @@ impl Library {
     ) -> Result<LayerLease, PackagesError> {
         let (python, stage) = (request.python(self.installer_sandbox(), None), store.stage()?);
         let system = python.fetch_and_unpack(sources, stage.files()).await?;
-        let mut bench = self.build_requirements_layer(store, request, sources, &system.requires).await?;
-        let more = python.dynamic_requirements(sources, &system, bench.as_ref(), stage.files()).await?;
+        let mut build_layer =
+            self.build_requirements_layer(store, request, sources, &system.requires).await?;
+        let more = python.dynamic_requirements(sources, &system, build_layer.as_ref(), stage.files()).await?;
         if more.iter().any(|one| !system.requires.contains(one)) {
             let all = [&system.requires[..], &more].concat();
-            bench = self.build_requirements_layer(store, request, sources, &all).await?;
+            build_layer = self.build_requirements_layer(store, request, sources, &all).await?;
         }
-        python.wheel(sources, &system, bench.as_ref(), stage.files()).await?;
+        python.wheel(sources, &system, build_layer.as_ref(), stage.files()).await?;
         // The build's code could write to its stage until now, so the wheel is copied to a clean one.
         let clean = store.stage()?;
         python.copy_wheel(sources, stage.files(), clean.files()).await?;

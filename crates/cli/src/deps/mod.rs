@@ -23,7 +23,6 @@ use crate::error::{CliError, quote_path};
 use crate::{input, language};
 
 use layer_store::LayerCommand;
-pub(crate) use layer_store::{format_age, table_text};
 
 const EXAMPLES: &str = "\
 Examples:

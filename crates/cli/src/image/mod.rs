@@ -10,13 +10,12 @@ use std::path::{Path, PathBuf};
 use belljar_engine::quantity::show_bytes;
 use belljar_images::{ImageName, ImageRecord, ImageStore, Login, pull};
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::deps::{format_age, table_text};
 use crate::env::Environment;
 use crate::error::CliError;
+use crate::table::{format_age, table_text, table_with};
 use crate::view::ProgressView;
 use crate::{os, say};
 
@@ -139,8 +138,7 @@ fn list(store: &ImageStore, json: bool) -> Result<u8, CliError> {
         say::answer("No images; get one with: belljar image pull NAME, or belljar image seal");
         return Ok(0);
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["IMAGE", "DIGEST", "SIZE", "ADDED"]);
+    let mut table = table_with(["IMAGE", "DIGEST", "SIZE", "ADDED"]);
     for image in &images {
         let digest = image.digest.map(|digest| digest.to_string().chars().take(12).collect());
         let digest: String = digest.unwrap_or_else(|| "-".to_owned());

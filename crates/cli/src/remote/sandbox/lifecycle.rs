@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_engine::limits::LimitsSpec;
 use belljar_engine::quantity::{show_bytes, show_duration};
-use comfy_table::{Table, presets};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
@@ -18,6 +17,7 @@ use crate::remote::http::Server;
 use crate::remote::list_query;
 use crate::remote::show::{Columns, format_duration};
 use crate::say;
+use crate::table::plain_table;
 
 const URL: &str = "/v1/sandboxes";
 const SANDBOXES: Columns = &["id", "state", "image", "age", "ends", "metadata"];
@@ -202,8 +202,7 @@ fn print_stats(stats: &Value, json: bool) {
     if json {
         return say::answer(&stats.to_string());
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = plain_table();
     for (name, value) in stats.as_object().into_iter().flatten() {
         table.add_row([name.replace('_', " ").replace(" bytes", "").replace(" ms", ""), figure(name, value)]);
     }
