@@ -136,8 +136,8 @@ impl PackageResolver for Library {
             return Box::pin(std::future::ready(Ok(ProvidedPackages::default())));
         }
         Box::pin(async move {
-            let question = needs_digest(&needs);
-            let (prepared, ready) = match self.answers.get(&question) {
+            let digest = needs_digest(&needs);
+            let (prepared, ready) = match self.answers.get(&digest) {
                 Some(ready) => {
                     self.counters.count_hits(ready.layer_count);
                     (ready.prepared.clone(), ready)
@@ -147,7 +147,7 @@ impl PackageResolver for Library {
                         .prepare_or_fall_back(needs, progress)
                         .await
                         .inspect_err(|_| self.counters.count_failure())?;
-                    (ready.prepared.clone(), self.answers.put(question, ready.for_later_callers()))
+                    (ready.prepared.clone(), self.answers.put(digest, ready.for_later_callers()))
                 }
             };
             let frequent = ready.import_pattern.as_ref().map(|habit| self.preimport_stats.count_use(habit));
@@ -337,17 +337,17 @@ impl Library {
     ) -> Result<(), PackagesError> {
         let interpreter = self.interpreter(needs, PackageRegistry::Npm).await?;
         let resolver = Resolver::new(PackageRegistry::Npm, &self.settings.names);
-        let question =
+        let missing =
             requirements::missing_requirements(needs, &resolver, asked.found, asked.given, &interpreter)?;
-        ready.prepared.findings.extend(question.findings.iter().cloned());
-        if question.requirements.is_empty() {
+        ready.prepared.findings.extend(missing.findings.iter().cloned());
+        if missing.requirements.is_empty() {
             return Ok(());
         }
         let request = LayerRequest {
             needs,
             registry: PackageRegistry::Npm,
             interpreter: &interpreter,
-            requirements: &question,
+            requirements: &missing,
             scope: self.scope(needs.tenant),
             constraints: &[],
         };
