@@ -119,18 +119,7 @@ impl PackageBench<'_> {
     async fn time_install(&self, name: &str) -> Result<Duration, BenchError> {
         let library = self.library(name);
         let packages = BIG.map(str::to_owned);
-        let needs = PackageNeeds {
-            tenant: DEFAULT_TENANT,
-            image: &Image::Host,
-            language: None,
-            detect: false,
-            code: None,
-            files: &[],
-            has_host_workspace: false,
-            packages: &packages,
-            profile_packages: &[],
-            allow_build: false,
-        };
+        let needs = PackageNeeds { packages: &packages, ..PackageNeeds::new(DEFAULT_TENANT, &Image::Host) };
         let started = Instant::now();
         library.prepare(needs, &mut SilentProgress).await.map_err(|error| failed(&error.to_string()))?;
         Ok(started.elapsed())

@@ -163,20 +163,7 @@ mod tests {
 
     #[test]
     fn an_omission_is_listed_once() {
-        let args = BenchArgs {
-            rounds: None,
-            seconds: 1.0,
-            pause: 5,
-            only: Vec::new(),
-            http: false,
-            docker: false,
-            packages: false,
-            against: None,
-            slices: 5,
-            quiet: true,
-            json: true,
-        };
-        let mut findings = BenchReport::new(&args);
+        let mut findings = BenchReport::new(&crate::tests::args());
         findings.record_omission("bwrap", "python", "not installed".to_owned());
         findings.record_omission("bwrap", "bash", "not installed".to_owned());
         findings.record_omission("docker", "bash", "not installed".to_owned());

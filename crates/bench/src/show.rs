@@ -79,7 +79,7 @@ fn notes(findings: &BenchReport) -> Vec<String> {
                 .into(),
         );
     }
-    notes.extend(findings.living.as_ref().map(living));
+    notes.extend(findings.living.as_ref().map(sandbox_cost_note));
     notes.extend(findings.packages.as_ref().map(packages));
     notes.extend(not_warm(&findings.workloads));
     notes.extend(all_rows(&findings.workloads).filter_map(|(workload, row)| emptied(workload, row)));
@@ -96,7 +96,7 @@ fn notes(findings: &BenchReport) -> Vec<String> {
     notes
 }
 
-fn living(found: &SandboxCosts) -> String {
+fn sandbox_cost_note(found: &SandboxCosts) -> String {
     let idle = found.idle_bytes.map_or_else(|| NONE.to_owned(), show_bytes);
     format!(
         "Sandboxes over HTTP: create and run a first command in {} (p99 {}); upload a 10 MB file at {:.0} \

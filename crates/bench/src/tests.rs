@@ -96,7 +96,7 @@ impl Sandbox for Claims {
     }
 }
 
-fn args() -> BenchArgs {
+pub(crate) fn args() -> BenchArgs {
     BenchArgs {
         rounds: Some(8),
         seconds: 0.02,

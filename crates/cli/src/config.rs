@@ -8,10 +8,10 @@ use belljar_engine::profile::Profiles;
 use belljar_engine::quantity::show_bytes;
 use belljar_engine::warm::WarmSettings;
 
-use crate::deps::LayerSettings;
-use crate::image::ImageSettings;
+use crate::deps::settings::LayerSettings;
+use crate::image::settings::ImageSettings;
 use crate::provider_kinds::ProviderSpec;
-use crate::serve::ServerSettings;
+use crate::serve::settings::ServerSettings;
 
 /// The values that wire the parts together. [`Settings`](crate::settings::Settings) reads it.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! `belljar config show`: prints every setting with its value and origin.
 
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 
 use crate::error::CliError;
 use crate::say;
 use crate::settings::ShownSetting;
+use crate::table::table_with;
 
 /// Arguments of `belljar config`.
 #[derive(Debug, Args)]
@@ -31,8 +31,7 @@ pub(crate) fn run(args: &ConfigArgs, settings: Vec<ShownSetting>) -> Result<u8, 
         say::answer(&object);
         return Ok(0);
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["SETTING", "VALUE", "FROM"]);
+    let mut table = table_with(["SETTING", "VALUE", "FROM"]);
     for setting in settings {
         table.add_row([setting.name, setting.value.escape_debug().to_string(), setting.origin]);
     }

@@ -6,26 +6,11 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-use belljar_engine::catalog::ProviderSettings;
 use belljar_engine::limits::LimitsSpec;
 use tracing::level_filters::LevelFilter;
 
-use crate::provider_kinds::{KINDS, ProviderKind};
-
 /// Folder with Docker's configuration, where `docker login` stores credentials.
 const DOCKER_CONFIG: &str = "DOCKER_CONFIG";
-/// Variables of provider E2B and their settings; overridden by `providers.e2b`.
-pub(crate) const E2B_VARIABLES: &[(&str, &str)] = &[("E2B_API_KEY", "api_key")];
-/// Variables of provider Aliyun AgentRun and their settings; overridden by `providers.agentrun`.
-pub(crate) const AGENTRUN_VARIABLES: &[(&str, &str)] = &[
-    ("AGENTRUN_ACCESS_KEY_ID", "access_key_id"),
-    ("AGENTRUN_ACCESS_KEY_SECRET", "access_key_secret"),
-    ("AGENTRUN_SECURITY_TOKEN", "security_token"),
-    ("AGENTRUN_ACCOUNT_ID", "account_id"),
-    ("AGENTRUN_REGION", "region"),
-    ("AGENTRUN_TEMPLATE", "template"),
-    ("AGENTRUN_DATA_ENDPOINT", "data_url"),
-];
 /// Base folder of the user's caches.
 const XDG_CACHE_HOME: &str = "XDG_CACHE_HOME";
 /// Base folder of the user's state.
@@ -92,7 +77,10 @@ impl fmt::Debug for SecretValue {
 
 impl Environment {
     /// Reads the variables that are not settings through `get`, which returns none that is empty.
-    pub(crate) fn read(get: impl Fn(&str) -> Option<OsString>) -> Self {
+    pub(crate) fn read(
+        get: impl Fn(&str) -> Option<OsString>,
+        provider_variables: impl Iterator<Item = &'static str>,
+    ) -> Self {
         // The XDG specification says to ignore relative paths; a relative home is ignored as well.
         let absolute = |name: &str| get(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home = absolute(HOME);
@@ -104,23 +92,10 @@ impl Environment {
             cache_home: absolute(XDG_CACHE_HOME).or_else(|| below_home(".cache")),
             docker_config: get(DOCKER_CONFIG).map(PathBuf::from).or_else(|| below_home(".docker")),
             home,
-            providers: provider_variables().filter_map(|name| Some((name, text(name)?))).collect(),
+            providers: provider_variables.filter_map(|name| Some((name, text(name)?))).collect(),
             ..Self::default()
         }
     }
-
-    /// Returns the settings that a provider's own variables have for it.
-    pub(crate) fn provider_settings(&self, kind: &ProviderKind) -> ProviderSettings {
-        let set = kind.environment.iter().filter_map(|(variable, setting)| {
-            Some(((*setting).to_owned(), self.providers.get(variable)?.reveal().into()))
-        });
-        set.collect()
-    }
-}
-
-/// Returns the variables of all providers, as listed in `KINDS`.
-fn provider_variables() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().flat_map(|kind| kind.environment).map(|(variable, _)| *variable)
 }
 
 #[cfg(test)]
@@ -130,10 +105,9 @@ mod tests {
     #[test]
     fn the_config_folder_follows_xdg() {
         let at = |variables: &[(&str, &str)]| {
-            Environment::read(|name| {
-                variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into())
-            })
-            .config_home
+            let get =
+                |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
+            Environment::read(get, std::iter::empty()).config_home
         };
         assert_eq!(at(&[(XDG_CONFIG_HOME, "/x"), (HOME, "/h")]), Some("/x".into()));
         assert_eq!(at(&[(XDG_CONFIG_HOME, "x"), (HOME, "/h")]), Some("/h/.config".into()));

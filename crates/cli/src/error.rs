@@ -6,7 +6,7 @@ use std::path::Path;
 use belljar_engine::{Error, ErrorCode};
 
 /// An error that ends the command line with status 125.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct CliError {
     pub(crate) code: ErrorCode,
     pub(crate) message: String,

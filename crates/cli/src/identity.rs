@@ -21,7 +21,7 @@ pub(crate) fn random_id(kind: &str) -> Option<String> {
 }
 
 fn base32(bits: u128) -> String {
-    (0..26).rev().map(|place| char::from(DIGITS[(bits >> (5 * place)) as usize & 31])).collect()
+    (0..26).rev().map(|digit| char::from(DIGITS[(bits >> (5 * digit)) as usize & 31])).collect()
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use belljar_engine::limits::LimitsSpec;
 use belljar_engine::request::{Dependencies, HostPaths, NetworkSpec, Request};
 use serde_json::{Map, Value};
 
-use crate::args::{LimitArgs, RunArgs};
 use crate::env::Environment;
 use crate::error::{CliError, quote_path};
+use crate::run_args::{LimitArgs, RunArgs};
 use crate::{image, input, language};
 
 /// A run as the caller intends it.

@@ -27,10 +27,12 @@ mod provider;
 mod provider_kinds;
 mod remote;
 mod run;
+mod run_args;
 mod say;
 mod serve;
 mod settings;
 mod setup;
+mod table;
 mod view;
 mod wire;
 
@@ -64,7 +66,10 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
         _ => Files::Required,
     };
     let settings = Settings::load(cli.config.as_deref(), files, |name| std::env::var_os(name))?;
-    let shown = if let CliCommand::Config(_) = cli.command { settings.show() } else { Vec::new() };
+    if files != Files::Ignored {
+        warn_of_misspelled_variables();
+    }
+    let shown = if let CliCommand::Config(_) = cli.command { settings.show()? } else { Vec::new() };
     let Settings { environment, config, .. } = settings;
     match cli.command {
         CliCommand::Setup(args) => setup::run(args, cli.config, &environment, config),
@@ -87,6 +92,11 @@ fn dispatch(cli: Cli) -> Result<u8, CliError> {
         CliCommand::Completions(args) => manual::completions(&args),
         CliCommand::Man(args) => manual::man(&args),
     }
+}
+
+fn warn_of_misspelled_variables() {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    names.filter_map(|name| settings::misspelled_variable(&name)).for_each(|warning| say::warning(&warning));
 }
 
 /// Prints help and version as answers. Every other message of the parser is an error with status 125 instead

@@ -88,15 +88,15 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let man = Man::new(command.clone().after_help(Resettable::Reset));
     man.source(concat!("belljar ", env!("CARGO_PKG_VERSION"))).render(&mut page)?;
-    if let Some(said) = command.get_after_help() {
-        verbatim(&said.to_string()).to_writer(&mut page)?;
+    if let Some(notes) = command.get_after_help() {
+        verbatim(&notes.to_string()).to_writer(&mut page)?;
     }
     Ok(page)
 }
 
 /// Renders a verbatim section whose heading is the text's first line.
-fn verbatim(said: &str) -> Roff {
-    let (heading, lines) = said.split_once(":\n").unwrap_or(("Notes", said));
+fn verbatim(notes: &str) -> Roff {
+    let (heading, lines) = notes.split_once(":\n").unwrap_or(("Notes", notes));
     let mut section = Roff::new();
     section.control("SH", [heading.to_uppercase().as_str()]).control("nf", []);
     for line in lines.lines() {

@@ -16,13 +16,13 @@ use clap::{Args, ValueEnum};
 use tokio::io::{AsyncRead, AsyncWriteExt};
 use tokio::runtime::Handle;
 
-use crate::args::{LimitArgs, RunArgs};
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::identity;
 use crate::intent::Intent;
 use crate::os::Interrupts;
+use crate::run_args::{LimitArgs, RunArgs};
 use crate::{run, wire};
 
 const EXAMPLES: &str = "\
@@ -48,10 +48,10 @@ pub(crate) struct McpArgs {
     #[arg(long, value_name = "none|full|HOST,…")]
     network: Option<String>,
     /// Profile of limits and policy: default, terminal, data, or one from belljar.toml
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
     /// Provider that runs sandboxes [default: native]
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "PROVIDER")]
     provider: Option<String>,
     /// Policy that checks code before it runs: off, audit, balanced, strict, ragflow, or one from
     /// belljar.toml
@@ -60,7 +60,7 @@ pub(crate) struct McpArgs {
     policy: Option<String>,
     /// Root file system: 'host', 'sealed', an image name such as python:3.12-slim, an archive or OCI layout
     /// [default: host]
-    #[arg(long, value_name = "I")]
+    #[arg(long, value_name = "IMAGE")]
     image: Option<PathBuf>,
 }
 

@@ -79,7 +79,7 @@ mod native {
     use belljar_providers::settings::DockerSettings;
 
     use super::{CliError, FoundLanguage};
-    use crate::serve::HostFolderEntry;
+    use crate::serve::settings::HostFolderEntry;
 
     /// Runs the launcher or a sandbox's guest if this process was started as one, and then does not return.
     pub(crate) fn run_launcher_if_requested() {
@@ -176,7 +176,7 @@ mod nowhere {
     use belljar_providers::settings::DockerSettings;
 
     use super::{CliError, FoundLanguage};
-    use crate::serve::HostFolderEntry;
+    use crate::serve::settings::HostFolderEntry;
 
     pub(crate) fn run_launcher_if_requested() {}
 

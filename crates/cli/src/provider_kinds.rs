@@ -20,13 +20,26 @@ use serde_json::{Value, json};
 
 pub(crate) use spec::ProviderSpec;
 
+use crate::env::Environment;
 use crate::error::CliError;
-use crate::{env, os};
+use crate::os;
 
 /// Name of this machine's own provider.
 pub(crate) const NATIVE: &str = "native";
 /// Name of provider Docker in requests.
 pub(crate) const DOCKER: &str = "docker";
+/// Variables of provider E2B and their settings; overridden by `providers.e2b`.
+const E2B_VARIABLES: &[(&str, &str)] = &[("E2B_API_KEY", "api_key")];
+/// Variables of provider Aliyun AgentRun and their settings; overridden by `providers.agentrun`.
+const AGENTRUN_VARIABLES: &[(&str, &str)] = &[
+    ("AGENTRUN_ACCESS_KEY_ID", "access_key_id"),
+    ("AGENTRUN_ACCESS_KEY_SECRET", "access_key_secret"),
+    ("AGENTRUN_SECURITY_TOKEN", "security_token"),
+    ("AGENTRUN_ACCOUNT_ID", "account_id"),
+    ("AGENTRUN_REGION", "region"),
+    ("AGENTRUN_TEMPLATE", "template"),
+    ("AGENTRUN_DATA_ENDPOINT", "data_url"),
+];
 /// Time limit of a provider's health check.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -59,17 +72,22 @@ struct HostFact {
 /// All kinds of providers; a new provider adds a line.
 #[rustfmt::skip]
 pub(crate) const KINDS: &[ProviderKind] = &[
-    ProviderKind { name: "agentrun", what: "Aliyun AgentRun's cloud sandboxes; isolation is up to the service", built_in: false, environment: env::AGENTRUN_VARIABLES, facts: Vec::new,
+    ProviderKind { name: "agentrun", what: "Aliyun AgentRun's cloud sandboxes; isolation is up to the service", built_in: false, environment: AGENTRUN_VARIABLES, facts: Vec::new,
            schema: schema::<AgentRunSettings>, build: |settings, _| Ok(Arc::new(RemoteProvider::agentrun(&read(settings)?)?)) },
     ProviderKind { name: DOCKER, what: "Docker containers on this machine, with runc or gVisor", built_in: false, environment: &[], facts: docker_facts,
            schema: schema::<DockerSettings>, build: |settings, _| os::docker(read(settings)?).ok_or_else(|| needs_linux(DOCKER)) },
-    ProviderKind { name: "e2b", what: "E2B's cloud sandboxes; isolation is up to the service", built_in: false, environment: env::E2B_VARIABLES, facts: Vec::new,
+    ProviderKind { name: "e2b", what: "E2B's cloud sandboxes; isolation is up to the service", built_in: false, environment: E2B_VARIABLES, facts: Vec::new,
            schema: schema::<E2bSettings>, build: |settings, _| Ok(Arc::new(RemoteProvider::e2b(&read(settings)?)?)) },
     ProviderKind { name: NATIVE, what: "Belljar's own jail on this machine: fastest, nothing to install", built_in: true, environment: &[], facts: native_facts,
            schema: schema::<NoSettings>, build: |_, native| native.cloned().ok_or_else(|| needs_linux(NATIVE)) },
     ProviderKind { name: simulated::NAME, what: "runs nothing and says so; for developing an agent", built_in: true, environment: &[], facts: Vec::new,
            schema: schema::<NoSettings>, build: |_, _| Ok(Arc::new(Simulated)) },
 ];
+
+/// Returns the variables of all kinds.
+pub(crate) fn variables() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.environment).map(|(variable, _)| *variable)
+}
 
 fn names() -> Vec<&'static str> {
     KINDS.iter().map(|kind| kind.name).collect()
@@ -95,6 +113,14 @@ impl ProviderKind {
             });
         }
         schema
+    }
+
+    /// Returns the settings that this kind's variables have.
+    pub(crate) fn settings_in(&self, environment: &Environment) -> ProviderSettings {
+        let set = self.environment.iter().filter_map(|(variable, setting)| {
+            Some(((*setting).to_owned(), environment.providers.get(variable)?.reveal().into()))
+        });
+        set.collect()
     }
 
     /// Creates a provider; `native` is this machine's own.

@@ -9,13 +9,13 @@ use belljar_engine::provider::{Capabilities, Sink, Stream};
 use belljar_engine::report::{Report, Status, exit_status};
 use belljar_engine::{Engine, Error};
 
-use crate::args::RunArgs;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::identity::execution_id;
 use crate::intent::{Intent, OutputForm, OutputOptions};
 use crate::os::Interrupts;
+use crate::run_args::RunArgs;
 use crate::view::{ProgressView, View};
 use crate::{batch, input, provider_kinds, remote, say, wire};
 

@@ -17,8 +17,8 @@ pub(crate) fn failure(failure: &CliError, json: bool) -> ExitCode {
     let object = json!({"error": {"code": failure.code, "message": failure.message}});
     // If standard output itself failed (on a full disk, for example), the message still has to reach the
     // user.
-    let told = json && writeln!(std::io::stdout().lock(), "{object}").is_ok();
-    if !told {
+    let printed = json && writeln!(std::io::stdout().lock(), "{object}").is_ok();
+    if !printed {
         let _ = writeln!(anstream::stderr().lock(), "belljar: \x1b[1;31merror:\x1b[0m {}", failure.message);
     }
     ExitCode::from(if failure.code == ErrorCode::Refused { REFUSED } else { NOTHING_RAN })

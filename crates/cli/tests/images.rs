@@ -36,17 +36,17 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// An image store of its own, with a configuration for some registries.
-struct World {
+struct ImageFixture {
     folder: TempDir,
 }
 
-impl World {
+impl ImageFixture {
     fn new(plain: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let world = Self { folder };
-        world.configure(&format!("[images]\nplain_http = {plain:?}\n"));
-        world
+        let fixture = Self { folder };
+        fixture.configure(&format!("[images]\nplain_http = {plain:?}\n"));
+        fixture
     }
 
     fn configure(&self, text: &str) {
@@ -121,7 +121,7 @@ fn registry(test: &str, guarded: bool) -> Option<Registry> {
 #[test]
 fn an_image_of_a_registry_is_pulled_run_listed_and_removed() {
     let Some(registry) = registry("images of a registry", false) else { return };
-    let world = World::new(&[&registry.address]);
+    let fixture = ImageFixture::new(&[&registry.address]);
     let usual = Picture::usual();
     registry.push("team/small", "1", &usual);
     registry.push("team/small", "other", &Picture::other());
@@ -133,38 +133,39 @@ fn an_image_of_a_registry_is_pulled_run_listed_and_removed() {
     );
     let name = format!("{}/team/small:1", registry.address);
     // A run pulls a missing image.
-    look(&world.sh(&name, LOOK));
-    assert_eq!(world.names(), [name.as_str()]);
-    assert_eq!(count(&world.store("blobs")), 0);
+    look(&fixture.sh(&name, LOOK));
+    assert_eq!(fixture.names(), [name.as_str()]);
+    assert_eq!(count(&fixture.store("blobs")), 0);
     let multi = format!("{}/team/small:multi", registry.address);
     let digest = format!("sha256:{}", sum(&usual.manifest()));
-    assert_eq!(world.pull(&multi).json["digest"], digest.as_str());
+    assert_eq!(fixture.pull(&multi).json["digest"], digest.as_str());
     let exact = format!("{}/team/small@{digest}", registry.address);
-    assert_eq!(world.pull(&exact).json["name"], exact.as_str());
+    assert_eq!(fixture.pull(&exact).json["name"], exact.as_str());
     // All three consist of the same layers.
-    assert_eq!(count(&world.store("roots")), 2);
+    assert_eq!(count(&fixture.store("roots")), 2);
 
     // An image with one more layer shares the layers below it.
     let mut more = Layer::default();
     more.file("etc/version", b"3\n", 0o644);
     registry.push("team/more", "latest", &Picture::new([usual.layers.clone(), vec![more.end()]].concat()));
     let more = format!("{}/team/more", registry.address);
-    assert_eq!(world.pull(&more).code, Some(0));
-    world.sh(&more, "cat /etc/version").printed("3\n");
-    world.sh(&name, "cat /etc/version").printed("2\n");
-    let inodes = roots(&world).into_iter().map(|root| fs::metadata(root.join("bin/busybox")).unwrap().ino());
+    assert_eq!(fixture.pull(&more).code, Some(0));
+    fixture.sh(&more, "cat /etc/version").printed("3\n");
+    fixture.sh(&name, "cat /etc/version").printed("2\n");
+    let inodes =
+        roots(&fixture).into_iter().map(|root| fs::metadata(root.join("bin/busybox")).unwrap().ino());
     let inodes: std::collections::BTreeSet<u64> = inodes.collect();
-    assert_eq!((count(&world.store("roots")), inodes.len()), (3, 1));
+    assert_eq!((count(&fixture.store("roots")), inodes.len()), (3, 1));
 
     for gone in [&multi, &exact, &name, &more] {
-        assert_eq!(world.image(&["rm", gone]).code, Some(0));
+        assert_eq!(fixture.image(&["rm", gone]).code, Some(0));
     }
-    assert_eq!((count(&world.store("roots")), world.names().len()), (0, 0));
-    world.image(&["rm", &name]).refused_with("no image");
+    assert_eq!((count(&fixture.store("roots")), fixture.names().len()), (0, 0));
+    fixture.image(&["rm", &name]).refused_with("no image");
 }
 
-fn roots(world: &World) -> Vec<PathBuf> {
-    let entries = fs::read_dir(world.store("roots")).unwrap();
+fn roots(fixture: &ImageFixture) -> Vec<PathBuf> {
+    let entries = fs::read_dir(fixture.store("roots")).unwrap();
     entries.map(|entry| entry.unwrap().path().join("root")).collect()
 }
 
@@ -174,39 +175,39 @@ fn registry_refusals_are_reported() {
         return skip("a registry that asks who it is", "only with ./test --all");
     }
     let Some(registry) = registry("a registry that asks who it is", true) else { return };
-    let world = World::new(&[&registry.address]);
+    let fixture = ImageFixture::new(&[&registry.address]);
     registry.push("secret", "1", &Picture::usual());
     let name = format!("{}/secret:1", registry.address);
-    world.pull(&name).refused_with("--username");
+    fixture.pull(&name).refused_with("--username");
     let with = |password: &str| {
-        let mut command = world.command();
+        let mut command = fixture.command();
         command.args(["image", "pull", "--json", "--username", "user", "--password-stdin", &name]);
         piped(&mut command, password)
     };
     assert_eq!(with("wrong").status.code(), Some(125));
     assert_eq!(with("secret\n").status.code(), Some(0));
-    assert_eq!(world.image(&["rm", &name]).code, Some(0));
+    assert_eq!(fixture.image(&["rm", &name]).code, Some(0));
 
-    fs::create_dir(world.at("docker")).unwrap();
+    fs::create_dir(fixture.at("docker")).unwrap();
     let auths = json!({"auths": {&registry.address: {"auth": "dXNlcjpzZWNyZXQ="}}});
-    fs::write(world.at("docker/config.json"), auths.to_string()).unwrap();
-    assert_eq!(world.pull(&name).code, Some(0));
-    world.pull(&format!("{}/absent:1", registry.address)).refused_with("image not found");
+    fs::write(fixture.at("docker/config.json"), auths.to_string()).unwrap();
+    assert_eq!(fixture.pull(&name).code, Some(0));
+    fixture.pull(&format!("{}/absent:1", registry.address)).refused_with("image not found");
 
     // A registry is reached without TLS only if it is configured and on this machine.
-    world.configure("[images]\n");
-    assert_eq!(world.image(&["rm", &name]).code, Some(0));
-    assert_eq!(world.pull(&name).code, Some(125));
-    world.configure("[images]\nplain_http = [\"registry.example\"]\n");
-    world.pull(&name).refused_with("images.plain_http");
+    fixture.configure("[images]\n");
+    assert_eq!(fixture.image(&["rm", &name]).code, Some(0));
+    assert_eq!(fixture.pull(&name).code, Some(125));
+    fixture.configure("[images]\nplain_http = [\"registry.example\"]\n");
+    fixture.pull(&name).refused_with("images.plain_http");
 
     // A mirror serves the image under its canonical name.
-    world.configure(&format!(
+    fixture.configure(&format!(
         "[images]\nplain_http = [{address:?}]\nmirrors = {{ \"docker.io\" = [\"127.0.0.1:1\", {address:?}] }}\n",
         address = registry.address
     ));
     registry.push("library/tiny", "latest", &Picture::usual());
-    assert_eq!(world.pull("tiny").json["name"], "docker.io/library/tiny:latest");
+    assert_eq!(fixture.pull("tiny").json["name"], "docker.io/library/tiny:latest");
 }
 
 fn piped(command: &mut Command, input: &str) -> Output {
@@ -264,7 +265,7 @@ fn lies(usual: &Picture) -> Vec<(&'static str, Answers, &'static str)> {
 #[test]
 fn an_unreachable_registry_is_reported_with_advice() {
     let nobody = "127.0.0.1:1";
-    World::new(&[nobody]).pull(&format!("{nobody}/absent:1")).refused_with("images.mirrors");
+    ImageFixture::new(&[nobody]).pull(&format!("{nobody}/absent:1")).refused_with("images.mirrors");
 }
 
 #[test]
@@ -277,24 +278,24 @@ fn hostile_registries_are_detected() {
     small.file("bin/x", b"x", 0o755);
     for (name, answers, why) in lies(&Picture::new(vec![small.end(), upper()])) {
         let address = lie(answers);
-        let world = World::new(&[&address]);
-        let answer = world.pull(&format!("{address}/liar:1"));
+        let fixture = ImageFixture::new(&[&address]);
+        let answer = fixture.pull(&format!("{address}/liar:1"));
         assert_eq!(answer.code, Some(125), "{name}: {answer:#?}");
         assert!(answer.error_message().contains(why), "{name}: {answer:#?}");
-        assert_eq!((count(&world.store("images")), count(&world.store("staging"))), (0, 0), "{name}");
+        assert_eq!((count(&fixture.store("images")), count(&fixture.store("staging"))), (0, 0), "{name}");
     }
     let usual = Picture::usual();
     // An image requested by digest must match it.
     let address = lie(Answers::of(&usual));
-    let world = World::new(&[&address]);
+    let fixture = ImageFixture::new(&[&address]);
     let wrong = format!("{address}/liar@sha256:{}", sum(b"wrong"));
-    assert_eq!(world.pull(&wrong).code, Some(125));
+    assert_eq!(fixture.pull(&wrong).code, Some(125));
     // An interrupted download of a layer is resumed, again and again.
     let broken = lie(Answers { breaks_after: Some(300_000), ..Answers::of(&usual) });
-    let world = World::new(&[&broken]);
+    let fixture = ImageFixture::new(&[&broken]);
     let name = format!("{broken}/liar:1");
-    assert_eq!(world.pull(&name).code, Some(0));
-    look(&world.sh(&name, LOOK));
+    assert_eq!(fixture.pull(&name).code, Some(0));
+    look(&fixture.sh(&name, LOOK));
 }
 
 #[test]
@@ -305,25 +306,25 @@ fn a_killed_pull_leaves_nothing_partial_and_is_resumed() {
     let usual = Picture::usual();
     let stalling = lie(Answers { breaks_after: Some(300_000), stalls: true, ..Answers::of(&usual) });
     let honest = lie(Answers::of(&usual));
-    let world = World::new(&[&stalling, &honest]);
-    let mut command = world.command();
+    let fixture = ImageFixture::new(&[&stalling, &honest]);
+    let mut command = fixture.command();
     command
         .args(["image", "pull", &format!("{stalling}/liar:1")])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let pulling = Live(command.spawn().unwrap());
-    let part = world.store("blobs").join(sum(&usual.packed[0]));
+    let part = fixture.store("blobs").join(sum(&usual.packed[0]));
     while fs::metadata(&part).map_or(0, |part| part.len()) < 300_000 {
         std::thread::yield_now();
     }
     drop(pulling);
-    assert!(world.names().is_empty());
-    assert_eq!((count(&world.store("roots")), count(&world.store("staging"))), (0, 0));
+    assert!(fixture.names().is_empty());
+    assert_eq!((count(&fixture.store("roots")), count(&fixture.store("staging"))), (0, 0));
     assert_eq!(fs::metadata(&part).unwrap().len(), 300_000);
     let name = format!("{honest}/liar:1");
-    assert_eq!(world.pull(&name).code, Some(0));
-    look(&world.sh(&name, LOOK));
-    assert_eq!(count(&world.store("blobs")), 0);
+    assert_eq!(fixture.pull(&name).code, Some(0));
+    look(&fixture.sh(&name, LOOK));
+    assert_eq!(count(&fixture.store("blobs")), 0);
 }
 
 #[test]
@@ -331,28 +332,28 @@ fn archives_and_layouts_run_directly() {
     if busybox().is_none() {
         return skip("archives and layouts", "busybox-static is not installed");
     }
-    let world = World::new(&[]);
+    let fixture = ImageFixture::new(&[]);
     let usual = Picture::usual();
-    usual.layout(&world.at("layout"));
-    usual.save(&world.at("saved.tar"));
+    usual.layout(&fixture.at("layout"));
+    usual.save(&fixture.at("saved.tar"));
     for place in ["layout", "saved.tar"] {
-        look(&world.sh(world.at(place).to_str().unwrap(), LOOK));
+        look(&fixture.sh(fixture.at(place).to_str().unwrap(), LOOK));
     }
-    assert_eq!((world.names().len(), count(&world.store("roots"))), (2, 2));
+    assert_eq!((fixture.names().len(), count(&fixture.store("roots"))), (2, 2));
     // Its mounts do not reveal where the image is stored on the host.
     let mounts =
-        world.sh(world.at("saved.tar").to_str().unwrap(), "cat /proc/self/mountinfo /proc/self/mounts");
+        fixture.sh(fixture.at("saved.tar").to_str().unwrap(), "cat /proc/self/mountinfo /proc/self/mounts");
     let text = mounts.text("stdout");
     assert!(text.contains(" /bin ") && !text.contains("cache/belljar"), "{text}");
     // A modified layer, and a file that is not an archive.
-    let blob = world.at("layout/blobs/sha256").join(sum(&usual.packed[1]));
+    let blob = fixture.at("layout/blobs/sha256").join(sum(&usual.packed[1]));
     fs::write(blob, picture::gzip(b"other")).unwrap();
-    fs::write(world.at("none.tar"), "nothing").unwrap();
-    for name in world.names() {
-        assert_eq!(world.image(&["rm", &name]).code, Some(0));
+    fs::write(fixture.at("none.tar"), "nothing").unwrap();
+    for name in fixture.names() {
+        assert_eq!(fixture.image(&["rm", &name]).code, Some(0));
     }
-    world.pull(world.at("layout").to_str().unwrap()).refused_with("does not match its digest");
-    assert_eq!(world.pull(world.at("none.tar").to_str().unwrap()).code, Some(125));
+    fixture.pull(fixture.at("layout").to_str().unwrap()).refused_with("does not match its digest");
+    assert_eq!(fixture.pull(fixture.at("none.tar").to_str().unwrap()).code, Some(125));
 }
 
 #[test]
@@ -360,11 +361,11 @@ fn mcp_runs_use_the_given_image() {
     if busybox().is_none() {
         return skip("an image for a model's tools", "busybox-static is not installed");
     }
-    let world = World::new(&[]);
+    let fixture = ImageFixture::new(&[]);
     let mut shell = Layer::default();
     shell.file("bin/bash", b"#!/bin/sh\nexec /bin/sh \"$@\"\n", 0o755);
-    Picture::new([Picture::usual().layers, vec![shell.end()]].concat()).save(&world.at("saved.tar"));
-    let mut client = Client::by(world.command().args(["mcp", "--image"]).arg(world.at("saved.tar")));
+    Picture::new([Picture::usual().layers, vec![shell.end()]].concat()).save(&fixture.at("saved.tar"));
+    let mut client = Client::by(fixture.command().args(["mcp", "--image"]).arg(fixture.at("saved.tar")));
     client.initialize("2025-11-25");
     let sandbox = client.call("sandbox_open", json!({}))["structuredContent"]["sandbox"].clone();
     for sandbox in [Value::Null, sandbox] {
@@ -374,13 +375,13 @@ fn mcp_runs_use_the_given_image() {
     }
     assert!(client.end().success());
     // An image folder is refused, because sandboxes could not use it.
-    let folder = world.command().args(["mcp", "--image", "/"]).output().unwrap();
+    let folder = fixture.command().args(["mcp", "--image", "/"]).output().unwrap();
     let said = String::from_utf8(folder.stderr).unwrap();
     assert!(folder.status.code() == Some(125) && said.contains("or set the folder in a profile"), "{said}");
 }
 
 /// Builds a program that locks a file of the image and holds the lock for some seconds.
-fn lock_program(world: &World) -> Option<Vec<u8>> {
+fn lock_program(fixture: &ImageFixture) -> Option<Vec<u8>> {
     let code = r#"
         #include <fcntl.h>
         #include <stdio.h>
@@ -393,7 +394,7 @@ fn lock_program(world: &World) -> Option<Vec<u8>> {
             fflush(stdout);
             sleep(atoi(words[1]));
         }"#;
-    let program = world.at("lock");
+    let program = fixture.at("lock");
     let mut command = Command::new("gcc");
     command.args(["-static", "-x", "c", "-", "-o"]).arg(&program);
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -408,34 +409,34 @@ fn sandboxes_of_one_image_share_no_locks_and_keep_it_in_use() {
     if busybox().is_none() {
         return skip("sandboxes of one image", "busybox-static is not installed");
     }
-    let world = World::new(&[]);
-    let Some(lock) = lock_program(&world) else {
+    let fixture = ImageFixture::new(&[]);
+    let Some(lock) = lock_program(&fixture) else {
         return skip("sandboxes of one image", "gcc is not installed");
     };
     let mut locks = Layer::default();
     locks.file("bin/lock", &lock, 0o755);
-    Picture::new(vec![picture::base(), locks.end()]).save(&world.at("saved.tar"));
-    let image = world.at("saved.tar").to_str().unwrap().to_owned();
-    let mut command = world.command();
+    Picture::new(vec![picture::base(), locks.end()]).save(&fixture.at("saved.tar"));
+    let image = fixture.at("saved.tar").to_str().unwrap().to_owned();
+    let mut command = fixture.command();
     command.args(["run", "--quiet", "--policy", "off", "--image", &image, "--", "lock", "25"]);
     let mut holder = Live(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     assert_eq!(holder.first_line(), "held");
-    world.sh(&image, "lock 0; lock 0").printed("held\nheld\n");
+    fixture.sh(&image, "lock 0; lock 0").printed("held\nheld\n");
     // The lock works: within one sandbox it is exclusive.
-    world
+    fixture
         .sh(&image, "lock 9 > out & while ! grep -q held out; do :; done; lock 0; kill $!")
         .printed("busy\n");
 
-    let removed = world.image(&["rm", &image]);
-    assert_eq!((&removed.json["in_use"], world.names().len()), (&Value::from(1), 0), "{removed:#?}");
-    let root = roots(&world).remove(0);
+    let removed = fixture.image(&["rm", &image]);
+    assert_eq!((&removed.json["in_use"], fixture.names().len()), (&Value::from(1), 0), "{removed:#?}");
+    let root = roots(&fixture).remove(0);
     assert!(root.join("bin/busybox").exists());
     drop(holder);
     assert_eq!(alive_with("lock 25", Duration::from_secs(60)), Vec::<String>::new());
     // The next operation on the store cleans up.
-    assert_eq!(world.pull(&image).code, Some(0));
-    assert_eq!(world.image(&["rm", &image]).code, Some(0));
-    assert_eq!(count(&world.store("roots")), 0);
+    assert_eq!(fixture.pull(&image).code, Some(0));
+    assert_eq!(fixture.image(&["rm", &image]).code, Some(0));
+    assert_eq!(count(&fixture.store("roots")), 0);
 }
 
 #[test]
@@ -443,15 +444,15 @@ fn requests_may_only_name_allowed_and_stored_images() {
     if busybox().is_none() {
         return skip("images of a server", "busybox-static is not installed");
     }
-    let world = World::new(&[]);
-    Picture::usual().save(&world.at("saved.tar"));
-    let image = world.at("saved.tar").to_str().unwrap().to_owned();
-    let data = world.at("data");
+    let fixture = ImageFixture::new(&[]);
+    Picture::usual().save(&fixture.at("saved.tar"));
+    let image = fixture.at("saved.tar").to_str().unwrap().to_owned();
+    let data = fixture.at("data");
     fs::create_dir(&data).unwrap();
     let images = data.join("images");
-    assert_eq!(world.image(&["pull", &image, "--folder", images.to_str().unwrap()]).code, Some(0));
-    world.configure(&format!("[images]\nallow = [{image:?}, \"sealed\"]\n"));
-    let mut command = world.command();
+    assert_eq!(fixture.image(&["pull", &image, "--folder", images.to_str().unwrap()]).code, Some(0));
+    fixture.configure(&format!("[images]\nallow = [{image:?}, \"sealed\"]\n"));
+    let mut command = fixture.command();
     command.args(["serve", "--listen", "127.0.0.1:0", "--allow-degraded", "--data-dir"]).arg(&data);
     let server = Server::of(command.env("BELLJAR_ADMIN_KEY", KEY));
     let run = |image: &str| {
@@ -476,9 +477,9 @@ fn a_sealed_image_shares_nothing_with_the_host() {
     if !everything() {
         return skip("the host sealed", "it copies gigabytes; only with ./test --all");
     }
-    let world = World::new(&[]);
-    assert_eq!(world.image(&["seal"]).code, Some(0));
-    let ran = finish(world.command().args([
+    let fixture = ImageFixture::new(&[]);
+    assert_eq!(fixture.image(&["seal"]).code, Some(0));
+    let ran = finish(fixture.command().args([
         "run",
         "--json",
         "--image",
@@ -487,7 +488,7 @@ fn a_sealed_image_shares_nothing_with_the_host() {
         "import ssl; print(6 * 7)",
     ]));
     ran.printed("42\n");
-    let root = roots(&world).remove(0);
+    let root = roots(&fixture).remove(0);
     let same = |path: &str| {
         let (copy, own) = (fs::metadata(root.join(&path[1..])).unwrap(), fs::metadata(path).unwrap());
         (copy.dev(), copy.ino()) == (own.dev(), own.ino()) || copy.len() != own.len()

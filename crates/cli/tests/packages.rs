@@ -6,22 +6,22 @@
 mod builds;
 mod common;
 mod expect;
+#[path = "packages/fixture.rs"]
+mod fixture;
 #[path = "packages/index.rs"]
 mod index;
-#[path = "packages/world.rs"]
-mod world;
 
 use std::path::Path;
 use std::process::Stdio;
 
 use expect::skip;
-use world::{Kit, all_tests};
+use fixture::{Kit, all_tests};
 
 /// Creates a package test environment, or skips the test if this machine lacks what it needs.
-macro_rules! world {
+macro_rules! fixture {
     ($kit:expr) => {
-        match crate::world::World::new($kit) {
-            Ok(world) => world,
+        match crate::fixture::PackageFixture::new($kit) {
+            Ok(fixture) => fixture,
             Err(why) => return crate::expect::skip("packages", &why),
         }
     };
@@ -47,9 +47,9 @@ mod zygote;
 #[test]
 fn an_import_is_installed_once_and_cached() {
     for kit in [Kit::Fast, Kit::Usual] {
-        let world = world!(kit);
+        let fixture = fixture!(kit);
         let code = "import six\nprint(six.__name__, six.__file__.startswith('/opt/belljar/python/'))";
-        let first = world.run(&["-c", code]);
+        let first = fixture.run(&["-c", code]);
         assert_eq!(first.lines(), ["six True"], "{kit:?} {}", first.json);
         let dependencies = &first.json["dependencies"];
         assert_eq!(dependencies["cache"], "miss", "{dependencies}");
@@ -59,7 +59,7 @@ fn an_import_is_installed_once_and_cached() {
         );
         assert!(dependencies["install_ms"].as_u64().is_some_and(|ms| ms > 0), "{dependencies}");
         // No registry is reachable any more.
-        let again = world.offline(&["-c", code]);
+        let again = fixture.offline(&["-c", code]);
         assert_eq!(
             (again.lines(), &again.json["dependencies"]["cache"]),
             (vec!["six True"], &"hit".into()),
@@ -68,19 +68,19 @@ fn an_import_is_installed_once_and_cached() {
         );
         // The layer cannot be changed from inside.
         let code = "import six\ntry: open(six.__file__, 'a')\nexcept OSError as error: print(error.errno in (13, 30))";
-        assert_eq!(world.offline(&["-c", code]).lines(), ["True"]);
+        assert_eq!(fixture.offline(&["-c", code]).lines(), ["True"]);
     }
 }
 
 #[test]
 fn javascript_has_its_packages_too() {
     for kit in [Kit::Fast, Kit::Usual] {
-        let world = world!(kit);
+        let fixture = fixture!(kit);
         let code = "const ms = require('ms'); console.log(ms('2 days'))";
-        let first = world.run(&["--language", "js", "-c", code]);
+        let first = fixture.run(&["--language", "js", "-c", code]);
         assert_eq!(first.lines(), ["172800000"], "{kit:?} {}", first.json);
         assert_eq!(first.json["dependencies"]["cache"], "miss");
-        let again = world.offline(&["--language", "js", "-c", code]);
+        let again = fixture.offline(&["--language", "js", "-c", code]);
         assert_eq!(
             (again.lines(), &again.json["dependencies"]["cache"]),
             (vec!["172800000"], &"hit".into()),
@@ -92,8 +92,8 @@ fn javascript_has_its_packages_too() {
 
 #[test]
 fn requirements_are_parsed_and_invalid_ones_refused() {
-    let world = world!(Kit::Fast);
-    let exact = world.run(&["--dep", "idna==3.4", "-c", "import idna; print(idna.__version__)"]);
+    let fixture = fixture!(Kit::Fast);
+    let exact = fixture.run(&["--dep", "idna==3.4", "-c", "import idna; print(idna.__version__)"]);
     assert_eq!(
         (exact.lines(), exact.json["dependencies"]["packages"][0].as_str()),
         (vec!["3.4"], Some("idna==3.4"))
@@ -115,7 +115,7 @@ fn requirements_are_parsed_and_invalid_ones_refused() {
             "conflicts with",
         ),
     ] {
-        let answer = world.run(&arguments);
+        let answer = fixture.run(&arguments);
         assert_eq!((answer.code, answer.error_code()), (Some(125), code), "{arguments:?} {}", answer.json);
         assert!(answer.error_message().contains(says), "{arguments:?} {}", answer.json);
     }
@@ -123,8 +123,8 @@ fn requirements_are_parsed_and_invalid_ones_refused() {
 
 #[test]
 fn unknown_imports_warn_and_image_modules_need_no_install() {
-    let world = world!(Kit::Fast);
-    let answer = world.run(&[
+    let fixture = fixture!(Kit::Fast);
+    let answer = fixture.run(&[
         "-c",
         "try:\n    import os\n    from zz_unheard_of import x\nexcept ImportError as e: print(e.name)",
     ]);
@@ -134,32 +134,36 @@ fn unknown_imports_warn_and_image_modules_need_no_install() {
         "{}",
         answer.json
     );
-    let answer = world.run(&["-c", "import zz_unheard_of"]);
+    let answer = fixture.run(&["-c", "import zz_unheard_of"]);
     assert_eq!(answer.code, Some(1), "{}", answer.json);
     assert_eq!(answer.json["findings"][0]["rule"], "dependency-unknown");
     assert!(answer.json["findings"][0]["suggestion"].as_str().is_some_and(|text| text.contains("--dep")));
     // The interpreter already has a module with the name of an installable package.
-    std::fs::write(world.site_packages().join("six.py"), "print('the image')").expect("a module");
-    let answer = world.run(&["-c", "import six"]);
+    std::fs::write(fixture.site_packages().join("six.py"), "print('the image')").expect("a module");
+    let answer = fixture.run(&["-c", "import six"]);
     assert_eq!(
         (answer.lines(), &answer.json["dependencies"]["cache"]),
         (vec!["the image"], &"none".into()),
         "{}",
         answer.json
     );
-    let answer = world.run(&["--no-deps", "-c", "import idna"]);
+    let answer = fixture.run(&["--no-deps", "-c", "import idna"]);
     assert_eq!(answer.code, Some(1), "{}", answer.json);
 }
 
 #[test]
 fn requirement_files_beside_the_code_are_used() {
-    let world = world!(Kit::Fast);
-    let list = world.folder().join("requirements.txt");
+    let fixture = fixture!(Kit::Fast);
+    let list = fixture.folder().join("requirements.txt");
     std::fs::write(&list, "idna==3.4\n").expect("a list");
-    let answer =
-        world.run(&["--file", list.to_str().expect("a path"), "-c", "import idna; print(idna.__version__)"]);
+    let answer = fixture.run(&[
+        "--file",
+        list.to_str().expect("a path"),
+        "-c",
+        "import idna; print(idna.__version__)",
+    ]);
     assert_eq!(answer.lines(), ["3.4"], "{}", answer.json);
-    let shell = world.run(&[
+    let shell = fixture.run(&[
         "--dep",
         "idna==3.4",
         "--language",
@@ -172,11 +176,11 @@ fn requirement_files_beside_the_code_are_used() {
 
 #[test]
 fn concurrent_runs_build_one_layer() {
-    let world = world!(Kit::Fast);
+    let fixture = fixture!(Kit::Fast);
     let line = r#"{"language": "python", "code": "import six"}"#;
-    let batch = world.folder().join("batch.jsonl");
+    let batch = fixture.folder().join("batch.jsonl");
     std::fs::write(&batch, format!("{line}\n").repeat(100)).expect("a batch");
-    let output = world
+    let output = fixture
         .command()
         .args(["run", "--quiet", "--jobs", "32", "--batch"])
         .arg(&batch)
@@ -184,14 +188,14 @@ fn concurrent_runs_build_one_layer() {
         .expect("the binary starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text.matches(r#""status":"succeeded""#).count(), 100, "{text}");
-    assert_eq!(world.layers().len(), 1);
-    assert_eq!(world.staged(), 0);
+    assert_eq!(fixture.layers().len(), 1);
+    assert_eq!(fixture.staged(), 0);
 }
 
 #[test]
 fn a_killed_install_leaves_nothing_partial() {
-    let world = world!(Kit::Fast);
-    let mut child = world
+    let fixture = fixture!(Kit::Fast);
+    let mut child = fixture
         .command()
         .args(["run", "--json", "-c", "import six"])
         .stdout(Stdio::null())
@@ -199,20 +203,20 @@ fn a_killed_install_leaves_nothing_partial() {
         .spawn()
         .expect("the binary starts");
     // Kill it as soon as something is being installed. If that moment was missed, there is a complete layer.
-    while world.staged() == 0 && world.layers().is_empty() {
+    while fixture.staged() == 0 && fixture.layers().is_empty() {
         std::thread::yield_now();
     }
     child.kill().expect("it is ours");
     child.wait().expect("it is ours");
-    let answer = world.run(&["-c", "import six; print(six.__name__)"]);
+    let answer = fixture.run(&["-c", "import six; print(six.__name__)"]);
     assert_eq!(answer.lines(), ["six"], "{}", answer.json);
-    assert_eq!((world.layers().len(), world.staged()), (1, 0));
+    assert_eq!((fixture.layers().len(), fixture.staged()), (1, 0));
 }
 
 #[test]
 fn an_unreachable_registry_is_reported_with_advice() {
-    let world = world!(Kit::Fast);
-    let answer = world.offline(&["-c", "import six"]);
+    let fixture = fixture!(Kit::Fast);
+    let answer = fixture.offline(&["-c", "import six"]);
     assert_eq!((answer.code, answer.error_code()), (Some(125), "setup_failed"), "{}", answer.json);
     assert!(
         answer.error_message().contains("could not be reached")
@@ -226,17 +230,17 @@ fn an_unreachable_registry_is_reported_with_advice() {
 #[test]
 fn code_of_packages_is_not_run_by_default() {
     for kit in [Kit::Fast, Kit::Usual] {
-        let world = world!(kit);
-        world.make_evil_packages();
-        let answer = world.with_links(&["--dep", "bell-evil", "-c", "print('ran')"]);
+        let fixture = fixture!(kit);
+        fixture.make_evil_packages();
+        let answer = fixture.with_links(&["--dep", "bell-evil", "-c", "print('ran')"]);
         assert_eq!(
             (answer.code, answer.error_code()),
             (Some(125), "dependency_unresolvable"),
             "{kit:?} {}",
             answer.json
         );
-        assert!(!world.folder().join("links/touched").exists());
-        assert_eq!(world.layers().len(), 0);
+        assert!(!fixture.folder().join("links/touched").exists());
+        assert_eq!(fixture.layers().len(), 0);
     }
 }
 
@@ -245,10 +249,10 @@ fn code_of_packages_is_not_run_by_default() {
 #[test]
 fn a_wheel_cannot_run_code_while_it_is_installed() {
     for kit in [Kit::Fast, Kit::Usual] {
-        let world = world!(kit);
-        world.make_shadowing_wheel();
+        let fixture = fixture!(kit);
+        fixture.make_shadowing_wheel();
         let code = "import os; print(os.path.exists('/opt/belljar/python/hashlib.py'), os.path.exists('/opt/belljar/python/ran'))";
-        let answer = world.with_links(&["--dep", "bell-shadow", "-c", code]);
+        let answer = fixture.with_links(&["--dep", "bell-shadow", "-c", code]);
         assert_eq!(answer.lines(), ["True False"], "{kit:?} {}", answer.json);
     }
 }
@@ -259,21 +263,21 @@ fn popular_packages_work() {
         return skip("popular packages", "they take long; only with ./test --all");
     }
     for kit in [Kit::Fast, Kit::Usual] {
-        let world = world!(kit);
+        let fixture = fixture!(kit);
         let code = "import bs4, numpy, pandas, requests, yaml, sklearn, matplotlib\nprint(int(numpy.ones(3).sum()), len(pandas.DataFrame({'a': [1]})))";
-        let answer = world.run(&["--timeout", "2m", "--memory", "1G", "-c", code]);
+        let answer = fixture.run(&["--timeout", "2m", "--memory", "1G", "-c", code]);
         assert_eq!(answer.lines(), ["3 1"], "{kit:?} {}", answer.json);
         let code = "const _ = require('lodash'), axios = require('axios'), express = require('express'), { z } = require('zod'), { LRUCache } = require('@isaacs/ttlcache') ? { LRUCache: 1 } : {};\nconsole.log(_.chunk([1, 2, 3], 2).length, typeof axios.get, typeof express, z.string().parse('x'))";
-        let answer = world.run(&["--language", "js", "--dep", "@isaacs/ttlcache", "-c", code]);
+        let answer = fixture.run(&["--language", "js", "--dep", "@isaacs/ttlcache", "-c", code]);
         assert_eq!(answer.lines(), ["2 function function x"], "{kit:?} {}", answer.json);
     }
 }
 
 #[test]
 fn doctor_lists_the_installers() {
-    let world = world!(Kit::Fast);
-    let output = world.command().arg("doctor").output().expect("the binary starts");
+    let fixture = fixture!(Kit::Fast);
+    let output = fixture.command().arg("doctor").output().expect("the binary starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("packages of") && text.contains("/uv"), "{text}");
-    assert!(Path::new(&world.folder()).is_dir());
+    assert!(Path::new(&fixture.folder()).is_dir());
 }

@@ -61,12 +61,12 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.into()).exit_code()
 }
 
-struct World {
+struct PoolFixture {
     engine: Arc<Engine>,
     runtime: tokio::runtime::Runtime,
 }
 
-impl World {
+impl PoolFixture {
     fn new(settings: WarmSettings, profiles: Profiles) -> Self {
         let launched = SpawnedLauncher::start().expect("the launcher starts");
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -124,7 +124,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for PoolFixture {
     fn drop(&mut self) {
         self.runtime.block_on(self.engine.shut_down());
     }
@@ -218,36 +218,39 @@ fn signal(pids: &[u32], signal: Signal) {
 
 fn a_pool_follows_demand() -> Verdict {
     let idle = Duration::from_secs(2);
-    let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::built_in());
-    world.until("default", None, Warmth::Pool)?;
-    let few = world.pools();
+    let fixture = PoolFixture::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::built_in());
+    fixture.until("default", None, Warmth::Pool)?;
+    let few = fixture.pools();
     check!(few.len() == 1 && few[0].name == "python" && few[0].wanted <= 2, few);
-    world.load(60, 12, || {})?;
-    soon("some children are warm again", &|| world.pools()[0].size >= 1)?;
-    let many = world.pools();
+    fixture.load(60, 12, || {})?;
+    soon("some children are warm again", &|| fixture.pools()[0].size >= 1)?;
+    let many = fixture.pools();
     check!(many[0].wanted > few[0].wanted && many[0].size >= 1 && many[0].forks > few[0].forks, many);
     check!(
         many[0].memory_bytes > 0 && many[0].refill_ms > 0.0 && many[0].processes.len() == many[0].size,
         many
     );
-    soon("no child is warm", &|| world.pools().iter().all(|pool| pool.size == 0))?;
+    soon("no child is warm", &|| fixture.pools().iter().all(|pool| pool.size == 0))?;
     let exists = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
     soon("the former warm children are gone", &|| !many[0].processes.iter().any(exists))?;
     soon("the zygote is gone", &|| zygotes().is_empty())?;
     // The pool starts again on demand.
-    world.until("default", None, Warmth::Pool)
+    fixture.until("default", None, Warmth::Pool)
 }
 
 fn memory_bounds_a_pool() -> Verdict {
-    let world =
-        World::new(WarmSettings { memory_bytes: 5 << 20, ..WarmSettings::default() }, Profiles::built_in());
-    world.until("default", None, Warmth::Pool)?;
-    world.load(60, 12, || {})?;
-    soon("some children are warm again", &|| world.pools()[0].size >= 1)?;
+    let fixture = PoolFixture::new(
+        WarmSettings { memory_bytes: 5 << 20, ..WarmSettings::default() },
+        Profiles::built_in(),
+    );
+    fixture.until("default", None, Warmth::Pool)?;
+    fixture.load(60, 12, || {})?;
+    soon("some children are warm again", &|| fixture.pools()[0].size >= 1)?;
     std::thread::sleep(Duration::from_millis(300));
-    let pools = world.pools();
+    let pools = fixture.pools();
     check!(pools[0].wanted > 3 && (1..=2).contains(&pools[0].size), pools);
-    let none = World::new(WarmSettings { memory_bytes: 0, ..WarmSettings::default() }, Profiles::built_in());
+    let none =
+        PoolFixture::new(WarmSettings { memory_bytes: 0, ..WarmSettings::default() }, Profiles::built_in());
     none.until("default", None, Warmth::Fork)?;
     std::thread::sleep(Duration::from_millis(300));
     check!(none.pools()[0].size == 0, none.pools());
@@ -259,12 +262,12 @@ fn a_tenant_may_use_half_of_the_warm_children() -> Verdict {
     // Long enough that nothing is evicted for lack of demand.
     let settings =
         WarmSettings { memory_bytes: 8 << 20, idle: Duration::from_secs(3_600), ..WarmSettings::default() };
-    let world = World::new(settings, Profiles::built_in());
-    world.until("default", None, Warmth::Pool)?;
-    world.load(60, 12, || {})?;
-    soon("the pool is full", &|| world.pools()[0].size >= 3)?;
-    world.until("late", None, Warmth::Pool)?;
-    let pools = world.pools();
+    let fixture = PoolFixture::new(settings, Profiles::built_in());
+    fixture.until("default", None, Warmth::Pool)?;
+    fixture.load(60, 12, || {})?;
+    soon("the pool is full", &|| fixture.pools()[0].size >= 3)?;
+    fixture.until("late", None, Warmth::Pool)?;
+    let pools = fixture.pools();
     let late = pools.iter().find(|pool| pool.tenant == "late");
     check!(late.is_some_and(|pool| pool.hits >= 1), pools);
     Ok(())
@@ -273,8 +276,8 @@ fn a_tenant_may_use_half_of_the_warm_children() -> Verdict {
 /// A tenant chooses its limits, and every bucket of warm children costs time in the launcher's loop.
 fn many_different_limits_are_not_all_kept_warm() -> Verdict {
     let idle = Duration::from_secs(3_600);
-    let world = World::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::built_in());
-    world.until("default", None, Warmth::Pool)?;
+    let fixture = PoolFixture::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::built_in());
+    fixture.until("default", None, Warmth::Pool)?;
     for number in 0..100 {
         let limits = LimitsSpec { memory_bytes: Some((64 << 20) + (number << 16)), ..LimitsSpec::default() };
         let request = Request {
@@ -284,27 +287,27 @@ fn many_different_limits_are_not_all_kept_warm() -> Verdict {
             ..Request::default()
         };
         let report =
-            world.runtime.block_on(execute_request(Arc::clone(&world.engine), "default", request))?;
+            fixture.runtime.block_on(execute_request(Arc::clone(&fixture.engine), "default", request))?;
         check!(report.status == Status::Succeeded, report);
     }
     // One child of each bucket is in demand, and another one because none was warm.
-    let pools = world.pools();
+    let pools = fixture.pools();
     check!(pools.len() == 1 && pools[0].wanted <= 40, pools);
-    world.until("default", None, Warmth::Pool)
+    fixture.until("default", None, Warmth::Pool)
 }
 
 /// Children of one zygote share their memory layout and hash seed.
 fn no_two_tenants_share_a_zygote() -> Verdict {
-    let world = World::usual();
+    let fixture = PoolFixture::usual();
     let mut seen = Vec::new();
     for tenant in ["a", "b"] {
-        world.until(tenant, None, Warmth::Pool)?;
-        let report = world.run_for(tenant, "print(hash('secret'), id(None), id(object()))", None)?;
+        fixture.until(tenant, None, Warmth::Pool)?;
+        let report = fixture.run_for(tenant, "print(hash('secret'), id(None), id(object()))", None)?;
         check!(report.warmth() != Warmth::Cold, report);
         seen.push(report.stdout);
     }
     check!(seen[0] != seen[1], seen);
-    let pools = world.pools();
+    let pools = fixture.pools();
     let tenants: Vec<&str> = pools.iter().map(|pool| pool.tenant.as_str()).collect();
     check!(tenants == ["a", "b"] && zygotes().len() == 2, pools);
     let users: Vec<String> = zygotes().iter().map(|pid| field(*pid, "Uid")).collect();
@@ -319,9 +322,10 @@ const CONNECT: &str = "import socket\nserver = socket.create_server(('127.0.0.1'
     client = socket.create_connection(server.getsockname())\nserver.accept()[0].close()\nclient.close()\n";
 
 fn a_clean_network_namespace_is_reused_by_its_tenant_only() -> Verdict {
-    let world = World::new(WarmSettings::default().with_mode(WarmPoolMode::Fork), Profiles::built_in());
+    let fixture =
+        PoolFixture::new(WarmSettings::default().with_mode(WarmPoolMode::Fork), Profiles::built_in());
     let network_of = |tenant: &str, code: &str| {
-        let report = world.run_for(tenant, code, None)?;
+        let report = fixture.run_for(tenant, code, None)?;
         let Some((network, sockets)) = report.stdout.split_once('\n') else { return Err(report.stdout) };
         check!(sockets == "0\n", report);
         Ok(network.to_owned())
@@ -337,7 +341,7 @@ fn a_clean_network_namespace_is_reused_by_its_tenant_only() -> Verdict {
     };
     let mut networks = Vec::new();
     for tenant in ["a", "b"] {
-        world.until(tenant, None, Warmth::Fork)?;
+        fixture.until(tenant, None, Warmth::Fork)?;
         let mut own = until_used_again(tenant)?;
         let connected = network_of(tenant, &format!("{NETWORK}{CONNECT}"))?;
         let later = until_used_again(tenant)?;
@@ -351,26 +355,27 @@ fn a_clean_network_namespace_is_reused_by_its_tenant_only() -> Verdict {
 }
 
 fn a_zygote_that_is_killed_is_replaced() -> Verdict {
-    let world = World::usual();
-    world.until("default", None, Warmth::Pool)?;
+    let fixture = PoolFixture::usual();
+    fixture.until("default", None, Warmth::Pool)?;
     let before = zygotes();
     check!(before.len() == 1, before);
-    let reports = world.load(120, 8, || signal(&before, Signal::KILL))?;
+    let reports = fixture.load(120, 8, || signal(&before, Signal::KILL))?;
     check!(reports.iter().any(|report| report.warmth() != Warmth::Cold), reports.len());
     let replaced = |now: &[u32]| now.len() == 1 && now != before;
     soon("the zygote is replaced", &|| replaced(&zygotes()))?;
-    world.until("default", None, Warmth::Pool)?;
-    check!(world.pools()[0].zygotes >= 2, world.pools());
+    fixture.until("default", None, Warmth::Pool)?;
+    check!(fixture.pools()[0].zygotes >= 2, fixture.pools());
     Ok(())
 }
 
 fn a_zygote_that_hangs_is_replaced() -> Verdict {
-    let world = World::new(WarmSettings::default().with_mode(WarmPoolMode::Fork), Profiles::built_in());
-    world.until("default", None, Warmth::Fork)?;
+    let fixture =
+        PoolFixture::new(WarmSettings::default().with_mode(WarmPoolMode::Fork), Profiles::built_in());
+    fixture.until("default", None, Warmth::Fork)?;
     let before = zygotes();
-    let reports = world.load(30, 4, || signal(&before, Signal::STOP))?;
+    let reports = fixture.load(30, 4, || signal(&before, Signal::STOP))?;
     check!(reports.len() == 30, reports.len());
-    world.until("default", None, Warmth::Fork)?;
+    fixture.until("default", None, Warmth::Fork)?;
     check!(zygotes() != before && zygotes().len() == 1, (zygotes(), before));
     Ok(())
 }
@@ -385,9 +390,9 @@ fn first_process_beside(pid: u32) -> Vec<u32> {
 }
 
 fn a_killed_warm_child_is_replaced() -> Verdict {
-    let world = World::usual();
-    world.until("default", None, Warmth::Pool)?;
-    let waiting = || world.pools()[0].processes.clone();
+    let fixture = PoolFixture::usual();
+    fixture.until("default", None, Warmth::Pool)?;
+    let waiting = || fixture.pools()[0].processes.clone();
     let firsts = || waiting().iter().flat_map(|pid| first_process_beside(*pid)).collect::<Vec<u32>>();
     for which in [0, 1] {
         soon("some children are warm", &|| !waiting().is_empty() && firsts().len() == waiting().len())?;
@@ -395,44 +400,44 @@ fn a_killed_warm_child_is_replaced() -> Verdict {
         let victims = if which == 0 { waiting } else { firsts };
         signal(&victims, Signal::KILL);
         std::thread::sleep(Duration::from_millis(20));
-        let report = world.run("print('fine')")?;
+        let report = fixture.run("print('fine')")?;
         check!(report.stdout == "fine\n", report);
     }
     Ok(())
 }
 
 fn a_launcher_that_is_killed_is_replaced() -> Verdict {
-    let world = World::usual();
-    world.until("default", None, Warmth::Pool)?;
+    let fixture = PoolFixture::usual();
+    fixture.until("default", None, Warmth::Pool)?;
     let before = launchers();
     check!(before.len() == 1, before);
     let zygote = zygotes();
-    let reports = world.load(80, 8, || signal(&before, Signal::KILL))?;
+    let reports = fixture.load(80, 8, || signal(&before, Signal::KILL))?;
     check!(reports.len() == 80, reports.len());
     check!(launchers().len() == 1 && launchers() != before, launchers());
     check!(!zygote.iter().any(|pid| zygotes().contains(pid)), zygote);
-    world.until("default", None, Warmth::Pool)
+    fixture.until("default", None, Warmth::Pool)
 }
 
 /// Kills the launcher while children are warm, one run is active, and that run has started a process in
 /// another session.
 fn nothing_in_a_warm_jail_outlives_its_launcher() -> Verdict {
-    let world = World::usual();
-    world.until("default", None, Warmth::Pool)?;
+    let fixture = PoolFixture::usual();
+    fixture.until("default", None, Warmth::Pool)?;
     let mark = format!("outlives{}", std::process::id());
     let code = format!(
         "import subprocess, time\nsubprocess.Popen(['sh', '-c', 'sleep 300', '{mark}'], start_new_session=True)\n\
          time.sleep(300)"
     );
-    let running = world.runtime.spawn(execute(Arc::clone(&world.engine), "default", code, None));
+    let running = fixture.runtime.spawn(execute(Arc::clone(&fixture.engine), "default", code, None));
     let is_marked = |pid: u32| {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&mark))
     };
     soon("the program runs", &|| !processes(is_marked).is_empty())?;
-    soon("other children are warm", &|| world.pools().iter().any(|pool| !pool.processes.is_empty()))?;
+    soon("other children are warm", &|| fixture.pools().iter().any(|pool| !pool.processes.is_empty()))?;
     let daemons = processes(is_marked);
     let jails: BTreeSet<_> =
-        daemons.iter().chain(&world.pools()[0].processes).map(|pid| jail_of(*pid)).collect();
+        daemons.iter().chain(&fixture.pools()[0].processes).map(|pid| jail_of(*pid)).collect();
     let inside = processes(|pid| jails.contains(&jail_of(pid)));
     check!(jails.len() >= 2 && !jails.contains(&None) && inside.len() > jails.len(), inside);
     signal(&launchers(), Signal::KILL);
@@ -450,15 +455,16 @@ fn jail_of(pid: u32) -> Option<std::path::PathBuf> {
 
 /// The artifact collector reads files of a program, so it has the same privileges and fewer system calls.
 fn the_artifact_collector_is_confined() -> Verdict {
-    let world = World::usual();
-    world.until("default", None, Warmth::Pool)?;
+    let fixture = PoolFixture::usual();
+    fixture.until("default", None, Warmth::Pool)?;
     let code = "import os\nos.mkdir('artifacts')\nfor n in range(8): open(f'artifacts/{n}.txt', 'w').write('x' * (4 << 20))";
     let launcher = launchers()[0].to_string();
     let own = jail_of(std::process::id());
     let mut seen = BTreeSet::new();
     // A collector that was just started is not confined yet, so repeat until a confined one is seen.
     for _ in 0..40 {
-        let run = world.runtime.spawn(execute(Arc::clone(&world.engine), "default", code.to_owned(), None));
+        let run =
+            fixture.runtime.spawn(execute(Arc::clone(&fixture.engine), "default", code.to_owned(), None));
         while !run.is_finished() {
             let beside = processes(|pid| field(pid, "PPid") == launcher && jail_of(pid) == own);
             let zygotes = |pid: &u32| {
@@ -471,7 +477,7 @@ fn the_artifact_collector_is_confined() -> Verdict {
                     .map(|pid| ["Seccomp", "NoNewPrivs", "CapEff", "CapPrm"].map(|name| field(pid, name))),
             );
         }
-        let report = world.runtime.block_on(run).map_err(|error| error.to_string())??;
+        let report = fixture.runtime.block_on(run).map_err(|error| error.to_string())??;
         check!(report.artifacts.len() == 8 && report.warmth() != Warmth::Cold, report.artifacts.len());
         if seen.iter().any(|fields| *fields == ["2", "1", "0000000000000000", "0000000000000000"]) {
             return Ok(());
@@ -482,8 +488,8 @@ fn the_artifact_collector_is_confined() -> Verdict {
 
 /// To fork children into jails, a zygote's user must own their user namespaces, and needs nothing else.
 fn a_zygote_has_no_rights() -> Verdict {
-    let world = World::usual();
-    world.until("default", None, Warmth::Pool)?;
+    let fixture = PoolFixture::usual();
+    fixture.until("default", None, Warmth::Pool)?;
     let zygote = zygotes()[0];
     for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         check!(field(zygote, set) == "0000000000000000", (set, field(zygote, set)));
@@ -502,13 +508,13 @@ fn a_zygote_has_no_rights() -> Verdict {
 /// A zygote does not accumulate descriptors. Its children start with a copy of its open descriptors and close
 /// them all; a module that keeps a thread or a descriptor would be broken in every child.
 fn a_zygote_leaks_no_descriptors() -> Verdict {
-    let world = World::usual();
-    world.until("default", None, Warmth::Pool)?;
+    let fixture = PoolFixture::usual();
+    fixture.until("default", None, Warmth::Pool)?;
     let zygote = zygotes()[0];
     let open = || std::fs::read_dir(format!("/proc/{zygote}/fd")).map_or(0, Iterator::count);
-    world.load(40, 4, || {})?;
+    fixture.load(40, 4, || {})?;
     let before = open();
-    world.load(80, 4, || {})?;
+    fixture.load(80, 4, || {})?;
     // A few are open while a fork is in progress.
     check!(zygotes() == [zygote] && open() < before + 20, (before, open()));
     Ok(())
@@ -523,13 +529,13 @@ fn preimports_work_or_are_refused() -> Verdict {
     profile("fine", &["decimal", "sqlite3"]);
     profile("missing", &["no_such_module_at_all", "decimal"]);
     profile("threads", &["idlelib.run", "decimal"]);
-    let world = World::new(WarmSettings::default(), profiles);
+    let fixture = PoolFixture::new(WarmSettings::default(), profiles);
     for name in ["fine", "missing"] {
-        world.until("default", Some(name), Warmth::Pool)?;
-        let report = world.run_for("default", "import sys; print('decimal' in sys.modules)", Some(name))?;
-        check!(report.stdout == "True\n" && report.warmth() != Warmth::Cold, world.pools());
+        fixture.until("default", Some(name), Warmth::Pool)?;
+        let report = fixture.run_for("default", "import sys; print('decimal' in sys.modules)", Some(name))?;
+        check!(report.stdout == "True\n" && report.warmth() != Warmth::Cold, fixture.pools());
     }
-    let pools = world.pools();
+    let pools = fixture.pools();
     check!(pools[0].name == "python+decimal+sqlite3" && pools[0].obstacle.is_none(), pools);
     let why = pools[1].obstacle.clone().unwrap_or_default();
     check!(

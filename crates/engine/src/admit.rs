@@ -12,37 +12,31 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use belljar_analysis::policy::Policies;
+use belljar_analysis::policy::{Policies, Policy};
 use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::images::StoredImages;
 use crate::layer::Layer;
 use crate::limits::{Limits, admit_limits};
-use crate::network::{HostRules, NetworkCeiling, PrivateRanges};
-use crate::packages::{AdmittedPackages, check_names};
+use crate::network::{NetworkCeiling, PrivateRanges};
+use crate::package_layer::check_names;
+use crate::packages::AdmittedPackages;
 use crate::plan::{Image, InputFile, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
-use crate::policy::{self, Verdict};
+use crate::policy::{self, PolicyCheck, Verdict};
 use crate::profile::Profile;
 use crate::provider::{Capabilities, Capability, ImageChoice};
 use crate::provider_set::SelectedProvider;
 use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
+pub use crate::request::{MAX_CODE_BYTES, MAX_REQUEST_BYTES, MAX_STDIN_BYTES};
 
 pub(crate) use program::check_argv;
 use program::{admit_program, refuse_name_clash};
 
 /// The tenant of a request that names none.
 pub const DEFAULT_TENANT: &str = "default";
-/// Maximum size of `code`, in bytes.
-pub const MAX_CODE_BYTES: usize = 16 << 20;
-/// Maximum size of standard input, in bytes.
-pub const MAX_STDIN_BYTES: usize = 64 << 20;
 /// Maximum number of input files.
 pub const MAX_INPUT_FILES: usize = 10_000;
-/// Maximum size of a request as JSON, in bytes: the longest code and standard input, and as much again for
-/// escapes, base64 and files.
-pub const MAX_REQUEST_BYTES: usize = 2 * (MAX_CODE_BYTES + MAX_STDIN_BYTES);
-const MAX_ENV_BYTES: usize = 64 << 10;
 const MAX_METADATA_BYTES: usize = 16 << 10;
 /// Maximum length of an image name: registry, path, tag and digest together.
 const MAX_IMAGE_NAME_BYTES: usize = 512;
@@ -72,6 +66,15 @@ impl AdmittedRequest {
     #[must_use]
     pub fn with_network(mut self, network: Network) -> Self {
         self.plan.network = network;
+        self
+    }
+
+    /// Checks the program against these policies and stores the verdict. `code` is the content of a file in a
+    /// host workspace.
+    pub(crate) fn with_verdict(mut self, policies: &[Arc<Policy>], code: Option<&str>) -> Self {
+        if policies.iter().any(|policy| !policy.allows_everything()) {
+            self.verdict = PolicyCheck { policies, plan: &self.plan }.check_task(&self.task, code);
+        }
         self
     }
 
@@ -110,6 +113,25 @@ pub struct AdmissionRules<'a> {
     pub images: Option<&'a dyn StoredImages>,
 }
 
+#[cfg(test)]
+impl<'a> AdmissionRules<'a> {
+    /// Returns rules that only the provider restricts.
+    pub(crate) fn of_provider(provider: &'a SelectedProvider) -> Self {
+        use std::sync::LazyLock;
+        static POLICIES: LazyLock<Policies> = LazyLock::new(Policies::default);
+        static PRIVATE_RANGES: LazyLock<PrivateRanges> = LazyLock::new(PrivateRanges::default);
+        Self {
+            ceiling: &Limits::CEILING,
+            provider,
+            policies: &POLICIES,
+            policy_floor: None,
+            network_ceiling: NetworkCeiling::Full,
+            private_ranges: &PRIVATE_RANGES,
+            images: None,
+        }
+    }
+}
+
 /// Checks a request, resolves it against its profile, and checks its code against the policies.
 ///
 /// # Errors
@@ -146,7 +168,7 @@ pub(crate) fn resolve(
     let folders = [("workspace", paths.host_workspace.is_some()), ("mount", !mounts.is_empty())];
     require_host_paths(&folders, rules.provider)?;
     require_package_layers(&request.dependencies, rules.provider)?;
-    let env = admit_env(&request.env, profile)?;
+    let env = profile.merge_env(&request.env)?;
     let workdir = admit_workdir(request.workdir.as_deref())?;
     let files = admit_files(&request.files, limits.disk_bytes)?;
     let stdin = text_or_base64("stdin", request.stdin, request.stdin_base64.as_deref())?.unwrap_or_default();
@@ -154,7 +176,9 @@ pub(crate) fn resolve(
         return Err(Error::invalid("stdin", "more than 64 MB; put it into a file instead"));
     }
     let code = text_or_base64("code", request.code, request.code_base64.as_deref())?;
-    let wanted = admit_packages(request.dependencies, profile, &paths, code.as_deref())?;
+    let elsewhere = paths.source_in_workspace.as_ref().and(code.as_ref());
+    let elsewhere = elsewhere.map(|code| String::from_utf8_lossy(code).into_owned());
+    let wanted = admit_packages(request.dependencies, profile, elsewhere)?;
     let program = admit_program(request.language, code, request.command, request.arguments, &paths)?;
     refuse_name_clash(&program, &files)?;
     admit_metadata(&request.metadata)?;
@@ -186,21 +210,20 @@ pub(crate) fn resolve(
     })
 }
 
-fn admit_packages(
+/// Admits packages. `code` is the code to scan, if the task has only its path.
+pub(crate) fn admit_packages(
     mut given: Dependencies,
     profile: &Profile,
-    paths: &HostPaths,
-    code: Option<&[u8]>,
+    code: Option<String>,
 ) -> Result<AdmittedPackages, Error> {
     check_names("dependencies.packages", &given.packages)?;
     profile.add_packages_to(&mut given.packages);
-    let elsewhere = paths.source_in_workspace.as_ref().and(code);
     Ok(AdmittedPackages {
         detect: given.detect.unwrap_or(true),
         packages: given.packages,
         profile_packages: profile.operators_packages().to_vec(),
         allow_build: profile.build_packages,
-        code: elsewhere.map(|code| String::from_utf8_lossy(code).into_owned()),
+        code,
     })
 }
 
@@ -352,9 +375,9 @@ pub(crate) fn select_network(
 ) -> Result<Network, Error> {
     let network = match asked {
         Some(asked) if profile.network.as_ref() != Some(asked) => {
-            rules.network_ceiling.check(admit_network(Some(asked))?)?
+            rules.network_ceiling.check(Network::parse(Some(asked))?)?
         }
-        _ => admit_network(profile.network.as_ref())?,
+        _ => Network::parse(profile.network.as_ref())?,
     };
     match network {
         Network::Hosts(hosts) => {
@@ -363,50 +386,6 @@ pub(crate) fn select_network(
         }
         _ => Ok(network),
     }
-}
-
-pub(crate) fn admit_network(spec: Option<&NetworkSpec>) -> Result<Network, Error> {
-    let Some(spec) = spec else { return Ok(Network::None) };
-    match spec.mode.as_str() {
-        "none" if spec.hosts.is_empty() => Ok(Network::None),
-        "full" if spec.hosts.is_empty() => Ok(Network::Full),
-        "none" | "full" => Err(Error::invalid("network.hosts", "only allowed with mode 'hosts'")),
-        "hosts" => match HostRules::parse(&spec.hosts) {
-            Ok(rules) => Ok(Network::Hosts(rules)),
-            Err(message) => Err(Error::Invalid { field: "network.hosts", message }),
-        },
-        other => {
-            Err(Error::invalid("network.mode", format!("unknown mode '{other}'; use none, hosts or full")))
-        }
-    }
-}
-
-pub(crate) fn admit_env(
-    given: &BTreeMap<String, String>,
-    profile: &Profile,
-) -> Result<BTreeMap<String, String>, Error> {
-    let mut env = profile.env.clone();
-    env.extend(given.iter().map(|(key, value)| (key.clone(), value.clone())));
-    check_env(&env)?;
-    Ok(env)
-}
-
-pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
-    for (key, value) in env {
-        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
-            return Err(Error::invalid(
-                "env",
-                format!(
-                    "'{key}' is not a valid variable: the name must not be empty or contain '=', and no part may contain NUL"
-                ),
-            ));
-        }
-    }
-    let size: usize = env.iter().map(|(key, value)| key.len() + value.len() + 2).sum();
-    if size > MAX_ENV_BYTES {
-        return Err(Error::invalid("env", "more than 64 KB; put it into a file instead"));
-    }
-    Ok(())
 }
 
 fn admit_workdir(given: Option<&str>) -> Result<String, Error> {

@@ -1,7 +1,6 @@
 use super::*;
 use crate::plan::{CodeSource, Program};
 use crate::profile::Profiles;
-use belljar_analysis::policy::Policies;
 
 fn check(json: serde_json::Value) -> Result<AdmittedRequest, Error> {
     check_with(json, HostPaths::default())
@@ -39,16 +38,8 @@ fn check_among(
     paths: HostPaths,
 ) -> Result<AdmittedRequest, Error> {
     let profile = profiles.of_request(request.profile.as_deref())?;
-    let rules = AdmissionRules {
-        ceiling: &Limits::CEILING,
-        provider: &SelectedProvider::with_capabilities(capabilities),
-        policies: &Policies::default(),
-        policy_floor: None,
-        network_ceiling: crate::network::NetworkCeiling::Full,
-        private_ranges: &crate::network::PrivateRanges::default(),
-        images: None,
-    };
-    admit(request, paths, profile, &rules)
+    let provider = SelectedProvider::with_capabilities(capabilities);
+    admit(request, paths, profile, &AdmissionRules::of_provider(&provider))
 }
 
 fn refused(json: serde_json::Value) -> String {

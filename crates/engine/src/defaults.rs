@@ -15,42 +15,42 @@ pub struct RequestDefaults {
 impl RequestDefaults {
     /// Fills in the fields that a request leaves out. Environment, files and required layers are merged; the
     /// request's own entry wins over a default of the same name.
-    pub fn complete(&self, own: Request) -> (Request, HostPaths) {
+    pub fn complete(&self, entry: Request) -> (Request, HostPaths) {
         let base = &self.request;
         let mut paths = self.paths.clone();
-        if own.image.is_some() {
+        if entry.image.is_some() {
             paths.image = None;
         }
-        let (code, code_base64, command) = if has_program(&own) {
+        let (code, code_base64, command) = if has_program(&entry) {
             // The name belongs to the default code.
             paths.source_name = None;
-            (own.code, own.code_base64, own.command)
+            (entry.code, entry.code_base64, entry.command)
         } else {
             (base.code.clone(), base.code_base64.clone(), base.command.clone())
         };
         let mut env = base.env.clone();
-        env.extend(own.env);
+        env.extend(entry.env);
         let request = Request {
-            language: own.language.or_else(|| base.language.clone().filter(|_| command.is_none())),
+            language: entry.language.or_else(|| base.language.clone().filter(|_| command.is_none())),
             code,
             code_base64,
             command,
-            workdir: own.workdir.or_else(|| base.workdir.clone()),
-            arguments: own.arguments.or_else(|| base.arguments.clone()),
+            workdir: entry.workdir.or_else(|| base.workdir.clone()),
+            arguments: entry.arguments.or_else(|| base.arguments.clone()),
             env,
-            files: files(own.files, &base.files),
-            dependencies: dependencies(own.dependencies, &base.dependencies),
-            limits: own.limits.or(&base.limits),
-            network: own.network.or_else(|| base.network.clone()),
-            profile: own.profile.or_else(|| base.profile.clone()),
-            policy: own.policy.or_else(|| base.policy.clone()),
-            provider: own.provider.or_else(|| base.provider.clone()),
-            image: own.image.or_else(|| base.image.clone()),
-            require: [base.require.as_slice(), own.require.as_slice()].concat(),
-            stdin: own.stdin,
-            stdin_base64: own.stdin_base64,
-            metadata: own.metadata,
-            wait: own.wait,
+            files: files(entry.files, &base.files),
+            dependencies: dependencies(entry.dependencies, &base.dependencies),
+            limits: entry.limits.or(&base.limits),
+            network: entry.network.or_else(|| base.network.clone()),
+            profile: entry.profile.or_else(|| base.profile.clone()),
+            policy: entry.policy.or_else(|| base.policy.clone()),
+            provider: entry.provider.or_else(|| base.provider.clone()),
+            image: entry.image.or_else(|| base.image.clone()),
+            require: [base.require.as_slice(), entry.require.as_slice()].concat(),
+            stdin: entry.stdin,
+            stdin_base64: entry.stdin_base64,
+            metadata: entry.metadata,
+            wait: entry.wait,
         };
         (request, paths)
     }
@@ -75,16 +75,16 @@ fn has_program(request: &Request) -> bool {
     request.code.is_some() || request.code_base64.is_some() || request.command.is_some()
 }
 
-fn files(own: Vec<FileSpec>, base: &[FileSpec]) -> Vec<FileSpec> {
+fn files(entry: Vec<FileSpec>, base: &[FileSpec]) -> Vec<FileSpec> {
     let mut files: Vec<_> =
-        base.iter().filter(|file| own.iter().all(|named| named.path != file.path)).cloned().collect();
-    files.extend(own);
+        base.iter().filter(|file| entry.iter().all(|named| named.path != file.path)).cloned().collect();
+    files.extend(entry);
     files
 }
 
-fn dependencies(own: Dependencies, base: &Dependencies) -> Dependencies {
-    let packages = if own.packages.is_empty() { base.packages.clone() } else { own.packages };
-    Dependencies { detect: own.detect.or(base.detect), packages }
+fn dependencies(entry: Dependencies, base: &Dependencies) -> Dependencies {
+    let packages = if entry.packages.is_empty() { base.packages.clone() } else { entry.packages };
+    Dependencies { detect: entry.detect.or(base.detect), packages }
 }
 
 #[cfg(test)]
@@ -111,9 +111,9 @@ mod tests {
         assert_eq!((taken.language.as_deref(), taken.code.as_deref()), (Some("python"), Some("common")));
         assert_eq!((taken.arguments.unwrap().len(), paths.source_name.as_deref()), (1, Some("job.py")));
 
-        let (own, paths) = defaults.complete(request(r#"{"code_base64": "MQ=="}"#));
-        assert_eq!((own.code, own.code_base64.as_deref()), (None, Some("MQ==")));
-        assert_eq!((own.language.as_deref(), paths.source_name), (Some("python"), None));
+        let (entry, paths) = defaults.complete(request(r#"{"code_base64": "MQ=="}"#));
+        assert_eq!((entry.code, entry.code_base64.as_deref()), (None, Some("MQ==")));
+        assert_eq!((entry.language.as_deref(), paths.source_name), (Some("python"), None));
 
         let (program, _) = defaults.complete(request(r#"{"command": ["ls"]}"#));
         assert_eq!((program.language, program.code), (None, None));

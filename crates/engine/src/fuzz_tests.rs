@@ -7,7 +7,7 @@ use bolero::{TypeGenerator, check, produce};
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::network::TargetHost;
+use crate::network::{HostRules, TargetHost};
 use crate::profile::Profiles;
 use crate::sandbox::SandboxRequest;
 
@@ -105,15 +105,8 @@ fn read(body: &[u8]) {
             single_hosts: true,
             ..Capabilities::default()
         });
-        let rules = AdmissionRules {
-            ceiling: &Limits::CEILING,
-            provider: &chosen,
-            policies: &Policies::default(),
-            policy_floor: None,
-            network_ceiling: NetworkCeiling::Names,
-            private_ranges: &PrivateRanges::default(),
-            images: None,
-        };
+        let rules =
+            AdmissionRules { network_ceiling: NetworkCeiling::Names, ..AdmissionRules::of_provider(&chosen) };
         let profiles = Profiles::built_in();
         let Ok(profile) = profiles.of_request(request.profile.as_deref()) else { return };
         let _any = admit(request, HostPaths::default(), profile, &rules)

@@ -25,6 +25,7 @@ pub mod json;
 pub mod language;
 pub mod limits;
 pub mod network;
+mod package_layer;
 pub mod packages;
 mod pipeline;
 pub mod plan;

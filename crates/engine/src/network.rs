@@ -21,8 +21,9 @@ pub use address::PrivateRanges;
 use address::{CidrBlock, is_public};
 pub use proxy::UpstreamProxy;
 
+use belljar_model::request::NetworkSpec;
+
 use crate::Error;
-use crate::plan::Network;
 
 /// Maximum number of rules of one sandbox.
 pub const MAX_RULES: usize = 100;
@@ -202,6 +203,37 @@ fn parse_name(text: &str) -> Result<String, String> {
         return Err("is neither a name nor an address in standard notation".to_owned());
     }
     Ok(name)
+}
+
+/// Network access of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// Only its own loopback.
+    None,
+    /// Listed hosts, through Belljar's egress proxy on the loopback.
+    Hosts(HostRules),
+    /// Everything that the host can reach.
+    Full,
+}
+
+impl Network {
+    /// Parses the network of a request or profile.
+    pub(crate) fn parse(spec: Option<&NetworkSpec>) -> Result<Self, Error> {
+        let Some(spec) = spec else { return Ok(Self::None) };
+        match spec.mode.as_str() {
+            "none" if spec.hosts.is_empty() => Ok(Self::None),
+            "full" if spec.hosts.is_empty() => Ok(Self::Full),
+            "none" | "full" => Err(Error::invalid("network.hosts", "only allowed with mode 'hosts'")),
+            "hosts" => match HostRules::parse(&spec.hosts) {
+                Ok(rules) => Ok(Self::Hosts(rules)),
+                Err(message) => Err(Error::Invalid { field: "network.hosts", message }),
+            },
+            other => Err(Error::invalid(
+                "network.mode",
+                format!("unknown mode '{other}'; use none, hosts or full"),
+            )),
+        }
+    }
 }
 
 /// The network ceiling: the most access that requests may ask for. Profiles are not bound by it.

@@ -10,36 +10,20 @@
 
 use std::any::Any;
 use std::fmt::Debug;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use belljar_model::report::CacheResult;
 use thiserror::Error as ThisError;
 
-use crate::Error;
 use crate::finding::Finding;
 use crate::language::Language;
+pub use crate::package_layer::{
+    MAX_PACKAGES, MAX_REQUIREMENT_BYTES, NODE_MODULES, PYTHON_BOOTSTRAP, PYTHON_LAYER, PYTHON_PROFILE_LAYER,
+    PYTHON_SITE_FOLDER, PackageLayer, Progress,
+};
 use crate::plan::{Image, InputFile};
 use crate::provider::{BoxFuture, Provider};
-use crate::request::Dependencies;
-
-/// Maximum number of packages in a request or profile.
-pub const MAX_PACKAGES: usize = 200;
-/// Maximum length of a requirement, in bytes: name, version, extras and marker.
-pub const MAX_REQUIREMENT_BYTES: usize = 1_000;
-
-/// Mount point of the layer with a request's Python packages.
-pub const PYTHON_LAYER: &str = "/opt/belljar/python";
-/// Mount point of the layer with a profile's Python packages.
-pub const PYTHON_PROFILE_LAYER: &str = "/opt/belljar/python-profile";
-/// Mount point of the folder with [`PYTHON_BOOTSTRAP`]; the only entry of `PYTHONPATH` that is not the
-/// user's.
-pub const PYTHON_SITE_FOLDER: &str = "/opt/belljar/site";
-/// The `sitecustomize.py` that adds both layers to `sys.path`, after the standard library.
-pub const PYTHON_BOOTSTRAP: &str = include_str!("runners/site.py");
-/// Mount point of the layer with JavaScript packages: module resolution finds it from every folder.
-pub const NODE_MODULES: &str = "/node_modules";
 
 /// The admitted package request of an execution or sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,23 +65,20 @@ pub struct PackageNeeds<'a> {
     pub allow_build: bool,
 }
 
-/// A layer of installed packages.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct PackageLayer {
-    /// Folder on the host, complete and read-only.
-    pub source: PathBuf,
-    /// Mount point in the sandbox: [`PYTHON_LAYER`], [`PYTHON_PROFILE_LAYER`], [`PYTHON_SITE_FOLDER`] or
-    /// [`NODE_MODULES`].
-    pub destination: &'static str,
-}
-
-impl PackageLayer {
-    /// Returns the layer's folder of programs, for `PATH`.
-    pub fn bin_folder(&self) -> Option<String> {
-        match self.destination {
-            PYTHON_SITE_FOLDER => None,
-            NODE_MODULES => Some(format!("{NODE_MODULES}/.bin")),
-            folder => Some(format!("{folder}/bin")),
+impl<'a> PackageNeeds<'a> {
+    /// Returns the needs of code without packages.
+    pub fn new(tenant: &'a str, image: &'a Image) -> Self {
+        Self {
+            tenant,
+            image,
+            language: None,
+            detect: false,
+            code: None,
+            files: &[],
+            has_host_workspace: false,
+            packages: &[],
+            profile_packages: &[],
+            allow_build: false,
         }
     }
 }
@@ -158,12 +139,6 @@ pub enum PackagesError {
     Host(String),
 }
 
-/// Receives progress messages.
-pub trait Progress: Send {
-    /// Reports progress in a line for people, e.g. `installing numpy, pandas`.
-    fn report(&mut self, what: &str);
-}
-
 /// Provides packages as layers.
 pub trait PackageResolver: Debug + Send + Sync {
     /// Returns the needed packages, installing missing ones. Dropping the future cancels the installation.
@@ -181,41 +156,4 @@ pub trait PackageResolver: Debug + Send + Sync {
 
     /// Returns package statistics.
     fn stats(&self) -> BoxFuture<'_, PackageStats>;
-}
-
-/// Checks the number and length of package names; the implementation checks their meaning.
-pub(crate) fn check_names(field: &'static str, names: &[String]) -> Result<(), Error> {
-    if names.len() > MAX_PACKAGES {
-        return Err(Error::invalid(
-            field,
-            format!("more than {MAX_PACKAGES}; leave out packages that others depend on"),
-        ));
-    }
-    match names.iter().find(|name| name.len() > MAX_REQUIREMENT_BYTES || name.trim().is_empty()) {
-        Some(name) if name.trim().is_empty() => Err(Error::invalid(field, "has an empty name")),
-        Some(_) => {
-            Err(Error::invalid(field, format!("has a name of more than {MAX_REQUIREMENT_BYTES} bytes")))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Admits the packages of a long-lived sandbox.
-pub(crate) fn admit_sandbox_packages(
-    mut given: Dependencies,
-    profile: &crate::profile::Profile,
-) -> Result<AdmittedPackages, Error> {
-    if given.detect == Some(true) {
-        let message = "a new sandbox has no code to detect packages from; name the packages".to_owned();
-        return Err(Error::Unsupported { field: "dependencies.detect", message });
-    }
-    check_names("dependencies.packages", &given.packages)?;
-    profile.add_packages_to(&mut given.packages);
-    Ok(AdmittedPackages {
-        detect: false,
-        packages: given.packages,
-        profile_packages: profile.operators_packages().to_vec(),
-        allow_build: profile.build_packages,
-        code: None,
-    })
 }

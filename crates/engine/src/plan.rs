@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use crate::language::Language;
 use crate::layer::Layer;
 use crate::limits::Limits;
-use crate::network::HostRules;
-use crate::packages::PackageLayer;
+pub use crate::network::Network;
+use crate::package_layer::PackageLayer;
 
 /// The folder in which code runs in every sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -83,17 +83,6 @@ impl PartialEq for StoredImage {
 }
 
 impl Eq for StoredImage {}
-
-/// Network access of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Network {
-    /// Only its own loopback.
-    None,
-    /// Listed hosts, through Belljar's egress proxy on the loopback.
-    Hosts(HostRules),
-    /// Everything that the host can reach.
-    Full,
-}
 
 /// A host folder or file mounted into a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,6 @@ use belljar_analysis::policy::{
 };
 
 use crate::Error;
-use crate::admit::AdmittedRequest;
 use crate::finding::{Finding, MAX_FINDINGS};
 use crate::plan::{CodeSource, InputFile, Network, Plan, Program, Task};
 use crate::sandbox_handle::CommandLine;
@@ -70,7 +69,7 @@ pub(crate) struct PolicyCheck<'a> {
 
 impl PolicyCheck<'_> {
     /// Checks a task: its code or command, and its files.
-    fn check_task(&self, task: &Task, code: Option<&str>) -> Verdict {
+    pub(crate) fn check_task(&self, task: &Task, code: Option<&str>) -> Verdict {
         let context = run_context(self.plan);
         let mut found = match &task.program {
             Program::Command(words) => self.check_argv(words, &task.stdin, &context),
@@ -129,17 +128,6 @@ impl PolicyCheck<'_> {
             found.findings.truncate(MAX_FINDINGS);
             found.refusal = found.refusal.take().or(refusal);
         }
-    }
-}
-
-impl AdmittedRequest {
-    /// Checks the program against these policies and stores the verdict. `code` is the content of a file in a
-    /// host workspace.
-    pub(crate) fn with_verdict(mut self, policies: &[Arc<Policy>], code: Option<&str>) -> Self {
-        if policies.iter().any(|policy| !policy.allows_everything()) {
-            self.verdict = PolicyCheck { policies, plan: &self.plan }.check_task(&self.task, code);
-        }
-        self
     }
 }
 

@@ -2,7 +2,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::admit::{AdmissionRules, admit};
-use crate::limits::Limits;
 use crate::profile::{Profile, Profiles};
 use crate::provider::Capabilities;
 use crate::provider_set::SelectedProvider;
@@ -14,16 +13,8 @@ fn judged_with(request: Value, paths: HostPaths, floor: Option<&str>) -> Verdict
     let mut profiles = Profiles::built_in();
     profiles.insert("narrow".to_owned(), Profile { policy: Some("strict".to_owned()), ..Profile::default() });
     profiles.insert("wide".to_owned(), Profile { policy: Some("off".to_owned()), ..Profile::default() });
-    let (policies, ceiling) = (Policies::default(), Limits::CEILING);
-    let rules = AdmissionRules {
-        ceiling: &ceiling,
-        provider: &SelectedProvider::with_capabilities(capabilities),
-        policies: &policies,
-        policy_floor: floor,
-        network_ceiling: crate::network::NetworkCeiling::Full,
-        private_ranges: &crate::network::PrivateRanges::default(),
-        images: None,
-    };
+    let provider = SelectedProvider::with_capabilities(capabilities);
+    let rules = AdmissionRules { policy_floor: floor, ..AdmissionRules::of_provider(&provider) };
     let profile = profiles.of_request(request.profile.as_deref()).unwrap();
     admit(request, paths, profile, &rules).unwrap().verdict
 }

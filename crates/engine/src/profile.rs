@@ -7,11 +7,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Error;
-use crate::admit::{admit_env, admit_network};
 use crate::limits::{Limits, LimitsSpec, admit_limits};
-use crate::packages::check_names;
+use crate::network::Network;
+use crate::package_layer::check_names;
 use crate::plan::OutputOverflow;
 use crate::request::NetworkSpec;
+
+/// Maximum size of all environment variables, or of all arguments, in bytes.
+pub(crate) const MAX_ENV_BYTES: usize = 64 << 10;
 
 /// A profile: named defaults for requests, as in `belljar.toml`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
@@ -75,6 +78,17 @@ impl Profile {
         if self.came_with_code { BTreeMap::new() } else { self.env.clone() }
     }
 
+    /// Returns the environment variables of a request with this profile; its own replace the profile's.
+    pub(crate) fn merge_env(
+        &self,
+        given: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, Error> {
+        let mut env = self.env.clone();
+        env.extend(given.iter().map(|(key, value)| (key.clone(), value.clone())));
+        check_env(&env)?;
+        Ok(env)
+    }
+
     /// Returns the provider of a request with this profile: the one that the request names, else the profile's,
     /// else the fallback.
     pub fn provider_of<'a>(&'a self, named: Option<&'a str>, fallback: Option<&'a str>) -> Option<&'a str> {
@@ -87,10 +101,29 @@ impl Profile {
     /// Names the invalid field.
     pub fn check(&self, ceiling: &Limits) -> Result<(), Error> {
         admit_limits(&self.limits, ceiling)?;
-        admit_network(self.network.as_ref())?;
+        Network::parse(self.network.as_ref())?;
         check_names("packages", &self.packages)?;
-        admit_env(&BTreeMap::new(), self).map(drop)
+        check_env(&self.env)
     }
+}
+
+/// Checks names, values and total size of environment variables.
+pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
+    for (key, value) in env {
+        if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
+            return Err(Error::invalid(
+                "env",
+                format!(
+                    "'{key}' is not a valid variable: the name must not be empty or contain '=', and no part may contain NUL"
+                ),
+            ));
+        }
+    }
+    let size: usize = env.iter().map(|(key, value)| key.len() + value.len() + 2).sum();
+    if size > MAX_ENV_BYTES {
+        return Err(Error::invalid("env", "more than 64 KB; put it into a file instead"));
+    }
+    Ok(())
 }
 
 /// Profiles by name.

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::language::Language;
 use crate::outcome::Outcome;
-use crate::packages::Progress;
+use crate::package_layer::Progress;
 use crate::plan::{Image, Plan, Task};
 use crate::provider_set::IsolationStrength;
 use crate::sandbox_handle::{SandboxCapabilities, SandboxHandle};

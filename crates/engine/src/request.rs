@@ -5,8 +5,15 @@ use std::path::PathBuf;
 pub use belljar_model::request::{Dependencies, FileSpec, NetworkSpec, Request};
 
 use crate::Error;
-use crate::admit::MAX_REQUEST_BYTES;
 use crate::plan::Mount;
+
+/// Maximum size of `code`, in bytes.
+pub const MAX_CODE_BYTES: usize = 16 << 20;
+/// Maximum size of standard input, in bytes.
+pub const MAX_STDIN_BYTES: usize = 64 << 20;
+/// Maximum size of a request as JSON, in bytes: the longest code and standard input, and as much again for
+/// escapes, base64 and files.
+pub const MAX_REQUEST_BYTES: usize = 2 * (MAX_CODE_BYTES + MAX_STDIN_BYTES);
 
 /// Parses a request from JSON.
 ///

@@ -11,18 +11,18 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::admit::{
-    AdmissionRules, AdmittedRequest, DEFAULT_TENANT, admit_env, admit_image, admit_metadata,
+    AdmissionRules, AdmittedRequest, DEFAULT_TENANT, admit_image, admit_metadata, admit_packages,
     admit_required_layers, check_relative, merge_image_env, parse_mount, require_host_paths,
     require_package_layers, resolve, select_network,
 };
 use crate::limits::{Limits, LimitsSpec, admit_limits};
-use crate::packages::{AdmittedPackages, admit_sandbox_packages};
+use crate::packages::AdmittedPackages;
 use crate::plan::{Mount, OutputOverflow, Plan};
 use crate::policy;
 use crate::profile::Profile;
 use crate::provider_set::SelectedProvider;
 use crate::quantity::show_duration;
-use crate::request::{HostPaths, Request};
+use crate::request::{Dependencies, HostPaths, Request};
 
 pub use belljar_model::command::{CommandRequest, SignalSpec, TerminalSizeSpec};
 pub use belljar_model::sandbox::{OnTimeout, SandboxRequest, VolumeSpec};
@@ -102,7 +102,7 @@ pub fn admit_sandbox(
     limits.timeout_ms.get_or_insert(DEFAULT_COMMAND_TIMEOUT.as_millis() as i64);
     let image = admit_image(request.image.as_deref(), None, profile, rules)?;
     let plan = Plan {
-        env: merge_image_env(&image, admit_env(&request.env, profile)?),
+        env: merge_image_env(&image, profile.merge_env(&request.env)?),
         image,
         host_workspace: None,
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
@@ -137,6 +137,15 @@ pub fn admit_sandbox(
         plan,
     };
     Ok(admitted)
+}
+
+/// Admits the packages of a long-lived sandbox.
+fn admit_sandbox_packages(given: Dependencies, profile: &Profile) -> Result<AdmittedPackages, Error> {
+    if given.detect == Some(true) {
+        let message = "a new sandbox has no code to detect packages from; name the packages".to_owned();
+        return Err(Error::Unsupported { field: "dependencies.detect", message });
+    }
+    admit_packages(Dependencies { detect: Some(false), ..given }, profile, None)
 }
 
 /// Checks a task for an open sandbox. Fields that were fixed when the sandbox was opened are refused.
@@ -219,10 +228,10 @@ pub(crate) fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Durati
 
 fn admit_on_timeout(wanted: OnTimeout, rules: &AdmissionRules<'_>) -> Result<OnTimeout, Error> {
     let unsupported = |field, message: &str| Err(Error::Unsupported { field, message: message.to_owned() });
-    let Some(living) = &rules.provider.capabilities().sandboxes else {
+    let Some(sandboxes) = &rules.provider.capabilities().sandboxes else {
         return unsupported("provider", "this provider does not support long-lived sandboxes");
     };
-    match (wanted, &living.cannot_pause) {
+    match (wanted, &sandboxes.cannot_pause) {
         (OnTimeout::Pause, Some(why)) => {
             unsupported("on_timeout", &format!("sandboxes cannot be paused here: {why}"))
         }

@@ -1,4 +1,3 @@
-use belljar_analysis::policy::Policies;
 use serde_json::json;
 
 use super::*;
@@ -8,24 +7,15 @@ use crate::provider::Capabilities;
 use crate::sandbox_handle::SandboxCapabilities;
 
 fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&AdmissionRules<'_>) -> T) -> T {
-    let living = SandboxCapabilities { cannot_pause: cannot_pause.map(str::to_owned) };
     let capabilities = Capabilities {
-        sandboxes: Some(living),
+        sandboxes: Some(SandboxCapabilities { cannot_pause: cannot_pause.map(str::to_owned) }),
         host_paths: true,
         package_layers: true,
         single_hosts: true,
         images: crate::provider::ImageChoice::Unpacked,
         ..Capabilities::default()
     };
-    act(&AdmissionRules {
-        ceiling: &Limits::CEILING,
-        provider: &SelectedProvider::with_capabilities(capabilities),
-        policies: &Policies::default(),
-        policy_floor: None,
-        network_ceiling: crate::network::NetworkCeiling::Full,
-        private_ranges: &crate::network::PrivateRanges::default(),
-        images: None,
-    })
+    act(&AdmissionRules::of_provider(&SelectedProvider::with_capabilities(capabilities)))
 }
 
 fn admit_with_profile(request: SandboxRequest, rules: &AdmissionRules<'_>) -> Result<AdmittedSandbox, Error> {
@@ -130,20 +120,11 @@ fn tasks_in_a_sandbox_have_its_limits() {
 
 #[test]
 fn sandboxes_need_provider_capabilities() {
-    let living = Some(SandboxCapabilities { cannot_pause: None });
-    let policies = Policies::default();
-    let rules = AdmissionRules {
-        ceiling: &Limits::CEILING,
-        provider: &SelectedProvider::with_capabilities(Capabilities {
-            sandboxes: living,
-            ..Capabilities::default()
-        }),
-        policies: &policies,
-        policy_floor: None,
-        network_ceiling: crate::network::NetworkCeiling::Full,
-        private_ranges: &crate::network::PrivateRanges::default(),
-        images: None,
-    };
+    let provider = SelectedProvider::with_capabilities(Capabilities {
+        sandboxes: Some(SandboxCapabilities { cannot_pause: None }),
+        ..Capabilities::default()
+    });
+    let rules = AdmissionRules::of_provider(&provider);
     let refused = |request: Value| {
         let request = serde_json::from_value(request).unwrap();
         admit_with_profile(request, &rules).unwrap_err().to_string()

@@ -39,21 +39,21 @@ impl ImageStore {
     pub async fn import(&self, path: &Path, progress: &mut dyn Progress) -> Result<ImageRecord, ImageError> {
         let name = ImageName::from_path(path)?;
         let (place, shown) = (path.to_owned(), name.to_string());
-        let told = blocking(move || {
+        let image = blocking(move || {
             let layout = ImageLayout::open(&place)?;
-            let told = layout.image(&shown)?;
-            Ok::<_, ImageError>((layout, told))
+            let image = layout.image(&shown)?;
+            Ok::<_, ImageError>((layout, image))
         });
-        let (layout, told) = told.await?;
-        if let Some(held) = self.find(&name)?.filter(|held| held.record.digest == Some(told.digest)) {
+        let (layout, image) = image.await?;
+        if let Some(held) = self.find(&name)?.filter(|held| held.record.digest == Some(image.digest)) {
             return Ok(held.record.clone());
         }
         let turn = self.lock().await?;
-        for index in self.unpacked_layers(&told.settings)?..told.layers.len() {
-            progress.report(&format!("unpacking layer {} of {}", index + 1, told.layers.len()));
-            self.add_layer(&told.settings, index, layout.file(&told.layers[index])?).await?;
+        for index in self.unpacked_layers(&image.settings)?..image.layers.len() {
+            progress.report(&format!("unpacking layer {} of {}", index + 1, image.layers.len()));
+            self.add_layer(&image.settings, index, layout.file(&image.layers[index])?).await?;
         }
-        self.record_image(turn, &name, told.digest, told.settings).await
+        self.record_image(turn, &name, image.digest, image.settings).await
     }
 }
 
@@ -221,7 +221,7 @@ fn blob_path(blob: &BlobRef) -> String {
 
 /// Opens a file below a folder without following links.
 fn open_below(folder: &Path, name: &str) -> io::Result<File> {
-    let mut here =
+    let mut parent =
         rustix::fs::openat(CWD, folder, OPEN_FOLDER_FLAGS.difference(OFlags::NOFOLLOW), Mode::empty())?;
     let mut parts = name.split('/').peekable();
     while let Some(part) = parts.next() {
@@ -229,11 +229,11 @@ fn open_below(folder: &Path, name: &str) -> io::Result<File> {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         if parts.peek().is_some() {
-            here = rustix::fs::openat(&here, part, OPEN_FOLDER_FLAGS, Mode::empty())?;
+            parent = rustix::fs::openat(&parent, part, OPEN_FOLDER_FLAGS, Mode::empty())?;
             continue;
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        return Ok(File::from(rustix::fs::openat(&here, part, flags, Mode::empty())?));
+        return Ok(File::from(rustix::fs::openat(&parent, part, flags, Mode::empty())?));
     }
     Err(io::ErrorKind::NotFound.into())
 }

@@ -123,9 +123,9 @@ async fn fetch_manifest(
 ) -> Result<(PullSource, Vec<u8>), ImageError> {
     let mirrors = registries.mirrors.get(reference.registry()).into_iter().flatten();
     for mirror in mirrors {
-        let mut there = reference.clone();
-        there.set_mirror_registry(mirror.clone());
-        let source = PullSource::new(there, credentials);
+        let mut mirrored = reference.clone();
+        mirrored.set_mirror_registry(mirror.clone());
+        let source = PullSource::new(mirrored, credentials);
         progress.report(&format!("asking {mirror}"));
         // A mirror that fails or lacks the image is skipped.
         if let Ok(bytes) = source.manifest(client, &source.reference).await {

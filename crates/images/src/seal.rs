@@ -60,6 +60,15 @@ pub(crate) fn copy(
     Ok(copying.budget)
 }
 
+/// An entry `name` of folder `from`, copied to `new` in folder `to`.
+#[derive(Clone, Copy)]
+struct CopiedEntry<'a> {
+    from: BorrowedFd<'a>,
+    name: &'a CStr,
+    to: BorrowedFd<'a>,
+    new: &'a CStr,
+}
+
 struct SealCopy<'a> {
     root: &'a OwnedFd,
     budget: UnpackBudget,
@@ -91,9 +100,11 @@ impl SealCopy<'_> {
                 let above = source.parent().unwrap_or(Path::new("/"));
                 let from =
                     rustix::fs::openat(CWD, above, OPEN_FOLDER_FLAGS, Mode::empty()).map_err(failed)?;
-                let own = source.file_name().unwrap_or_default();
-                let own = std::ffi::CString::new(own.as_bytes()).map_err(|_| failed(Errno::INVAL))?;
-                self.entry(from.as_fd(), &own, folder.as_fd(), &name, 0)
+                let file_name = source.file_name().unwrap_or_default().as_bytes();
+                let file_name = std::ffi::CString::new(file_name).map_err(|_| failed(Errno::INVAL))?;
+                let copied =
+                    CopiedEntry { from: from.as_fd(), name: &file_name, to: folder.as_fd(), new: &name };
+                self.entry(copied, 0)
             }
         }
     }
@@ -112,14 +123,8 @@ impl SealCopy<'_> {
         Ok(folder)
     }
 
-    fn entry(
-        &mut self,
-        from: BorrowedFd<'_>,
-        name: &CStr,
-        to: BorrowedFd<'_>,
-        new: &CStr,
-        depth: usize,
-    ) -> Result<(), ImageError> {
+    fn entry(&mut self, copied: CopiedEntry<'_>, depth: usize) -> Result<(), ImageError> {
+        let CopiedEntry { from, name, to, new } = copied;
         let failed = |errno: Errno| ImageError::io("copy", &self.at, errno);
         let stat = match rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
             // A host file may disappear meanwhile.
@@ -128,10 +133,8 @@ impl SealCopy<'_> {
         };
         self.budget.take_entry().map_err(|over| ImageError::over_budget(over, self.limits))?;
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory if stat.st_mode & OTHERS_ENTER == OTHERS_ENTER => {
-                self.below(from, name, to, new, depth)
-            }
-            FileType::RegularFile if stat.st_mode & OTHERS_READ != 0 => self.file(from, name, to, new, &stat),
+            FileType::Directory if stat.st_mode & OTHERS_ENTER == OTHERS_ENTER => self.below(copied, depth),
+            FileType::RegularFile if stat.st_mode & OTHERS_READ != 0 => self.file(copied, &stat),
             FileType::Symlink => {
                 let target = rustix::fs::readlinkat(from, name, Vec::new()).map_err(failed)?;
                 rustix::fs::symlinkat(&target, to, new).map_err(failed)
@@ -140,14 +143,8 @@ impl SealCopy<'_> {
         }
     }
 
-    fn below(
-        &mut self,
-        from: BorrowedFd<'_>,
-        name: &CStr,
-        to: BorrowedFd<'_>,
-        new: &CStr,
-        depth: usize,
-    ) -> Result<(), ImageError> {
+    fn below(&mut self, folder: CopiedEntry<'_>, depth: usize) -> Result<(), ImageError> {
+        let CopiedEntry { from, name, to, new } = folder;
         let failed = |at: &Path, errno: Errno| ImageError::io("copy", at, errno);
         if depth > MAX_DEPTH {
             return Err(failed(&self.at, Errno::NAMETOOLONG));
@@ -160,20 +157,15 @@ impl SealCopy<'_> {
         let names = names(inner.as_fd(), usize::MAX).map_err(|errno| failed(&self.at, errno))?;
         for name in names {
             self.at.push(std::ffi::OsStr::from_bytes(name.to_bytes()));
-            self.entry(inner.as_fd(), &name, made.as_fd(), &name, depth + 1)?;
+            let inside = CopiedEntry { from: inner.as_fd(), name: &name, to: made.as_fd(), new: &name };
+            self.entry(inside, depth + 1)?;
             self.at.pop();
         }
         Ok(())
     }
 
-    fn file(
-        &mut self,
-        from: BorrowedFd<'_>,
-        name: &CStr,
-        to: BorrowedFd<'_>,
-        new: &CStr,
-        stat: &Stat,
-    ) -> Result<(), ImageError> {
+    fn file(&mut self, file: CopiedEntry<'_>, stat: &Stat) -> Result<(), ImageError> {
+        let CopiedEntry { from, name, to, new } = file;
         let failed = |errno: Errno| ImageError::io("copy", &self.at, errno);
         let inode = (i128::from(stat.st_dev), stat.st_ino);
         if let Some(first) = self.links.get(&inode) {

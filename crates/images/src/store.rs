@@ -306,11 +306,11 @@ impl ImageDisk {
     }
 
     fn write_record(&self, record: &ImageRecord) -> Result<(), ImageError> {
-        let nook = StagingDir::new(&self.staging)?;
+        let staging_dir = StagingDir::new(&self.staging)?;
         let text = serde_json::to_vec(record).map_err(|error| ImageError::refused(error.to_string()))?;
-        nook.folder().write("record", &text, Mode::RUSR | Mode::WUSR)?;
+        staging_dir.folder().write("record", &text, Mode::RUSR | Mode::WUSR)?;
         let file = format!("{}.json", ContentDigest::from_bytes(record.name.as_bytes()));
-        rustix::fs::renameat(nook.folder(), "record", &self.images, &file)
+        rustix::fs::renameat(staging_dir.folder(), "record", &self.images, &file)
             .map_err(|errno| self.images.error("write", &file, errno).into())
     }
 
@@ -328,9 +328,9 @@ impl ImageDisk {
     fn add_layer(&self, layers: &[ContentDigest], packed: PackedLayer) -> Result<(), ImageError> {
         let chain = chain_ids(layers);
         let (Some(id), Some(digest)) = (chain.last(), layers.last()) else { return Ok(()) };
-        let nook = StagingDir::new(&self.staging)?;
+        let staging_dir = StagingDir::new(&self.staging)?;
         let mut size = RootSize::default();
-        let stage = nook.folder().open_or_create("stage")?;
+        let stage = staging_dir.folder().open_or_create("stage")?;
         let root = stage.open_or_create(ROOT_FOLDER)?;
         if let Some(below) = chain.len().checked_sub(2).map(|at| chain[at]) {
             let name = self
@@ -345,7 +345,7 @@ impl ImageDisk {
             bytes: self.bounds.unpacked_bytes.saturating_sub(size.bytes),
             entries: self.bounds.entries.saturating_sub(size.entries),
         };
-        let mut archive = unnamed(nook.folder())?;
+        let mut archive = unnamed(staging_dir.folder())?;
         layer::expand(packed.from, packed.size, &mut archive, digest, room.bytes)?;
         layer::check_headers(&mut archive, room.entries)?;
         let top = clone_fd(&root)?;
@@ -356,18 +356,18 @@ impl ImageDisk {
             bytes: size.bytes + (room.bytes - left.bytes),
             entries: size.entries + (room.entries - left.entries),
         };
-        self.publish(&nook, &stage, size, &id.to_string()).map(drop)
+        self.publish(&staging_dir, &stage, size, &id.to_string()).map(drop)
     }
 
     fn seal(&self, parts: &[seal::SealEntry]) -> Result<ImageRecord, ImageError> {
-        let nook = StagingDir::new(&self.staging)?;
-        let stage = nook.folder().open_or_create("stage")?;
+        let staging_dir = StagingDir::new(&self.staging)?;
+        let stage = staging_dir.folder().open_or_create("stage")?;
         let top = clone_fd(&stage.open_or_create(ROOT_FOLDER)?)?;
         let room = UnpackBudget { bytes: self.bounds.unpacked_bytes, entries: self.bounds.entries };
         let left = seal::copy(&top, parts, room)?;
         write_resolv_conf(&top).map_err(|errno| stage.error("copy into", "etc", errno))?;
         let size = RootSize { bytes: room.bytes - left.bytes, entries: room.entries - left.entries };
-        let root = self.publish(&nook, &stage, size, ImageName::SEALED)?;
+        let root = self.publish(&staging_dir, &stage, size, ImageName::SEALED)?;
         let record = ImageRecord {
             name: ImageName::SEALED.to_owned(),
             digest: None,
@@ -386,7 +386,7 @@ impl ImageDisk {
     /// Publishes a stage as a root by rename.
     fn publish(
         &self,
-        nook: &StagingDir,
+        staging_dir: &StagingDir,
         stage: &StoreFolder,
         size: RootSize,
         what: &str,
@@ -399,7 +399,7 @@ impl ImageDisk {
             rustix::fs::fchmod(folder, FOLDER_MODE).map_err(failed)?;
         }
         sync_files(stage).map_err(failed)?;
-        rustix::fs::renameat(nook.folder(), "stage", &self.roots, &name).map_err(failed)?;
+        rustix::fs::renameat(staging_dir.folder(), "stage", &self.roots, &name).map_err(failed)?;
         Ok(name)
     }
 
@@ -418,8 +418,8 @@ impl ImageDisk {
                 removed.in_use += 1;
                 continue;
             };
-            let nook = StagingDir::new(&self.staging)?;
-            rustix::fs::renameat(&self.roots, &name, nook.folder(), "gone")
+            let staging_dir = StagingDir::new(&self.staging)?;
+            rustix::fs::renameat(&self.roots, &name, staging_dir.folder(), "gone")
                 .map_err(|errno| self.roots.error("remove", &name, errno))?;
             lock.unlink_file()?;
             removed.roots += 1;

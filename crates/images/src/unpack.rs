@@ -126,8 +126,10 @@ impl LayerUnpacker<'_> {
             return Err(Errno::ISDIR);
         };
         let from = open_in(self.root, above)?;
-        let (source, there) = (stat(&from, file)?.ok_or(Errno::NOENT)?, stat(folder, name)?);
-        if there.is_some_and(|there| (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino)) {
+        let (source, existing) = (stat(&from, file)?.ok_or(Errno::NOENT)?, stat(folder, name)?);
+        if existing
+            .is_some_and(|existing| (existing.st_dev, existing.st_ino) == (source.st_dev, source.st_ino))
+        {
             return Ok(());
         }
         remove_existing(folder, name)?;

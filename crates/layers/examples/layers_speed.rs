@@ -57,21 +57,21 @@ fn detection() -> Result<(), Box<dyn Error>> {
 async fn look_up(layers: usize) -> Result<(Duration, Duration), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let bounds = LayerBounds { layers: u64::MAX, ..LayerBounds::default() };
-    let shelf = LayerStore::open(&folder.path().join("shelf"), bounds, Arc::new(|_| {}))?;
+    let store = LayerStore::open(&folder.path().join("shelf"), bounds, Arc::new(|_| {}))?;
     let mut keys: Vec<LayerKey> = Vec::new();
     for number in 0..layers {
-        let stage = shelf.stage()?;
+        let stage = store.stage()?;
         std::fs::write(stage.files().join("module.py"), number.to_string())?;
-        keys.push(shelf.publish(stage, recipe(number)).await?.key());
+        keys.push(store.publish(stage, recipe(number)).await?.key());
     }
     let key = keys[layers / 2];
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        let held = shelf.find(&key).await?;
+        let held = store.find(&key).await?;
         times[1].push(start.elapsed());
         let start = Instant::now();
-        std::hint::black_box(shelf.find(&key).await?);
+        std::hint::black_box(store.find(&key).await?);
         times[0].push(start.elapsed());
         drop(held);
     }

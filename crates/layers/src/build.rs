@@ -78,7 +78,7 @@ impl Python<'_> {
             folder: Some(folder),
             ..InstallStep::default()
         };
-        let text = step_output(self.workshop.run(self.image, InstallStep { download: true, ..job }).await?)?;
+        let text = step_output(self.sandbox.run(self.image, InstallStep { download: true, ..job }).await?)?;
         let listing: SourceListReply = parse_output(&text)?;
         let sources = listing.sources.into_iter().map(|SourceReplyEntry { version, url, hash }| {
             SourceArchive { name: name.to_owned(), version, url, hash }
@@ -94,10 +94,10 @@ impl Python<'_> {
     ) -> Result<BuildSystem, PackagesError> {
         let command = self.script(SOURCES, &["fetch", &sources.url, &sources.hash]);
         let fetch = InstallStep { command, folder: Some(folder), download: true, ..InstallStep::default() };
-        step_output(self.workshop.run(self.image, fetch).await?)?;
+        step_output(self.sandbox.run(self.image, fetch).await?)?;
         let unpack =
             InstallStep { command: self.script(UNPACK, &[]), folder: Some(folder), ..InstallStep::default() };
-        let done = self.workshop.run(self.image, unpack).await?;
+        let done = self.sandbox.run(self.image, unpack).await?;
         if !done.succeeded {
             return Err(build_failed(sources, &end_of(&done.stderr)));
         }
@@ -109,13 +109,13 @@ impl Python<'_> {
         &self,
         sources: &SourceArchive,
         system: &BuildSystem,
-        bench: Option<&LayerLease>,
+        build_layer: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<Vec<String>, PackagesError> {
-        let said = self.hook("requires", sources, system, bench, folder).await?;
-        let said: Vec<String> = serde_json::from_str(&said)
+        let output = self.hook("requires", sources, system, build_layer, folder).await?;
+        let output: Vec<String> = serde_json::from_str(&output)
             .map_err(|_| build_failed(sources, "its build backend does not report its requirements"))?;
-        parse_requirements(&said).map_err(|why| build_failed(sources, &why))
+        parse_requirements(&output).map_err(|why| build_failed(sources, &why))
     }
 
     /// Builds the wheel. Runs code of the package.
@@ -123,10 +123,10 @@ impl Python<'_> {
         &self,
         sources: &SourceArchive,
         system: &BuildSystem,
-        bench: Option<&LayerLease>,
+        build_layer: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<(), PackagesError> {
-        self.hook("wheel", sources, system, bench, folder).await.map(drop)
+        self.hook("wheel", sources, system, build_layer, folder).await.map(drop)
     }
 
     async fn hook(
@@ -134,7 +134,7 @@ impl Python<'_> {
         hook: &str,
         sources: &SourceArchive,
         system: &BuildSystem,
-        bench: Option<&LayerLease>,
+        build_layer: Option<&LayerLease>,
         folder: &Path,
     ) -> Result<String, PackagesError> {
         let build = BuildStep {
@@ -142,10 +142,13 @@ impl Python<'_> {
             command: self.script(BUILD, &[hook, PYTHON_LAYER]),
             stdin: json!({"backend": system.backend, "backend_path": system.backend_path}).to_string(),
             folder: Some(folder),
-            mounts: bench.map(|bench| read_only_mount(bench.files(), PYTHON_LAYER)).into_iter().collect(),
+            mounts: build_layer
+                .map(|build_layer| read_only_mount(build_layer.files(), PYTHON_LAYER))
+                .into_iter()
+                .collect(),
             ..BuildStep::default()
         };
-        self.workshop.build(self.image, build).await
+        self.sandbox.build(self.image, build).await
     }
 
     /// Copies a build's output to another folder, if it is a wheel of this package.
@@ -159,7 +162,7 @@ impl Python<'_> {
         let command = self.script(WHEEL, &["take", &sources.name, &sources.version, &from]);
         let mounts = vec![read_only_mount(left, BUILD_OUTPUT_DIR)];
         let job = InstallStep { command, folder: Some(folder), mounts, ..InstallStep::default() };
-        let done = self.workshop.run(self.image, job).await?;
+        let done = self.sandbox.run(self.image, job).await?;
         if done.succeeded { Ok(()) } else { Err(build_failed(sources, &end_of(&done.stderr))) }
     }
 
@@ -171,7 +174,7 @@ impl Python<'_> {
             mounts: vec![read_only_mount(folder, BUILD_OUTPUT_DIR)],
             ..InstallStep::default()
         };
-        parse_output(&step_output(self.workshop.run(self.image, job).await?)?)
+        parse_output(&step_output(self.sandbox.run(self.image, job).await?)?)
     }
 
     fn script(&self, script: &str, words: &[&str]) -> Vec<String> {

@@ -64,35 +64,35 @@ impl InterpreterCache {
     /// Returns the interpreter that runs a language in an image.
     pub(crate) async fn get(
         &self,
-        workshop: &InstallerSandbox,
+        sandbox: &InstallerSandbox,
         language: &'static Language,
         image: &Image,
     ) -> Result<Arc<ImageInterpreter>, PackagesError> {
-        let identity = workshop.provider.runtime_identity(language, image).await.ok_or_else(|| {
+        let identity = sandbox.provider.runtime_identity(language, image).await.ok_or_else(|| {
             PackagesError::Host(format!("{} is not available here; {}", language.name, language.install))
         })?;
-        let question = ContentDigest::from_parts("belljar interpreter 2", [language.name, identity.as_str()]);
-        if let Some(known) = self.known.get(&question) {
+        let digest = ContentDigest::from_parts("belljar interpreter 2", [language.name, identity.as_str()]);
+        if let Some(known) = self.known.get(&digest) {
             return Ok(known);
         }
-        let file = self.folder.join(format!("{question}.json"));
-        if let Some(kept) = read_cache(&file).filter(|kept| kept.is_current(image)) {
-            return Ok(self.known.put(question, kept.interpreter));
+        let file = self.folder.join(format!("{digest}.json"));
+        if let Some(cached) = read_cache(&file).filter(|cached| cached.is_current(image)) {
+            return Ok(self.known.put(digest, cached.interpreter));
         }
-        let interpreter = query_interpreter(workshop, language, image).await?;
-        let kept = CachedInterpreter { stamps: stamps(&interpreter, image), interpreter };
-        write_cache(&file, &kept);
-        Ok(self.known.put(question, kept.interpreter))
+        let interpreter = query_interpreter(sandbox, language, image).await?;
+        let cached = CachedInterpreter { stamps: stamps(&interpreter, image), interpreter };
+        write_cache(&file, &cached);
+        Ok(self.known.put(digest, cached.interpreter))
     }
 }
 
 async fn query_interpreter(
-    workshop: &InstallerSandbox,
+    sandbox: &InstallerSandbox,
     language: &'static Language,
     image: &Image,
 ) -> Result<ImageInterpreter, PackagesError> {
     let code = if language.name == "python" { PYTHON } else { NODE };
-    let done = workshop.run_script(image, language.name, code).await?;
+    let done = sandbox.run_script(image, language.name, code).await?;
     serde_json::from_str(&done.stdout).map_err(|_| {
         let why = crate::explain::shortened(&done.stderr);
         PackagesError::Host(format!("cannot query {}: {why}", language.name))
@@ -125,12 +125,12 @@ fn read_cache(file: &Path) -> Option<CachedInterpreter> {
 }
 
 /// Writes the cache entry. On failure, the interpreter is asked again next time.
-fn write_cache(file: &Path, kept: &CachedInterpreter) {
+fn write_cache(file: &Path, cached: &CachedInterpreter) {
     let temporary = file.with_extension(format!("{}", std::process::id()));
     let written = file
         .parent()
         .map_or(Ok(()), std::fs::create_dir_all)
-        .and_then(|()| std::fs::write(&temporary, serde_json::to_vec(kept).unwrap_or_default()))
+        .and_then(|()| std::fs::write(&temporary, serde_json::to_vec(cached).unwrap_or_default()))
         .and_then(|()| std::fs::rename(&temporary, file));
     if written.is_err() {
         let _removed = std::fs::remove_file(&temporary);

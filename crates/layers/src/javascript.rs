@@ -17,7 +17,7 @@ use crate::store::{ExactPackage, LayerScope};
 /// Installs packages for one image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JavaScript<'a> {
-    pub(crate) workshop: &'a InstallerSandbox,
+    pub(crate) sandbox: &'a InstallerSandbox,
     pub(crate) image: &'a Image,
     pub(crate) scope: &'a LayerScope,
     /// The request's own lock file.
@@ -34,7 +34,7 @@ pub(crate) struct ResolvedLock {
 impl JavaScript<'_> {
     /// Returns `bun` or `npm`.
     pub(crate) fn installer(&self) -> &'static str {
-        if self.workshop.tools.bun.is_some() { "bun" } else { "npm" }
+        if self.sandbox.tools.bun.is_some() { "bun" } else { "npm" }
     }
 
     /// Resolves exact versions and hashes in a separate folder. Installs nothing.
@@ -103,7 +103,7 @@ impl JavaScript<'_> {
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
         let what = "a package with install scripts";
         let build = BuildStep { what, command, env, folder: Some(folder), ..BuildStep::default() };
-        let built = self.workshop.build(self.image, build).await;
+        let built = self.sandbox.build(self.image, build).await;
         built.map(drop).map_err(|error| {
             let advice = "npm runs install scripts, but is not installed: install it, or use a profile \
                           without build_packages";
@@ -112,7 +112,7 @@ impl JavaScript<'_> {
     }
 
     async fn run_installer(&self, words: &[&str], folder: &Path) -> Result<(), PackagesError> {
-        let tool = self.workshop.tools.bun.as_ref();
+        let tool = self.sandbox.tools.bun.as_ref();
         let (program, name) = match tool {
             Some(bun) => (bun.sandbox_path(), "bun"),
             None => ("npm".to_owned(), "npm"),
@@ -131,7 +131,7 @@ impl JavaScript<'_> {
             std::iter::once(program.as_str()).chain(words.iter().copied()).map(str::to_owned).collect();
         let (folder, cache) = (Some(folder), Some((name, CacheMode::Shared(self.scope))));
         let job = InstallStep { command, env, folder, tool, cache, download: true, ..InstallStep::default() };
-        let done = self.workshop.run(self.image, job).await;
+        let done = self.sandbox.run(self.image, job).await;
         done.and_then(step_output).map(drop).map_err(|error| {
             let advice = "nothing here can install JavaScript packages: install bun (https://bun.sh) or npm; or run \
                           with --no-deps";
@@ -144,13 +144,13 @@ impl JavaScript<'_> {
         let command = ["tee", name].map(str::to_owned).to_vec();
         let job =
             InstallStep { command, stdin: text.to_owned(), folder: Some(folder), ..InstallStep::default() };
-        step_output(self.workshop.run(self.image, job).await?).map(drop)
+        step_output(self.sandbox.run(self.image, job).await?).map(drop)
     }
 
     async fn read(&self, folder: &Path, name: &str) -> Result<String, PackagesError> {
         let command = ["cat", name].map(str::to_owned).to_vec();
         step_output(
-            self.workshop
+            self.sandbox
                 .run(self.image, InstallStep { command, folder: Some(folder), ..InstallStep::default() })
                 .await?,
         )

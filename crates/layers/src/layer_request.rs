@@ -43,16 +43,16 @@ pub(crate) struct LayerRequest<'a> {
 impl LayerRequest<'_> {
     pub(crate) fn python<'a>(
         &'a self,
-        workshop: &'a InstallerSandbox,
+        sandbox: &'a InstallerSandbox,
         offer: Option<&'a LocalWheels>,
     ) -> Python<'a> {
         let (image, interpreter, scope) = (self.needs.image, self.interpreter, &self.scope);
-        Python { workshop, image, interpreter, scope, local_wheels: offer }
+        Python { sandbox, image, interpreter, scope, local_wheels: offer }
     }
 
-    fn javascript<'a>(&'a self, workshop: &'a InstallerSandbox) -> JavaScript<'a> {
+    fn javascript<'a>(&'a self, sandbox: &'a InstallerSandbox) -> JavaScript<'a> {
         JavaScript {
-            workshop,
+            sandbox,
             image: self.needs.image,
             scope: &self.scope,
             request_lock: self.requirements.lock.as_ref(),
@@ -65,12 +65,12 @@ impl LayerRequest<'_> {
 
     pub(crate) fn recipe(
         &self,
-        workshop: &InstallerSandbox,
+        sandbox: &InstallerSandbox,
         packages: Vec<ExactPackage>,
     ) -> Result<LayerRecipe, PackagesError> {
         let (registry, installer) = match self.registry {
-            PackageRegistry::Pypi => (workshop.registries.python(), self.python(workshop, None).installer()?),
-            PackageRegistry::Npm => (workshop.registries.npm(), self.javascript(workshop).installer()),
+            PackageRegistry::Pypi => (sandbox.registries.python(), self.python(sandbox, None).installer()?),
+            PackageRegistry::Npm => (sandbox.registries.npm(), self.javascript(sandbox).installer()),
         };
         Ok(LayerRecipe {
             registry: registry.to_owned(),
@@ -97,8 +97,8 @@ impl LayerRequest<'_> {
     }
 
     /// Returns the key under which the resolution is cached.
-    pub(crate) fn digest(&self, workshop: &InstallerSandbox) -> Result<ContentDigest, PackagesError> {
-        let recipe = self.recipe(workshop, Vec::new())?.key().to_string();
+    pub(crate) fn digest(&self, sandbox: &InstallerSandbox) -> Result<ContentDigest, PackagesError> {
+        let recipe = self.recipe(sandbox, Vec::new())?.key().to_string();
         let mut parts = vec![recipe];
         for (requirement, hashes) in &self.requirements.requirements {
             parts.push(requirement.clone());
@@ -141,11 +141,11 @@ impl LayerRequest<'_> {
     /// Resolves exact versions of JavaScript packages.
     pub(crate) async fn resolve_npm(
         &self,
-        workshop: &InstallerSandbox,
-        shelf: &LayerStore,
+        sandbox: &InstallerSandbox,
+        store: &LayerStore,
     ) -> Result<ResolvedPackages, PackagesError> {
-        let stage = shelf.stage()?;
-        let locked = self.javascript(workshop).resolve(&self.requirement_strings(), stage.files()).await?;
+        let stage = store.stage()?;
+        let locked = self.javascript(sandbox).resolve(&self.requirement_strings(), stage.files()).await?;
         let packages = self.apply_lock(locked.packages)?;
         Ok(ResolvedPackages { packages, lock: Some(locked.lock), built: Vec::new() })
     }
@@ -161,11 +161,11 @@ impl LayerRequest<'_> {
     /// Installs JavaScript packages into a folder and runs their install scripts if that is allowed.
     pub(crate) async fn install_npm(
         &self,
-        workshop: &InstallerSandbox,
+        sandbox: &InstallerSandbox,
         resolved: &ResolvedPackages,
         folder: &Path,
     ) -> Result<(), PackagesError> {
-        let (javascript, lock) = (self.javascript(workshop), resolved.lock.as_deref().unwrap_or_default());
+        let (javascript, lock) = (self.javascript(sandbox), resolved.lock.as_deref().unwrap_or_default());
         javascript.install(&self.requirement_strings(), lock, folder).await?;
         if self.needs.allow_build { javascript.build(folder).await } else { Ok(()) }
     }
@@ -186,29 +186,19 @@ mod tests {
 
     #[test]
     fn layers_influenced_by_an_image_are_tied_to_it() {
-        let (interpreter, question) = (ImageInterpreter::default(), PackageRequirements::default());
+        let (interpreter, package_requirements) =
+            (ImageInterpreter::default(), PackageRequirements::default());
         let of = |image: &Image, build| {
-            let needs = PackageNeeds {
-                tenant: "t",
-                image,
-                language: None,
-                detect: false,
-                code: None,
-                files: &[],
-                has_host_workspace: false,
-                packages: &[],
-                profile_packages: &[],
-                allow_build: build,
-            };
-            let order = LayerRequest {
+            let needs = PackageNeeds { allow_build: build, ..PackageNeeds::new("t", image) };
+            let request = LayerRequest {
                 needs: &needs,
                 registry: PackageRegistry::Pypi,
                 interpreter: &interpreter,
-                requirements: &question,
+                requirements: &package_requirements,
                 scope: LayerScope::Shared,
                 constraints: &[],
             };
-            order.image_ties()
+            request.image_ties()
         };
         assert_eq!(of(&Image::Host, false), Vec::<String>::new());
         assert_eq!(of(&Image::Host, true), ["build"]);

@@ -136,8 +136,8 @@ impl PackageResolver for Library {
             return Box::pin(std::future::ready(Ok(ProvidedPackages::default())));
         }
         Box::pin(async move {
-            let question = needs_digest(&needs);
-            let (prepared, ready) = match self.answers.get(&question) {
+            let digest = needs_digest(&needs);
+            let (prepared, ready) = match self.answers.get(&digest) {
                 Some(ready) => {
                     self.counters.count_hits(ready.layer_count);
                     (ready.prepared.clone(), ready)
@@ -147,7 +147,7 @@ impl PackageResolver for Library {
                         .prepare_or_fall_back(needs, progress)
                         .await
                         .inspect_err(|_| self.counters.count_failure())?;
-                    (ready.prepared.clone(), self.answers.put(question, ready.for_later_callers()))
+                    (ready.prepared.clone(), self.answers.put(digest, ready.for_later_callers()))
                 }
             };
             let frequent = ready.import_pattern.as_ref().map(|habit| self.preimport_stats.count_use(habit));
@@ -158,7 +158,7 @@ impl PackageResolver for Library {
     fn stats(&self) -> BoxFuture<'_, PackageStats> {
         Box::pin(async {
             let weight = match self.store() {
-                Ok(shelf) => shelf.usage().await.unwrap_or_default(),
+                Ok(store) => store.usage().await.unwrap_or_default(),
                 Err(_) => StoreUsage::default(),
             };
             self.counters.stock(weight)
@@ -233,8 +233,8 @@ impl Library {
 
     /// Waits until pending uploads to the shared cache are done, up to its timeout.
     pub async fn wait_for_uploads(&self) {
-        if let Some(Ok(shelf)) = self.store.get() {
-            shelf.wait_for_uploads().await;
+        if let Some(Ok(store)) = self.store.get() {
+            store.wait_for_uploads().await;
         }
     }
 
@@ -256,10 +256,10 @@ impl Library {
     pub(crate) fn store(&self) -> Result<&LayerStore, PackagesError> {
         let opened = self.store.get_or_init(|| {
             let Settings { folder, bounds, shared_cache, .. } = &self.settings;
-            let shelf = LayerStore::open(folder, *bounds, Arc::clone(&self.warnings))?;
+            let store = LayerStore::open(folder, *bounds, Arc::clone(&self.warnings))?;
             Ok(match shared_cache {
-                Some(cache) => shelf.with_shared_cache(cache.clone()),
-                None => shelf,
+                Some(cache) => store.with_shared_cache(cache.clone()),
+                None => store,
             })
         });
         opened.as_ref().map_err(|error| error.clone().into())
@@ -337,22 +337,22 @@ impl Library {
     ) -> Result<(), PackagesError> {
         let interpreter = self.interpreter(needs, PackageRegistry::Npm).await?;
         let resolver = Resolver::new(PackageRegistry::Npm, &self.settings.names);
-        let question =
+        let missing =
             requirements::missing_requirements(needs, &resolver, asked.found, asked.given, &interpreter)?;
-        ready.prepared.findings.extend(question.findings.iter().cloned());
-        if question.requirements.is_empty() {
+        ready.prepared.findings.extend(missing.findings.iter().cloned());
+        if missing.requirements.is_empty() {
             return Ok(());
         }
-        let order = LayerRequest {
+        let request = LayerRequest {
             needs,
             registry: PackageRegistry::Npm,
             interpreter: &interpreter,
-            requirements: &question,
+            requirements: &missing,
             scope: self.scope(needs.tenant),
             constraints: &[],
         };
-        let resolved = self.resolve(&order, progress).await?;
-        self.layer(&order, &resolved, packages::NODE_MODULES, progress, ready).await
+        let resolved = self.resolve(&request, progress).await?;
+        self.layer(&request, &resolved, packages::NODE_MODULES, progress, ready).await
     }
 
     pub(crate) fn scope(&self, tenant: &str) -> LayerScope {

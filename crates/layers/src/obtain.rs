@@ -13,31 +13,31 @@ impl Library {
     /// Mounts the layer with exactly these packages; installs it if it does not exist.
     pub(crate) async fn layer(
         &self,
-        order: &LayerRequest<'_>,
+        request: &LayerRequest<'_>,
         resolved: &ResolvedPackages,
         destination: &'static str,
         progress: &mut dyn Progress,
         ready: &mut PreparedPackages,
     ) -> Result<(), PackagesError> {
-        let (shelf, started) = (self.store()?, Instant::now());
-        let recipe = order.recipe(self.installer_sandbox(), resolved.packages.clone())?;
-        let obtained = shelf
+        let (store, started) = (self.store()?, Instant::now());
+        let recipe = request.recipe(self.installer_sandbox(), resolved.packages.clone())?;
+        let obtained = store
             .obtain(&self.layers, &recipe.key(), async {
                 progress.report(&format!("installing {}", names(&resolved.packages)));
-                let stage = shelf.stage()?;
-                match order.registry {
+                let stage = store.stage()?;
+                match request.registry {
                     PackageRegistry::Pypi => {
-                        let install = self.install_python(shelf, order, resolved, stage.files(), progress);
+                        let install = self.install_python(store, request, resolved, stage.files(), progress);
                         Box::pin(install).await?;
                     }
                     PackageRegistry::Npm => {
-                        order.install_npm(self.installer_sandbox(), resolved, stage.files()).await?;
+                        request.install_npm(self.installer_sandbox(), resolved, stage.files()).await?;
                     }
                 }
-                Ok(shelf.publish(stage, recipe.clone()).await?)
+                Ok(store.publish(stage, recipe.clone()).await?)
             })
             .await?;
-        let (separator, below) = match order.registry {
+        let (separator, below) = match request.registry {
             PackageRegistry::Pypi => ("==", None),
             PackageRegistry::Npm => ("@", Some("node_modules")),
         };
@@ -57,7 +57,7 @@ impl Library {
             prepared.cache = CacheResult::Hit;
         }
         ready.import_pattern =
-            ready.import_pattern.take().map(|habit| habit.with_layer(&obtained.layer.key()));
+            ready.import_pattern.take().map(|pattern| pattern.with_layer(&obtained.layer.key()));
         ready.held.push(obtained.layer);
         Ok(())
     }
@@ -66,25 +66,25 @@ impl Library {
     /// resolution.
     pub(crate) async fn resolve(
         &self,
-        order: &LayerRequest<'_>,
+        request: &LayerRequest<'_>,
         progress: &mut dyn Progress,
     ) -> Result<ResolvedPackages, PackagesError> {
-        let shelf = self.store()?;
-        let (question, ttl) = (order.digest(self.installer_sandbox())?, self.settings.ttl);
+        let store = self.store()?;
+        let (digest, ttl) = (request.digest(self.installer_sandbox())?, self.settings.ttl);
         if let Some(known) =
-            shelf.resolution::<ResolvedPackages>(&question, ttl).await.filter(|known| known.fresh)
+            store.resolution::<ResolvedPackages>(&digest, ttl).await.filter(|known| known.fresh)
         {
             return Ok(known.value);
         }
         let work = async {
-            let _turn = shelf.lock_work(&question).await?;
-            let before = shelf.resolution::<ResolvedPackages>(&question, ttl).await;
+            let _turn = store.lock_work(&digest).await?;
+            let before = store.resolution::<ResolvedPackages>(&digest, ttl).await;
             if let Some(known) = before.as_ref().filter(|known| known.fresh) {
                 return Ok(known.value.clone());
             }
-            match (self.ask_registry(order, progress).await, before) {
+            match (self.ask_registry(request, progress).await, before) {
                 (Ok(resolved), _) => {
-                    shelf.store_resolution(&question, &resolved).await?;
+                    store.store_resolution(&digest, &resolved).await?;
                     Ok(resolved)
                 }
                 // An outdated answer is better than none if the registry cannot be reached.
@@ -92,21 +92,21 @@ impl Library {
                 (Err(error), _) => Err(error),
             }
         };
-        self.resolving.run(&question, work).await
+        self.resolving.run(&digest, work).await
     }
 
     /// Resolves exact versions from the registry.
     pub(crate) async fn ask_registry(
         &self,
-        order: &LayerRequest<'_>,
+        request: &LayerRequest<'_>,
         progress: &mut dyn Progress,
     ) -> Result<ResolvedPackages, PackagesError> {
-        let wanted: Vec<_> = order.requirements.requirements.iter().map(|(one, _)| one.as_str()).collect();
+        let wanted: Vec<_> = request.requirements.requirements.iter().map(|(one, _)| one.as_str()).collect();
         progress.report(&format!("resolving {}", wanted.join(", ")));
-        let shelf = self.store()?;
-        match order.registry {
-            PackageRegistry::Pypi => Box::pin(self.resolve_python(shelf, order, progress)).await,
-            PackageRegistry::Npm => order.resolve_npm(self.installer_sandbox(), shelf).await,
+        let store = self.store()?;
+        match request.registry {
+            PackageRegistry::Pypi => Box::pin(self.resolve_python(store, request, progress)).await,
+            PackageRegistry::Npm => request.resolve_npm(self.installer_sandbox(), store).await,
         }
     }
 }

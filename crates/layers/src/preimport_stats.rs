@@ -53,15 +53,15 @@ pub(crate) struct PreimportStats(Mutex<HashMap<ContentDigest, PatternCounts>>);
 impl PreimportStats {
     /// Counts a program, and returns the modules to preimport. Decided once for each pattern, so that
     /// interpreters are not restarted for every other program.
-    pub(crate) fn count_use(&self, habit: &ImportPattern) -> Vec<String> {
+    pub(crate) fn count_use(&self, pattern: &ImportPattern) -> Vec<String> {
         let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kinds.len() >= MAX_PATTERNS && !kinds.contains_key(&habit.key) {
+        if kinds.len() >= MAX_PATTERNS && !kinds.contains_key(&pattern.key) {
             kinds.clear();
         }
-        let kind = kinds.entry(habit.key).or_default();
+        let kind = kinds.entry(pattern.key).or_default();
         kind.uses = kind.uses.saturating_add(1);
         if kind.uses <= PREIMPORT_AFTER_USES {
-            habit.modules.iter().for_each(|module| *kind.modules.entry(module.clone()).or_default() += 1);
+            pattern.modules.iter().for_each(|module| *kind.modules.entry(module.clone()).or_default() += 1);
         }
         if kind.uses == PREIMPORT_AFTER_USES {
             let most = kind.modules.iter().filter(|(_, uses)| **uses * 2 >= PREIMPORT_AFTER_USES);
@@ -77,19 +77,8 @@ mod tests {
 
     use super::*;
 
-    fn habit(tenant: &str, modules: &[&str]) -> ImportPattern {
-        let needs = PackageNeeds {
-            tenant,
-            image: &Image::Host,
-            language: None,
-            detect: true,
-            code: None,
-            files: &[],
-            has_host_workspace: false,
-            packages: &[],
-            profile_packages: &[],
-            allow_build: false,
-        };
+    fn pattern(tenant: &str, modules: &[&str]) -> ImportPattern {
+        let needs = PackageNeeds { detect: true, ..PackageNeeds::new(tenant, &Image::Host) };
         let modules: Vec<String> = modules.iter().map(|module| (*module).to_owned()).collect();
         ImportPattern::new(&needs, &modules).unwrap()
     }
@@ -97,13 +86,14 @@ mod tests {
     #[test]
     fn frequent_imports_are_chosen_once() {
         let popular = PreimportStats::default();
-        let (one, other) = (habit("t", &["sklearn.svm", "numpy"]), habit("t", &["numpy", "sklearn.tree"]));
+        let (one, other) =
+            (pattern("t", &["sklearn.svm", "numpy"]), pattern("t", &["numpy", "sklearn.tree"]));
         for _ in 0..PREIMPORT_AFTER_USES - 1 {
             assert!(popular.count_use(&one).is_empty());
         }
         assert_eq!(popular.count_use(&other), ["numpy", "sklearn.svm"], "modules that most programs import");
         assert_eq!(popular.count_use(&one), ["numpy", "sklearn.svm"]);
-        for stranger in [habit("u", &["numpy", "sklearn.svm"]), habit("t", &["numpy"])] {
+        for stranger in [pattern("u", &["numpy", "sklearn.svm"]), pattern("t", &["numpy"])] {
             assert!(popular.count_use(&stranger).is_empty());
         }
     }
@@ -112,7 +102,7 @@ mod tests {
     fn the_number_of_patterns_is_bounded() {
         let popular = PreimportStats::default();
         for number in 0..3 * MAX_PATTERNS {
-            popular.count_use(&habit(&number.to_string(), &["numpy"]));
+            popular.count_use(&pattern(&number.to_string(), &["numpy"]));
         }
         assert!(popular.0.lock().unwrap().len() <= MAX_PATTERNS);
     }

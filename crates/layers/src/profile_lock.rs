@@ -46,10 +46,10 @@ impl Library {
     /// Returns a profile's locked packages. The first use creates the lock, from the profile's list alone.
     pub(crate) async fn locked_packages(
         &self,
-        order: &LayerRequest<'_>,
+        request: &LayerRequest<'_>,
         progress: &mut dyn Progress,
     ) -> Result<ResolvedPackages, PackagesError> {
-        let digest = lock_digest(self, order);
+        let digest = lock_digest(self, request);
         if let Some(lock) = read(&self.settings.folder, &digest)? {
             return Ok(lock);
         }
@@ -57,7 +57,7 @@ impl Library {
             let _turn = self.store()?.lock_work(&digest).await?;
             match read(&self.settings.folder, &digest)? {
                 Some(lock) => Ok(lock),
-                None => self.make_lock(order, &digest, progress).await,
+                None => self.make_lock(request, &digest, progress).await,
             }
         };
         self.resolving.run(&digest, work).await
@@ -65,16 +65,16 @@ impl Library {
 
     async fn make_lock(
         &self,
-        order: &LayerRequest<'_>,
+        request: &LayerRequest<'_>,
         digest: &ContentDigest,
         progress: &mut dyn Progress,
     ) -> Result<ResolvedPackages, PackagesError> {
-        let resolved = self.ask_registry(order, progress).await?;
+        let resolved = self.ask_registry(request, progress).await?;
         let lock = ProfileLock {
-            requirements: order.requirements.requirements.iter().map(|(text, _)| text.clone()).collect(),
+            requirements: request.requirements.requirements.iter().map(|(text, _)| text.clone()).collect(),
             registry: self.installer_sandbox().registries.python().to_owned(),
-            interpreter: order.interpreter.name.clone(),
-            platform: order.interpreter.platform.clone(),
+            interpreter: request.interpreter.name.clone(),
+            platform: request.interpreter.platform.clone(),
             resolved,
         };
         write(&self.settings.folder, digest, &lock)?;
@@ -97,42 +97,42 @@ impl Library {
             return Ok(LockChange::default());
         }
         let interpreter = self.interpreter(&needs, PackageRegistry::Pypi).await?;
-        let question = self.profile_question(&needs, &named.profile, &interpreter)?;
-        if question.requirements.is_empty() {
+        let package_requirements = self.profile_requirements(&needs, &named.profile, &interpreter)?;
+        if package_requirements.requirements.is_empty() {
             return Ok(LockChange::default());
         }
-        let order = LayerRequest {
+        let request = LayerRequest {
             needs: &needs,
             registry: PackageRegistry::Pypi,
             interpreter: &interpreter,
-            requirements: &question,
+            requirements: &package_requirements,
             scope: LayerScope::Shared,
             constraints: &[],
         };
-        let digest = lock_digest(self, &order);
+        let digest = lock_digest(self, &request);
         let before = read(&self.settings.folder, &digest)?;
         let resolved = match (&before, upgrade) {
             (Some(lock), false) => lock.clone(),
             _ => {
                 let _turn = self.store()?.lock_work(&digest).await?;
-                self.make_lock(&order, &digest, progress).await?
+                self.make_lock(&request, &digest, progress).await?
             }
         };
         let before = before.map(|lock| lock.packages).unwrap_or_default();
-        self.layer(&order, &resolved, PYTHON_PROFILE_LAYER, progress, &mut PreparedPackages::default())
+        self.layer(&request, &resolved, PYTHON_PROFILE_LAYER, progress, &mut PreparedPackages::default())
             .await?;
         Ok(LockChange { before, now: resolved.packages })
     }
 }
 
-fn lock_digest(library: &Library, order: &LayerRequest<'_>) -> ContentDigest {
+fn lock_digest(library: &Library, request: &LayerRequest<'_>) -> ContentDigest {
     let mut parts = vec![
         library.installer_sandbox().registries.python().to_owned(),
-        order.interpreter.name.clone(),
-        order.interpreter.platform.clone(),
-        order.image_ties().join("\n"),
+        request.interpreter.name.clone(),
+        request.interpreter.platform.clone(),
+        request.image_ties().join("\n"),
     ];
-    for (requirement, hashes) in &order.requirements.requirements {
+    for (requirement, hashes) in &request.requirements.requirements {
         parts.extend([requirement.clone(), hashes.join(" ")]);
     }
     ContentDigest::from_parts("belljar profile lock 1", parts)

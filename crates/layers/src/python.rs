@@ -29,7 +29,7 @@ pub(crate) const ISOLATED_FLAG: &str = "-I";
 /// Installs packages for one interpreter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Python<'a> {
-    pub(crate) workshop: &'a InstallerSandbox,
+    pub(crate) sandbox: &'a InstallerSandbox,
     pub(crate) image: &'a Image,
     pub(crate) interpreter: &'a ImageInterpreter,
     pub(crate) scope: &'a LayerScope,
@@ -66,7 +66,7 @@ pub(crate) struct MissingWheel {
 impl Python<'_> {
     /// Returns `uv` or `pip`.
     pub(crate) fn installer(&self) -> Result<&'static str, PackagesError> {
-        match (&self.workshop.tools.uv, self.interpreter.installer.is_empty()) {
+        match (&self.sandbox.tools.uv, self.interpreter.installer.is_empty()) {
             (Some(_), _) => Ok("uv"),
             (None, false) => Ok("pip"),
             (None, true) => Err(PackagesError::Host(
@@ -151,7 +151,7 @@ impl Python<'_> {
         constraints: &str,
         folder: Option<&Path>,
     ) -> Result<StepResult, PackagesError> {
-        let Some(uv) = &self.workshop.tools.uv else { return Err(not_available("uv")) };
+        let Some(uv) = &self.sandbox.tools.uv else { return Err(not_available("uv")) };
         let program = uv.sandbox_path();
         let fixed = [
             "--only-binary",
@@ -180,7 +180,7 @@ impl Python<'_> {
             download: true,
             ..InstallStep::default()
         };
-        self.workshop.run(self.image, job).await
+        self.sandbox.run(self.image, job).await
     }
 
     /// pip reads no requirements from stdin and writes its report to a file; a short wrapper script does
@@ -231,7 +231,7 @@ impl Python<'_> {
             download: true,
             ..InstallStep::default()
         };
-        self.workshop.run(self.image, job).await
+        self.sandbox.run(self.image, job).await
     }
 
     fn cache_mode(&self) -> CacheMode<'_> {
@@ -251,7 +251,7 @@ impl Python<'_> {
     /// `--find-links` overrides the environment variable, so configured links are repeated here.
     fn find_links_arguments(&self) -> Vec<String> {
         let Some(offer) = self.local_wheels else { return Vec::new() };
-        let configured = self.workshop.registries.env.get("UV_FIND_LINKS").map_or("", String::as_str);
+        let configured = self.sandbox.registries.env.get("UV_FIND_LINKS").map_or("", String::as_str);
         let configured = configured.split(',').filter(|place| !place.is_empty()).map(str::to_owned);
         let own = (0..offer.folders.len()).map(|number| format!("{WHEELS_DIR}/{number}"));
         configured.chain(own).flat_map(|place| ["--find-links".to_owned(), place]).collect()
@@ -268,7 +268,7 @@ impl Python<'_> {
                 .to_vec();
         let cache = Some(("bytecode", CacheMode::Shared(self.scope)));
         let done = self
-            .workshop
+            .sandbox
             .run(self.image, InstallStep { command, folder: Some(folder), cache, ..InstallStep::default() })
             .await?;
         match done.succeeded {

@@ -29,7 +29,7 @@ impl Library {
     ) -> Result<(), PackagesError> {
         let interpreter = self.interpreter(needs, PackageRegistry::Pypi).await?;
         let RegistryNeeds { found, mut given, profile } = asked;
-        let own = self.profile_question(needs, &profile, &interpreter)?;
+        let own = self.profile_requirements(needs, &profile, &interpreter)?;
         given.requirements.extend(profile);
         let resolver = Resolver::new(PackageRegistry::Pypi, &self.settings.names);
         let all = requirements::missing_requirements(needs, &resolver, found, given, &interpreter)?;
@@ -38,22 +38,22 @@ impl Library {
         if !needs.has_host_workspace {
             ready.import_pattern = ImportPattern::new(needs, &all.modules);
         }
-        let order = |question, scope, constraints| LayerRequest {
+        let request = |package_requirements, scope, constraints| LayerRequest {
             needs,
             registry: PackageRegistry::Pypi,
             interpreter: &interpreter,
-            requirements: question,
+            requirements: package_requirements,
             scope,
             constraints,
         };
-        let together = order(&all, self.scope(needs.tenant), &[]);
+        let together = request(&all, self.scope(needs.tenant), &[]);
         if own.requirements.is_empty() {
             return self.combined_layer(&together, progress, ready).await;
         }
-        let profile = order(&own, LayerScope::Shared, &[]);
+        let profile = request(&own, LayerScope::Shared, &[]);
         let locked = self.locked_packages(&profile, progress).await?;
         let more = additional_requirements(&all, &own, &locked.packages);
-        let more = order(&more, self.scope(needs.tenant), &locked.packages);
+        let more = request(&more, self.scope(needs.tenant), &locked.packages);
         let Some(resolved) = self.constrained(&more, progress, ready).await? else {
             return self.combined_layer(&together, progress, ready).await;
         };
@@ -67,15 +67,15 @@ impl Library {
     /// Returns what a request needs in addition to its profile's locked packages, or `None` if they conflict.
     async fn constrained(
         &self,
-        order: &LayerRequest<'_>,
+        request: &LayerRequest<'_>,
         progress: &mut dyn Progress,
         ready: &mut PreparedPackages,
     ) -> Result<Option<ResolvedPackages>, PackagesError> {
-        if order.requirements.requirements.is_empty() {
+        if request.requirements.requirements.is_empty() {
             return Ok(Some(ResolvedPackages { packages: Vec::new(), lock: None, built: Vec::new() }));
         }
-        match self.resolve(order, progress).await {
-            Ok(resolved) => Ok(Some(without_locked(resolved, order.constraints))),
+        match self.resolve(request, progress).await {
+            Ok(resolved) => Ok(Some(without_locked(resolved, request.constraints))),
             Err(PackagesError::Unresolvable(why)) => {
                 ready.prepared.profile_replaced = true;
                 ready.prepared.findings.push(profile_replaced_finding(&why));
@@ -87,7 +87,7 @@ impl Library {
 
     /// Returns what a profile's list requires in an image. No part of a request influences it, not even its
     /// folder.
-    pub(crate) fn profile_question(
+    pub(crate) fn profile_requirements(
         &self,
         needs: &PackageNeeds<'_>,
         profile: &[belljar_analysis::imports::Requirement],
@@ -100,15 +100,15 @@ impl Library {
 
     async fn combined_layer(
         &self,
-        order: &LayerRequest<'_>,
+        request: &LayerRequest<'_>,
         progress: &mut dyn Progress,
         ready: &mut PreparedPackages,
     ) -> Result<(), PackagesError> {
-        if order.requirements.requirements.is_empty() {
+        if request.requirements.requirements.is_empty() {
             return Ok(());
         }
-        let resolved = self.resolve(order, progress).await?;
-        self.layer(order, &resolved, PYTHON_LAYER, progress, ready).await
+        let resolved = self.resolve(request, progress).await?;
+        self.layer(request, &resolved, PYTHON_LAYER, progress, ready).await
     }
 }
 
@@ -167,17 +167,18 @@ mod tests {
         }
     }
 
-    fn question(requirements: &[&str]) -> PackageRequirements {
+    fn package_requirements(requirements: &[&str]) -> PackageRequirements {
         let requirements = requirements.iter().map(|text| ((*text).to_owned(), Vec::new())).collect();
         PackageRequirements { requirements, ..PackageRequirements::default() }
     }
 
     #[test]
     fn a_request_omits_packages_of_its_profile() {
-        let (profile, locked) = (question(&["pandas"]), [package("pandas", "2.1"), package("NumPy", "2.0")]);
-        let all = question(&["idna", "numpy", "numpy==1.26", "pandas"]);
+        let (profile, locked) =
+            (package_requirements(&["pandas"]), [package("pandas", "2.1"), package("NumPy", "2.0")]);
+        let all = package_requirements(&["idna", "numpy", "numpy==1.26", "pandas"]);
         let more = additional_requirements(&all, &profile, &locked);
-        assert_eq!(more.requirements, question(&["idna", "numpy==1.26"]).requirements);
+        assert_eq!(more.requirements, package_requirements(&["idna", "numpy==1.26"]).requirements);
     }
 
     #[test]

@@ -172,16 +172,16 @@ pub(crate) fn missing_requirements(
     let answer = resolver.resolve(&found, &given);
     let missing = |import: &Import| answer.unresolved.iter().any(|one| one.reason.name == import.name);
     let there = wanted.iter().filter(|import| !import.optional && !missing(import));
-    let mut question = PackageRequirements {
+    let mut package_requirements = PackageRequirements {
         modules: there.map(|import| import.name.clone()).collect(),
         lock,
         ..PackageRequirements::default()
     };
     for unresolved in &answer.unresolved {
-        question.findings.extend(judge_unresolved(unresolved, needs)?);
+        package_requirements.findings.extend(judge_unresolved(unresolved, needs)?);
     }
-    question.requirements = requirements(&answer);
-    Ok(question)
+    package_requirements.requirements = requirements(&answer);
+    Ok(package_requirements)
 }
 
 /// Returns the needed packages, without those that the code treats as optional.

@@ -82,34 +82,34 @@ impl Library {
     /// Resolves exact versions of a set from the registry.
     pub(crate) async fn resolve_python(
         &self,
-        shelf: &LayerStore,
-        order: &LayerRequest<'_>,
+        store: &LayerStore,
+        request: &LayerRequest<'_>,
         progress: &mut dyn Progress,
     ) -> Result<ResolvedPackages, PackagesError> {
         let (mut beside, mut offer, mut cache) = (LocalBuilds::default(), None, None);
         // Each round but the last builds a wheel or adds choices.
         for _ in 0..=2 * MAX_BUILT {
-            let python = order.python(self.installer_sandbox(), offer.as_ref());
-            let constraints = constraints(order.requirements.lock.as_ref(), order.constraints);
-            match python.resolve(&beside.requirements(order), &constraints).await? {
+            let python = request.python(self.installer_sandbox(), offer.as_ref());
+            let constraints = constraints(request.requirements.lock.as_ref(), request.constraints);
+            match python.resolve(&beside.requirements(request), &constraints).await? {
                 ResolveOutcome::Resolved(packages) => {
                     let chosen = beside.take_chosen(&packages);
                     if chosen.is_empty() {
-                        let resolved = beside.resolved(order, packages)?;
-                        let packages = order.apply_lock(resolved.packages)?;
+                        let resolved = beside.resolved(request, packages)?;
+                        let packages = request.apply_lock(resolved.packages)?;
                         return Ok(ResolvedPackages { packages, ..resolved });
                     }
                     for sources in chosen {
-                        order.check_hash(&sources)?;
-                        beside.wheels.push(self.wheel(shelf, order, sources, progress).await?);
+                        request.check_hash(&sources)?;
+                        beside.wheels.push(self.wheel(store, request, sources, progress).await?);
                     }
                 }
                 ResolveOutcome::MissingWheels { names, why } => {
-                    self.offer_choices(shelf, order, &mut beside, names, why).await?;
+                    self.offer_choices(store, request, &mut beside, names, why).await?;
                 }
             }
             // uv's cache of one round's wheels is wrong for the next round, so each round has its own.
-            let stage = cache.insert(shelf.stage()?);
+            let stage = cache.insert(store.stage()?);
             offer = Some(LocalWheels { folders: beside.folders(), cache: stage.files().to_owned() });
         }
         Err(PackagesError::BuildFailed(format!("more than {MAX_BUILT} packages must be built from source")))
@@ -119,8 +119,8 @@ impl Library {
     /// allowed.
     async fn offer_choices(
         &self,
-        shelf: &LayerStore,
-        order: &LayerRequest<'_>,
+        store: &LayerStore,
+        request: &LayerRequest<'_>,
         beside: &mut LocalBuilds,
         names: Vec<MissingWheel>,
         why: PackagesError,
@@ -130,12 +130,12 @@ impl Library {
             if beside.knows(&name) || beside.wheels.len() + beside.choices.len() >= MAX_BUILT {
                 continue;
             }
-            let stage = shelf.stage()?;
-            let listed = order.python(self.installer_sandbox(), None).sources(&name, stage.files()).await?;
+            let stage = store.stage()?;
+            let listed = request.python(self.installer_sandbox(), None).sources(&name, stage.files()).await?;
             if listed.sources.is_empty() || (listed.has_wheels && !is_said) {
                 continue;
             }
-            if !order.needs.allow_build {
+            if !request.needs.allow_build {
                 return Err(PackagesError::Unresolvable(format!(
                     "'{name}' has no wheel for this interpreter, only sources, which must be built: name a \
                      version that has a wheel, or use a profile with build_packages = true"
@@ -149,83 +149,85 @@ impl Library {
     /// Installs a set into a folder. Rebuilds wheels that no longer exist.
     pub(crate) async fn install_python(
         &self,
-        shelf: &LayerStore,
-        order: &LayerRequest<'_>,
+        store: &LayerStore,
+        request: &LayerRequest<'_>,
         resolved: &ResolvedPackages,
         folder: &std::path::Path,
         progress: &mut dyn Progress,
     ) -> Result<(), PackagesError> {
         if resolved.built.is_empty() {
-            return order.python(self.installer_sandbox(), None).install(&resolved.packages, folder).await;
+            return request.python(self.installer_sandbox(), None).install(&resolved.packages, folder).await;
         }
         let (mut packages, mut beside) = (resolved.packages.clone(), LocalBuilds::default());
         for sources in &resolved.built {
-            let wheel = self.wheel(shelf, order, sources.clone(), progress).await?;
+            let wheel = self.wheel(store, request, sources.clone(), progress).await?;
             for package in packages.iter_mut().filter(|package| has_name(package, &sources.name)) {
                 package.hashes = vec![wheel.hash.clone()];
             }
             beside.wheels.push(wheel);
         }
-        let cache = shelf.stage()?;
+        let cache = store.stage()?;
         let offer = LocalWheels { folders: beside.folders(), cache: cache.files().to_owned() };
-        order.python(self.installer_sandbox(), Some(&offer)).install(&packages, folder).await
+        request.python(self.installer_sandbox(), Some(&offer)).install(&packages, folder).await
     }
 
     /// Returns the wheel of these sources; builds it if it does not exist.
     async fn wheel(
         &self,
-        shelf: &LayerStore,
-        order: &LayerRequest<'_>,
+        store: &LayerStore,
+        request: &LayerRequest<'_>,
         sources: SourceArchive,
         progress: &mut dyn Progress,
     ) -> Result<BuiltWheel, PackagesError> {
-        let mut recipe = order.recipe(self.installer_sandbox(), vec![package(&sources)])?;
+        let mut recipe = request.recipe(self.installer_sandbox(), vec![package(&sources)])?;
         recipe.options.push("wheel".to_owned());
         let build = async {
             progress.report(&format!("building {} {}", sources.name, sources.version));
-            Box::pin(self.build(shelf, order, &sources, recipe.clone())).await
+            Box::pin(self.build(store, request, &sources, recipe.clone())).await
         };
-        let held = shelf.obtain(&self.layers, &recipe.key(), build).await?.layer;
-        let hash = order.python(self.installer_sandbox(), None).hash(held.files()).await?;
+        let held = store.obtain(&self.layers, &recipe.key(), build).await?.layer;
+        let hash = request.python(self.installer_sandbox(), None).hash(held.files()).await?;
         Ok(BuiltWheel { sources, held, hash })
     }
 
     async fn build(
         &self,
-        shelf: &LayerStore,
-        order: &LayerRequest<'_>,
+        store: &LayerStore,
+        request: &LayerRequest<'_>,
         sources: &SourceArchive,
         recipe: LayerRecipe,
     ) -> Result<LayerLease, PackagesError> {
-        let (python, stage) = (order.python(self.installer_sandbox(), None), shelf.stage()?);
+        let (python, stage) = (request.python(self.installer_sandbox(), None), store.stage()?);
         let system = python.fetch_and_unpack(sources, stage.files()).await?;
-        let mut bench = self.build_requirements_layer(shelf, order, sources, &system.requires).await?;
-        let more = python.dynamic_requirements(sources, &system, bench.as_ref(), stage.files()).await?;
+        let mut build_layer =
+            self.build_requirements_layer(store, request, sources, &system.requires).await?;
+        let more = python.dynamic_requirements(sources, &system, build_layer.as_ref(), stage.files()).await?;
         if more.iter().any(|one| !system.requires.contains(one)) {
             let all = [&system.requires[..], &more].concat();
-            bench = self.build_requirements_layer(shelf, order, sources, &all).await?;
+            build_layer = self.build_requirements_layer(store, request, sources, &all).await?;
         }
-        python.wheel(sources, &system, bench.as_ref(), stage.files()).await?;
+        python.wheel(sources, &system, build_layer.as_ref(), stage.files()).await?;
         // The build's code could write to its stage until now, so the wheel is copied to a clean one.
-        let clean = shelf.stage()?;
+        let clean = store.stage()?;
         python.copy_wheel(sources, stage.files(), clean.files()).await?;
-        Ok(shelf.publish(clean, recipe).await?)
+        Ok(store.publish(clean, recipe).await?)
     }
 
     /// Returns a layer with the build requirements: an ordinary layer, made from wheels only.
     async fn build_requirements_layer(
         &self,
-        shelf: &LayerStore,
-        order: &LayerRequest<'_>,
+        store: &LayerStore,
+        request: &LayerRequest<'_>,
         sources: &SourceArchive,
         requires: &[String],
     ) -> Result<Option<LayerLease>, PackagesError> {
         if requires.is_empty() {
             return Ok(None);
         }
-        let needs = PackageNeeds { allow_build: false, ..*order.needs };
-        let order = LayerRequest { needs: &needs, scope: order.scope.clone(), constraints: &[], ..*order };
-        let python = order.python(self.installer_sandbox(), None);
+        let needs = PackageNeeds { allow_build: false, ..*request.needs };
+        let request =
+            LayerRequest { needs: &needs, scope: request.scope.clone(), constraints: &[], ..*request };
+        let python = request.python(self.installer_sandbox(), None);
         let asked: Vec<_> = requires.iter().map(|one| (one.clone(), Vec::new())).collect();
         let needed = |why: &PackagesError| {
             let why = why.to_string();
@@ -239,21 +241,21 @@ impl Library {
             }
             Err(error) => return Err(error),
         };
-        let recipe = order.recipe(self.installer_sandbox(), packages.clone())?;
+        let recipe = request.recipe(self.installer_sandbox(), packages.clone())?;
         let install = async {
-            let stage = shelf.stage()?;
+            let stage = store.stage()?;
             python.install(&packages, stage.files()).await?;
-            Ok(shelf.publish(stage, recipe.clone()).await?)
+            Ok(store.publish(stage, recipe.clone()).await?)
         };
-        Ok(Some(shelf.obtain(&self.layers, &recipe.key(), install).await?.layer))
+        Ok(Some(store.obtain(&self.layers, &recipe.key(), install).await?.layer))
     }
 }
 
 impl LocalBuilds {
     /// Returns the requirements. Stated hashes of a built package are those of its sources, which no wheel
     /// has.
-    fn requirements(&self, order: &LayerRequest<'_>) -> Vec<(String, Vec<String>)> {
-        let asked = order.requirements.requirements.iter().map(|(text, hashes)| {
+    fn requirements(&self, request: &LayerRequest<'_>) -> Vec<(String, Vec<String>)> {
+        let asked = request.requirements.requirements.iter().map(|(text, hashes)| {
             let known = crate::layer_request::python_name(text).is_some_and(|name| self.knows(&name));
             (text.clone(), if known { Vec::new() } else { hashes.clone() })
         });
@@ -263,7 +265,7 @@ impl LocalBuilds {
     /// Pins built packages by their sources. Drops builds that are not part of the result.
     fn resolved(
         self,
-        order: &LayerRequest<'_>,
+        request: &LayerRequest<'_>,
         mut packages: Vec<ExactPackage>,
     ) -> Result<ResolvedPackages, PackagesError> {
         let mut built = Vec::new();
@@ -277,7 +279,7 @@ impl LocalBuilds {
                 _ => {
                     // Offered packages were requested without their hashes, so the hashes are checked here.
                     let name = crate::layer_request::python_name(&found.name).filter(|name| self.knows(name));
-                    name.map_or(Ok(()), |name| order.restrict_hashes(found, &name))?;
+                    name.map_or(Ok(()), |name| request.restrict_hashes(found, &name))?;
                 }
             }
         }
@@ -314,22 +316,11 @@ mod tests {
     #[test]
     fn stated_hashes_apply_to_offered_packages_that_are_not_built() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf =
+        let store =
             LayerStore::open(&folder.path().join("s"), LayerBounds::default(), Arc::new(|_| {})).unwrap();
-        let needs = PackageNeeds {
-            tenant: "t",
-            image: &Image::Host,
-            language: None,
-            detect: false,
-            code: None,
-            files: &[],
-            has_host_workspace: false,
-            packages: &[],
-            profile_packages: &[],
-            allow_build: true,
-        };
+        let needs = PackageNeeds { allow_build: true, ..PackageNeeds::new("t", &Image::Host) };
         let requirements = vec![("x==1".to_owned(), vec!["sha256:aa".to_owned()])];
-        let order = LayerRequest {
+        let request = LayerRequest {
             needs: &needs,
             registry: PackageRegistry::Pypi,
             interpreter: &ImageInterpreter::default(),
@@ -338,13 +329,13 @@ mod tests {
             constraints: &[],
         };
         let resolved = |hashes: &[&str]| {
-            let choice = SourceChoice { sources: Vec::new(), stage: shelf.stage().unwrap() };
+            let choice = SourceChoice { sources: Vec::new(), stage: store.stage().unwrap() };
             let mut beside = LocalBuilds { wheels: Vec::new(), choices: vec![("x".to_owned(), choice)] };
             let hashes = hashes.iter().map(|hash| (*hash).to_owned()).collect();
             let found = vec![ExactPackage { name: "x".to_owned(), version: "1".to_owned(), hashes }];
             assert!(beside.take_chosen(&found).is_empty());
-            assert_eq!(beside.requirements(&order), [("x==1".to_owned(), Vec::new())]);
-            beside.resolved(&order, found)
+            assert_eq!(beside.requirements(&request), [("x==1".to_owned(), Vec::new())]);
+            beside.resolved(&request, found)
         };
         assert_eq!(resolved(&["sha256:bb", "sha256:aa"]).unwrap().packages[0].hashes, ["sha256:aa"]);
         assert!(resolved(&["sha256:bb"]).is_err());

@@ -20,19 +20,19 @@ impl<T> TtlCache<T> {
         Self { answers: Mutex::default(), ttl }
     }
 
-    pub(crate) fn get(&self, question: &ContentDigest) -> Option<Arc<T>> {
+    pub(crate) fn get(&self, key: &ContentDigest) -> Option<Arc<T>> {
         let answers = self.lock();
-        let (since, answer) = answers.get(question)?;
+        let (since, answer) = answers.get(key)?;
         (since.elapsed() < self.ttl).then(|| Arc::clone(answer))
     }
 
-    pub(crate) fn put(&self, question: ContentDigest, answer: T) -> Arc<T> {
+    pub(crate) fn put(&self, key: ContentDigest, answer: T) -> Arc<T> {
         let answer = Arc::new(answer);
         let mut answers = self.lock();
         if answers.len() >= MAX_ENTRIES {
             answers.clear();
         }
-        answers.insert(question, (Instant::now(), Arc::clone(&answer)));
+        answers.insert(key, (Instant::now(), Arc::clone(&answer)));
         answer
     }
 

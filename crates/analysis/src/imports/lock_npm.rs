@@ -40,19 +40,19 @@ pub(super) fn parse_npm(file: &'static str, text: &str) -> Result<LockFile, Erro
     let mut lock = LockFile::new(file, PackageRegistry::Npm);
     let project = packages.remove("").unwrap_or_default();
     let set = |entry: &Map<String, Value>, name: &str| entry.get(name).and_then(Value::as_bool) == Some(true);
-    for (place, entry) in packages {
+    for (path, entry) in packages {
         // Skips development dependencies, and packages bundled in another package's archive.
         if set(&entry, "dev") || set(&entry, "inBundle") {
             continue;
         }
-        let name = place.rsplit_once("node_modules/").map(|(_, name)| name.to_owned());
+        let name = path.rsplit_once("node_modules/").map(|(_, name)| name.to_owned());
         let name = name.ok_or_else(|| {
-            invalid_requirement(&place, "is a folder of the project; only packages are accepted")
+            invalid_requirement(&path, "is a folder of the project; only packages are accepted")
         })?;
         let from = string_field(&entry, "resolved").filter(|from| !from.starts_with("https://"));
         let from =
             from.filter(|from| !from.starts_with("http://")).or(set(&entry, "link").then_some("link:"));
-        add_package(&mut lock, &place, &name, from, &entry)?;
+        add_package(&mut lock, &path, &name, from, &entry)?;
     }
     add_roots(&mut lock, &project)?;
     Ok(lock)
@@ -73,16 +73,16 @@ pub(super) fn parse_bun(file: &'static str, text: &str) -> Result<LockFile, Erro
         let exact = parts.first().and_then(Value::as_str).ok_or_else(short)?;
         let (real, version) =
             exact.rsplit_once('@').filter(|(name, _)| !name.is_empty()).ok_or_else(short)?;
-        let place = install_path(key).ok_or_else(short)?;
+        let path = install_path(key).ok_or_else(short)?;
         let mut entry = parts.iter().find_map(Value::as_object).cloned().unwrap_or_default();
         let hash = parts.last().and_then(Value::as_str).filter(|hash| hash.starts_with("sha512-"));
         entry.insert("version".to_owned(), version.into());
         entry.insert("name".to_owned(), real.into());
         entry.extend(hash.map(|hash| ("integrity".to_owned(), hash.into())));
         // `name@workspace:…`, `name@github:…`, `name@https://…`.
-        let name = place.rsplit_once("node_modules/").map_or("", |(_, name)| name);
+        let name = path.rsplit_once("node_modules/").map_or("", |(_, name)| name);
         let elsewhere = exact.find([':', '#']).map(|_| &exact[exact.find('@').unwrap_or(0)..]);
-        add_package(&mut lock, &place, name, elsewhere, &entry)?;
+        add_package(&mut lock, &path, name, elsewhere, &entry)?;
     }
     let project = read.workspaces.get("").cloned().unwrap_or_default();
     add_roots(&mut lock, &project)?;
@@ -91,12 +91,12 @@ pub(super) fn parse_bun(file: &'static str, text: &str) -> Result<LockFile, Erro
 
 /// `a/@b/c` → `node_modules/a/node_modules/@b/c`.
 fn install_path(key: &str) -> Option<String> {
-    let (mut place, mut parts) = (String::new(), key.split('/'));
+    let (mut path, mut parts) = (String::new(), key.split('/'));
     while let Some(part) = parts.next() {
         let name = if part.starts_with('@') { format!("{part}/{}", parts.next()?) } else { part.to_owned() };
-        place = format!("{place}{}node_modules/{name}", if place.is_empty() { "" } else { "/" });
+        path = format!("{path}{}node_modules/{name}", if path.is_empty() { "" } else { "/" });
     }
-    Some(place)
+    Some(path)
 }
 
 fn string_field<'a>(entry: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
@@ -106,7 +106,7 @@ fn string_field<'a>(entry: &'a Map<String, Value>, name: &str) -> Option<&'a str
 /// Validates and adds one package.
 fn add_package(
     lock: &mut LockFile,
-    place: &str,
+    path: &str,
     name: &str,
     elsewhere: Option<&str>,
     entry: &Map<String, Value>,
@@ -117,9 +117,9 @@ fn add_package(
         lock.roots.push(root);
         return Ok(());
     }
-    let parts = place.split("node_modules/").map(|part| part.trim_end_matches('/'));
-    if !place.starts_with("node_modules/") || !parts.skip(1).all(is_name) {
-        return Err(invalid_requirement(place, "is not an install path of a package"));
+    let parts = path.split("node_modules/").map(|part| part.trim_end_matches('/'));
+    if !path.starts_with("node_modules/") || !parts.skip(1).all(is_name) {
+        return Err(invalid_requirement(path, "is not an install path of a package"));
     }
     let version = string_field(entry, "version").unwrap_or_default();
     let exact = version.starts_with(|c: char| c.is_ascii_digit()) && !version.contains([' ', '|']);
@@ -127,25 +127,25 @@ fn add_package(
     let real = string_field(entry, "name").unwrap_or(name);
     let mut pin = requirement_from_parts(real, real, if exact { version } else { "" })?;
     if pin.version.is_empty() {
-        return Err(invalid_requirement(place, "has no exact version; regenerate the lock file"));
+        return Err(invalid_requirement(path, "has no exact version; regenerate the lock file"));
     }
-    let mut kept = Map::from_iter([("version".to_owned(), version.into())]);
+    let mut package = Map::from_iter([("version".to_owned(), version.into())]);
     if real != name {
-        kept.insert("name".to_owned(), real.into());
+        package.insert("name".to_owned(), real.into());
     }
     if let Some(hash) = string_field(entry, "integrity").filter(|hash| is_integrity(hash)) {
-        kept.insert("integrity".to_owned(), hash.into());
+        package.insert("integrity".to_owned(), hash.into());
         pin.hashes.push(hash.to_owned());
     }
     for kind in DEPENDENCY_FIELDS {
         if let Some(edges) = entry.get(kind) {
-            kept.insert(kind.to_owned(), dependency_map(place, edges)?);
+            package.insert(kind.to_owned(), dependency_map(path, edges)?);
         }
     }
     for name in COPIED_FIELDS {
-        kept.extend(entry.get(name).map(|value| (name.to_owned(), as_npm_list(name, value))));
+        package.extend(entry.get(name).map(|value| (name.to_owned(), as_npm_list(name, value))));
     }
-    lock.tree.insert(place.to_owned(), kept.into());
+    lock.tree.insert(path.to_owned(), package.into());
     lock.pins.push(pin);
     Ok(())
 }
@@ -159,9 +159,9 @@ fn as_npm_list(name: &str, value: &Value) -> Value {
 }
 
 /// Returns a package's dependencies: names and versions, but no URLs that an installer would open.
-fn dependency_map(place: &str, edges: &Value) -> Result<Value, Error> {
+fn dependency_map(path: &str, edges: &Value) -> Result<Value, Error> {
     let edges: BTreeMap<String, String> = serde_json::from_value(edges.clone()).map_err(|_| {
-        invalid_requirement(place, "depends on something that is not a package; regenerate the lock file")
+        invalid_requirement(path, "depends on something that is not a package; regenerate the lock file")
     })?;
     for (name, version) in &edges {
         let version = version.strip_prefix("npm:").unwrap_or(version);
@@ -170,7 +170,7 @@ fn dependency_map(place: &str, edges: &Value) -> Result<Value, Error> {
             .map_or(version, |rest| rest.split_once('/').map_or(rest, |(_, rest)| rest));
         if !is_name(name) || version.contains([':', '/']) {
             return Err(invalid_requirement(
-                place,
+                path,
                 "depends on a URL or repository; only packages are accepted",
             ));
         }
@@ -209,9 +209,9 @@ pub(super) fn without_trailing_commas(text: &str) -> String {
             '\\' if in_string => escaped = true,
             '"' => in_string = !in_string,
             '}' | ']' if !in_string => {
-                let kept = out.trim_end().len();
-                if out[..kept].ends_with(',') {
-                    out.truncate(kept - 1);
+                let package = out.trim_end().len();
+                if out[..package].ends_with(',') {
+                    out.truncate(package - 1);
                 }
             }
             _ => {}

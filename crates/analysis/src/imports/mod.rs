@@ -242,23 +242,23 @@ fn find_imports(source: &SourceCode<'_>, budget: &Budget) -> DetectedImports {
 /// Merges duplicates: an import keeps its first line, and is required if any of its occurrences is.
 fn merge_duplicates(mut imports: Vec<Import>) -> Vec<Import> {
     imports.sort_by_key(|import| import.line);
-    let (mut kept, mut places): (Vec<Import>, HashMap<_, usize>) = (Vec::new(), HashMap::new());
+    let (mut merged, mut places): (Vec<Import>, HashMap<_, usize>) = (Vec::new(), HashMap::new());
     for import in imports {
         let key = (import.name.clone(), import.version.clone());
-        match places.get(&key).and_then(|at| kept.get_mut(*at)) {
+        match places.get(&key).and_then(|at| merged.get_mut(*at)) {
             Some(first) => {
                 first.optional &= import.optional;
                 first.members.extend(import.members);
             }
             None => {
-                places.insert(key, kept.len());
-                kept.push(import);
+                places.insert(key, merged.len());
+                merged.push(import);
             }
         }
     }
-    for import in &mut kept {
+    for import in &mut merged {
         import.members.sort();
         import.members.dedup();
     }
-    kept
+    merged
 }

@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn modules_depend_on_the_python_version() {
-        for (module, minor, there) in [
+        for (module, minor, exists) in [
             ("os", 8, true),
             ("tomllib", 10, false),
             ("tomllib", 11, true),
@@ -69,7 +69,7 @@ mod tests {
             ("__future__", 12, true),
             ("numpy", 12, false),
         ] {
-            assert_eq!(PythonVersion(minor).has(module), there, "{module} in 3.{minor}");
+            assert_eq!(PythonVersion(minor).has(module), exists, "{module} in 3.{minor}");
         }
     }
 

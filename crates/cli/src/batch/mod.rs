@@ -22,13 +22,13 @@ use belljar_engine::batch::BatchEntry;
 use belljar_engine::defaults::RequestDefaults;
 use tokio::time::{Interval, interval};
 
-use crate::args::RunArgs;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::intent::Intent;
 use crate::os::{self, Interrupts};
 use crate::remote::{self, RemoteRunner};
+use crate::run_args::RunArgs;
 use crate::{run, say, wire};
 use counts::BatchCounts;
 pub(crate) use counts::LineStatus;
@@ -58,10 +58,10 @@ pub(crate) fn run(
     let defaults = RequestDefaults { request, paths };
     if let Some(url) = server {
         remote::refuse_local_paths(&defaults.paths)?;
-        let there = RemoteRunner::new(&url, environment, jobs)?;
+        let remote_runner = RemoteRunner::new(&url, environment, jobs)?;
         return os::runtime()?.block_on(async {
             let lines = RequestLines::read(source, defaults)?;
-            BatchDriver::new(there, lines, output.quiet)?.run().await
+            BatchDriver::new(remote_runner, lines, output.quiet)?.run().await
         });
     }
     check_open_file_limit(jobs)?;

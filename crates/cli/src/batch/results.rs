@@ -65,7 +65,7 @@ impl ResultWriter {
     /// closed.
     pub(super) async fn send_pending(&mut self) -> bool {
         match self.queue.reserve().await {
-            Ok(place) => place.send(WriterMessage::Results(std::mem::take(&mut self.gathered))),
+            Ok(permit) => permit.send(WriterMessage::Results(std::mem::take(&mut self.gathered))),
             Err(_) => {
                 self.gathered = Vec::new();
                 self.refused = true;

@@ -43,7 +43,7 @@ pub(crate) struct CheckArgs {
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true, conflicts_with = "sources")]
     code: Option<OsString>,
     /// Language of the code [default: by file extension or #! line]
-    #[arg(long, value_name = "L")]
+    #[arg(long, value_name = "LANGUAGE")]
     language: Option<String>,
     /// Policy: off, audit, balanced, strict, ragflow, or one from belljar.toml
     #[arg(long, value_name = "POLICY", default_value = DEFAULT_POLICY)]

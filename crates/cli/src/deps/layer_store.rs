@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use belljar_engine::Fault;
 use belljar_engine::quantity::{parse_bytes, parse_millis, show_bytes};
@@ -13,12 +13,12 @@ use belljar_layers::store::{
     StoreWarning,
 };
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use serde_json::json;
 
-use super::LayerSettings;
+use super::settings::LayerSettings;
 use crate::error::{CliError, quote_path};
 use crate::say;
+use crate::table::{format_age, plain_table, table_text, table_with};
 
 const PRUNE_EXAMPLES: &str = "\
 Examples:
@@ -163,8 +163,7 @@ fn list(store: &LayerStore, json: bool) -> Result<u8, CliError> {
         say::answer("No layers.");
         return Ok(0);
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["LAYER", "FOR", "WHOSE", "SIZE", "USED", "PACKAGES"]);
+    let mut table = table_with(["LAYER", "FOR", "WHOSE", "SIZE", "USED", "PACKAGES"]);
     for layer in &layers {
         let Manifest { recipe, bytes, .. } = &layer.manifest;
         table.add_row([
@@ -189,8 +188,7 @@ fn show(store: &LayerStore, name: &str, json: bool) -> Result<u8, CliError> {
         return Ok(0);
     }
     let Manifest { key, recipe, tree, bytes, entries, .. } = &layer.manifest;
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = plain_table();
     for (name, value) in [
         ("layer", key.to_string()),
         ("files", tree.to_string()),
@@ -204,8 +202,7 @@ fn show(store: &LayerStore, name: &str, json: bool) -> Result<u8, CliError> {
         table.add_row([name.to_owned(), escape(&value)]);
     }
     say::answer(&table_text(&table));
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["PACKAGE", "VERSION"]);
+    let mut table = table_with(["PACKAGE", "VERSION"]);
     for package in &recipe.packages {
         table.add_row([escape(&package.name), escape(&package.version)]);
     }
@@ -362,20 +359,4 @@ fn summarize_packages(packages: &[ExactPackage]) -> String {
 
 fn count_layers(layers: u64) -> String {
     if layers == 1 { "1 layer".to_owned() } else { format!("{layers} layers") }
-}
-
-/// Formats how long ago a Unix timestamp was.
-pub(crate) fn format_age(at: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    match now.saturating_sub(at) {
-        0..120 => "just now".to_owned(),
-        seconds @ 120..7_200 => format!("{} minutes ago", seconds / 60),
-        seconds @ 7_200..172_800 => format!("{} hours ago", seconds / 3_600),
-        seconds => format!("{} days ago", seconds / 86_400),
-    }
-}
-
-/// Formats a table without leading and trailing blanks.
-pub(crate) fn table_text(table: &Table) -> String {
-    table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }

@@ -10,12 +10,12 @@ use belljar_engine::plan::Image;
 use belljar_engine::profile::Profile;
 use belljar_layers::{Library, LockChange};
 use clap::Args;
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
+use crate::table::table_with;
 use crate::view::ProgressView;
 use crate::{say, wire};
 
@@ -95,16 +95,9 @@ fn selected_profiles(args: &LockArgs, config: &Config) -> Result<Vec<(String, Pr
 
 async fn lock(library: &Library, profile: &Profile, args: &LockArgs) -> Result<LockChange, Error> {
     let needs = PackageNeeds {
-        tenant: belljar_engine::admit::DEFAULT_TENANT,
-        image: &Image::Host,
-        language: None,
-        detect: false,
-        code: None,
-        files: &[],
-        has_host_workspace: false,
-        packages: &[],
         profile_packages: &profile.packages,
         allow_build: profile.build_packages,
+        ..PackageNeeds::new(belljar_engine::admit::DEFAULT_TENANT, &Image::Host)
     };
     Ok(library.lock_profile(needs, args.upgrade, &mut ProgressView::new(args.json)).await?)
 }
@@ -130,8 +123,7 @@ fn show(changes: &BTreeMap<String, LockChange>, json: bool) {
         let profiles: BTreeMap<_, _> = changes.iter().map(|(name, change)| (name, of(change))).collect();
         return say::answer(&json!({"profiles": profiles}).to_string());
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["PROFILE", "PACKAGE", "BEFORE", "NOW", "CHANGE"]);
+    let mut table = table_with(["PROFILE", "PACKAGE", "BEFORE", "NOW", "CHANGE"]);
     for (profile, change) in changes {
         for (name, (before, now)) in rows(change) {
             let what = match (before, now) {

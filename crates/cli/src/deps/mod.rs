@@ -4,7 +4,7 @@
 mod layer_store;
 mod lock;
 mod prepare;
-mod settings;
+pub(crate) mod settings;
 mod show;
 
 use std::collections::BTreeSet;
@@ -23,8 +23,6 @@ use crate::error::{CliError, quote_path};
 use crate::{input, language};
 
 use layer_store::LayerCommand;
-pub(crate) use layer_store::{format_age, table_text};
-pub(crate) use settings::LayerSettings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -79,7 +77,7 @@ struct DetectArgs {
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true, conflicts_with = "source")]
     code: Option<OsString>,
     /// Language of the code [default: by file extension or #! line]
-    #[arg(long, value_name = "L")]
+    #[arg(long, value_name = "LANGUAGE")]
     language: Option<String>,
     /// Add a package that the code needs
     #[arg(long = "dep", value_name = "NAME", allow_hyphen_values = true)]
@@ -210,9 +208,9 @@ fn packages(args: &DetectArgs, registry: PackageRegistry) -> Result<Vec<Requirem
 /// Returns the top-level name that a file beside the code can be imported as: the first part of its
 /// destination path.
 fn importable_name(file: &str) -> Option<String> {
-    let place = match file.rsplit_once(':') {
+    let destination = match file.rsplit_once(':') {
         Some((_, destination)) => destination,
         None => Path::new(file).file_name()?.to_str()?,
     };
-    place.split('/').find(|part| !part.is_empty() && *part != ".").map(str::to_owned)
+    destination.split('/').find(|part| !part.is_empty() && *part != ".").map(str::to_owned)
 }

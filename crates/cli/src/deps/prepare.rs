@@ -33,7 +33,7 @@ pub(super) struct PrepareArgs {
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true, conflicts_with = "source")]
     code: Option<OsString>,
     /// Language of the code [default: by file extension or #! line]
-    #[arg(long, value_name = "L")]
+    #[arg(long, value_name = "LANGUAGE")]
     language: Option<String>,
     /// Install a package; prefix 'npm:' for a JavaScript package
     #[arg(long = "dep", value_name = "NAME")]
@@ -76,16 +76,14 @@ pub(super) fn run(args: PrepareArgs, environment: &Environment, config: &Config)
             false => &profile.packages,
         };
         let needs = PackageNeeds {
-            tenant: belljar_engine::admit::DEFAULT_TENANT,
-            image: &Image::Host,
             language: wanted.language,
             detect: true,
             code: wanted.code.as_deref(),
             files: &wanted.files,
-            has_host_workspace: false,
             packages: &packages,
             profile_packages: standing,
             allow_build: profile.build_packages,
+            ..PackageNeeds::new(belljar_engine::admit::DEFAULT_TENANT, &Image::Host)
         };
         let prepared = library.prepare(needs, &mut ProgressView::new(json)).await;
         Ok(prepared.map_err(Error::from)?)

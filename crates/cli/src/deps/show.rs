@@ -3,11 +3,11 @@
 use belljar_analysis::imports::{
     ImportOrigin, PackageReason, PackageRegistry, ResolvedPackage, UnresolvedName, UnresolvedReason,
 };
-use comfy_table::{Table, presets};
 use serde_json::json;
 
 use super::Detected;
 use crate::say;
+use crate::table::table_with;
 
 /// Prints one line of JSON.
 pub(super) fn json(detected: &Detected) {
@@ -44,8 +44,7 @@ pub(super) fn text(detected: &Detected) {
 }
 
 fn table(packages: &[ResolvedPackage]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["PACKAGE", "NEEDED", "BECAUSE"]);
+    let mut table = table_with(["PACKAGE", "NEEDED", "BECAUSE"]);
     for package in packages {
         let because: Vec<_> = package.because.iter().map(reason).collect();
         let needed = if package.optional { "optional" } else { "yes" };

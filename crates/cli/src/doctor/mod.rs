@@ -15,15 +15,23 @@ use belljar_engine::report::{Report, Status};
 use belljar_engine::request::{HostPaths, Request};
 use belljar_engine::{Engine, Error, ErrorCode};
 use belljar_providers::settings::DockerSettings;
+use clap::Args;
 use serde::Serialize;
 
-use crate::args::DoctorArgs;
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::identity::execution_id;
 use crate::os::{self, FoundLanguage, StartedLauncher};
 use crate::wire::{self, EngineParts};
+
+/// Arguments of `belljar doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// The results of the checks. Field names are those of `--json`.
 #[derive(Debug, Serialize)]

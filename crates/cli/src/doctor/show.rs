@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{Table, presets};
+use comfy_table::Table;
 
 use super::{DoctorReport, InstallerCheck, LanguageCheck, LayerCheck};
+use crate::table::{table_text, table_with};
 
 /// Writes one line of JSON.
 pub(super) fn json(findings: &DoctorReport, out: &mut impl Write) -> io::Result<()> {
@@ -27,10 +28,10 @@ pub(super) fn text(findings: &DoctorReport, out: &mut impl Write) -> io::Result<
         writeln!(out, "  - {hint}")?;
     }
     if !findings.languages.is_empty() {
-        writeln!(out, "\n{}", trimmed(&languages(&findings.languages)))?;
+        writeln!(out, "\n{}", table_text(&languages(&findings.languages)))?;
     }
     if !findings.installers.is_empty() {
-        writeln!(out, "\n{}", trimmed(&installers(&findings.installers)))?;
+        writeln!(out, "\n{}", table_text(&installers(&findings.installers)))?;
     }
     if !findings.providers.is_empty() {
         writeln!(out)?;
@@ -46,7 +47,7 @@ pub(super) fn text(findings: &DoctorReport, out: &mut impl Write) -> io::Result<
 }
 
 fn installers(installers: &[InstallerCheck]) -> Table {
-    let mut table = plain_table(["packages of", "installer", ""]);
+    let mut table = table_with(["packages of", "installer", ""]);
     for found in installers {
         let advice = found.faster.map(|faster| format!("better: {faster}")).unwrap_or_default();
         table.add_row([found.language, &found.program, &advice]);
@@ -71,11 +72,11 @@ fn layers(layers: &[LayerCheck], out: &mut impl Write) -> io::Result<()> {
         out,
         "\x1b[1;32mA sandbox started\x1b[0m with {enforced} of {total} isolation layers in force.\n"
     )?;
-    let mut table = plain_table(["layer", "state", "what it does"]);
+    let mut table = table_with(["layer", "state", "what it does"]);
     for layer in layers {
         table.add_row([layer.name, state(layer), layer.what]);
     }
-    writeln!(out, "{}", trimmed(&table))?;
+    writeln!(out, "{}", table_text(&table))?;
     let gaps = group_missing(layers);
     if !gaps.is_empty() {
         writeln!(out, "\nMissing:")?;
@@ -111,7 +112,7 @@ fn group_missing(layers: &[LayerCheck]) -> Vec<(Vec<&'static str>, &str, &str)> 
 }
 
 fn languages(languages: &[LanguageCheck]) -> Table {
-    let mut table = plain_table(["language", "state", "program, or how to install it"]);
+    let mut table = table_with(["language", "state", "program, or how to install it"]);
     for language in languages {
         let (state, detail) = match &language.program {
             Some(program) => ("found", program.display().to_string()),
@@ -120,15 +121,4 @@ fn languages(languages: &[LanguageCheck]) -> Table {
         table.add_row([language.name, state, &detail]);
     }
     table
-}
-
-fn plain_table(header: [&str; 3]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(header);
-    table
-}
-
-/// Formats a table without padding, which would end up in every copy of it.
-fn trimmed(table: &Table) -> String {
-    table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }

@@ -10,7 +10,7 @@ use belljar_images::{
     ImageBounds, ImageError, ImageName, ImageStore, Login, RegistryCredentials, RegistrySettings, pull,
 };
 
-use super::ImageSettings;
+use super::settings::ImageSettings;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::view::ProgressView;
@@ -33,23 +33,23 @@ pub(crate) fn set_image(given: &Path, request: &mut Request, paths: &mut HostPat
 /// The image store of one folder, opened on first use.
 #[derive(Debug)]
 pub(crate) struct LocalImages {
-    place: Result<std::path::PathBuf, String>,
+    store_folder: Result<std::path::PathBuf, String>,
     store: OnceLock<ImageStore>,
 }
 
 impl LocalImages {
     /// Creates it for the folder of the flag, the settings or the user's cache.
     pub(crate) fn of(settings: &ImageSettings, flag: Option<&Path>) -> Arc<Self> {
-        let place = settings.folder(flag).map_err(|failure| failure.message);
-        Arc::new(Self { place, store: OnceLock::new() })
+        let store_folder = settings.folder(flag).map_err(|failure| failure.message);
+        Arc::new(Self { store_folder, store: OnceLock::new() })
     }
 
     pub(super) fn store(&self) -> Result<&ImageStore, CliError> {
         if let Some(store) = self.store.get() {
             return Ok(store);
         }
-        let place = self.place.as_ref().map_err(CliError::invalid)?;
-        let opened = ImageStore::open(place, ImageBounds::default()).map_err(to_cli_error)?;
+        let store_folder = self.store_folder.as_ref().map_err(CliError::invalid)?;
+        let opened = ImageStore::open(store_folder, ImageBounds::default()).map_err(to_cli_error)?;
         Ok(self.store.get_or_init(|| opened))
     }
 
@@ -91,15 +91,15 @@ impl StoredImages for LocalImages {
 /// The images that the administrator allows requests to name.
 #[derive(Debug)]
 pub(crate) struct AllowedImages {
-    own: Arc<LocalImages>,
+    stored: Arc<LocalImages>,
     settings: ImageSettings,
 }
 
 impl AllowedImages {
     /// Returns `None` if no image is allowed.
     pub(crate) fn of(settings: &ImageSettings, folder: &Path) -> Option<Arc<Self>> {
-        let own = LocalImages::of(settings, Some(folder));
-        (!settings.allow.is_empty()).then(|| Arc::new(Self { own, settings: settings.clone() }))
+        let stored = LocalImages::of(settings, Some(folder));
+        (!settings.allow.is_empty()).then(|| Arc::new(Self { stored, settings: settings.clone() }))
     }
 }
 
@@ -107,7 +107,7 @@ impl StoredImages for AllowedImages {
     fn find(&self, name: &str) -> Result<StoredImage, ImagesError> {
         let known = ImageName::parse(name).ok().filter(|name| self.settings.allow.contains(name));
         match known {
-            Some(name) => self.own.find(name.as_str()),
+            Some(name) => self.stored.find(name.as_str()),
             None => {
                 let name = name.chars().take(200).collect::<String>();
                 Err(ImagesError::Unknown(format!(

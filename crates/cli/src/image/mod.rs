@@ -2,7 +2,7 @@
 
 mod build;
 mod local;
-mod settings;
+pub(crate) mod settings;
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -10,19 +10,17 @@ use std::path::{Path, PathBuf};
 use belljar_engine::quantity::show_bytes;
 use belljar_images::{ImageName, ImageRecord, ImageStore, Login, pull};
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::deps::{format_age, table_text};
 use crate::env::Environment;
 use crate::error::CliError;
+use crate::table::{format_age, table_text, table_with};
 use crate::view::ProgressView;
 use crate::{os, say};
 
 use local::to_cli_error;
 pub(crate) use local::{AllowedImages, ImageSources, LocalImages, set_image};
-pub(crate) use settings::{ImageSettings, check_plain_http};
 
 const PULL_EXAMPLES: &str = "\
 Examples:
@@ -114,17 +112,19 @@ impl ImageArgs {
 /// Runs the given subcommand.
 pub(crate) fn run(args: &ImageArgs, environment: &Environment, config: &Config) -> Result<u8, CliError> {
     let json = args.json();
-    let own = LocalImages::of(&config.images, args.store().folder.as_deref());
+    let stored = LocalImages::of(&config.images, args.store().folder.as_deref());
     match &args.command {
-        ImageCommand::Build(build) => os::runtime()?.block_on(build::run(build, environment, config, &own)),
-        ImageCommand::List(_) => list(own.store()?, json),
+        ImageCommand::Build(build) => {
+            os::runtime()?.block_on(build::run(build, environment, config, &stored))
+        }
+        ImageCommand::List(_) => list(stored.store()?, json),
         ImageCommand::Pull { image, username, password_stdin, .. } => {
             let login = login(username.clone(), *password_stdin, environment)?;
             let sources = ImageSources::of(&config.images, environment);
-            os::runtime()?.block_on(fetch(own.store()?, image, sources, login, json))
+            os::runtime()?.block_on(fetch(stored.store()?, image, sources, login, json))
         }
-        ImageCommand::Rm { images, .. } => os::runtime()?.block_on(remove(own.store()?, images, json)),
-        ImageCommand::Seal(_) => os::runtime()?.block_on(seal(own.store()?, json)),
+        ImageCommand::Rm { images, .. } => os::runtime()?.block_on(remove(stored.store()?, images, json)),
+        ImageCommand::Seal(_) => os::runtime()?.block_on(seal(stored.store()?, json)),
     }
 }
 
@@ -138,8 +138,7 @@ fn list(store: &ImageStore, json: bool) -> Result<u8, CliError> {
         say::answer("No images; get one with: belljar image pull NAME, or belljar image seal");
         return Ok(0);
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header(["IMAGE", "DIGEST", "SIZE", "ADDED"]);
+    let mut table = table_with(["IMAGE", "DIGEST", "SIZE", "ADDED"]);
     for image in &images {
         let digest = image.digest.map(|digest| digest.to_string().chars().take(12).collect());
         let digest: String = digest.unwrap_or_else(|| "-".to_owned());

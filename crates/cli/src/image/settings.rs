@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use belljar_images::{ImageName, RegistrySettings};
 
 use crate::error::CliError;
-use crate::settings::Settings;
 
 /// Settings of the image store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,9 +18,8 @@ pub(crate) struct ImageSettings {
 }
 
 /// Checks that registries without TLS are on this machine.
-pub(crate) fn check_plain_http(settings: &Settings) -> Result<(), String> {
-    let registries = &settings.config.images.registries;
-    match registries.plain_http.iter().find(|registry| !is_loopback(registry)) {
+pub(crate) fn check_plain_http(images: &ImageSettings) -> Result<(), String> {
+    match images.registries.plain_http.iter().find(|registry| !is_loopback(registry)) {
         Some(far) => Err(format!(
             "'{}' is not on this machine; only loopback registries, such as localhost:5000, may do without TLS",
             far.escape_debug()

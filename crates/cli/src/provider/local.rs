@@ -24,13 +24,14 @@ pub(super) fn list(config: &Config, environment: &Environment, json: bool) -> Re
     wire::with_engine(None, config, environment, async |wired| {
         let mut providers = Vec::new();
         for kind in KINDS {
-            let post = wired.engine.providers().entries().into_iter().find(|post| post.name() == kind.name);
+            let entry =
+                wired.engine.providers().entries().into_iter().find(|entry| entry.name() == kind.name);
             let mut shown =
-                json!({"name": kind.name, "usual": usual == kind.name, "configured": post.is_some()});
-            if let Some(post) = post {
-                let error = post.run_self_test(tokio::time::sleep(HEALTH_TIMEOUT)).await.err();
+                json!({"name": kind.name, "usual": usual == kind.name, "configured": entry.is_some()});
+            if let Some(entry) = entry {
+                let error = entry.run_self_test(tokio::time::sleep(HEALTH_TIMEOUT)).await.err();
                 let missing =
-                    post.capabilities().missing.iter().map(|missing| json!({"layer": missing.layer.name()}));
+                    entry.capabilities().missing.iter().map(|missing| json!({"layer": missing.layer.name()}));
                 shown["capabilities"] = json!({"missing_layers": missing.collect::<Vec<_>>()});
                 shown["health"] = json!({"works": error.is_none(), "error": error});
                 shown["instead"] = json!(seeds.get(kind.name).map(|seed| &seed.instead));

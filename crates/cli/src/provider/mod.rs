@@ -7,7 +7,6 @@ mod settings;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
 pub(crate) use local::test as test_here;
@@ -19,6 +18,7 @@ use crate::error::CliError;
 use crate::provider_kinds::ProviderKind;
 use crate::remote::ServerArgs;
 use crate::say;
+use crate::table::table_with;
 
 /// Up to this many missing layers are listed by name; more are only counted.
 const MAX_LISTED_LAYERS: usize = 4;
@@ -67,7 +67,7 @@ enum ProviderCommand {
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<TypedSetting>,
         /// Provider to use while this one fails; repeat to list several in order, '' for none
-        #[arg(long, value_name = "P")]
+        #[arg(long, value_name = "PROVIDER")]
         instead: Vec<String>,
         /// File with all settings as one JSON object; '-' reads standard input
         #[arg(long, value_name = "FILE", conflicts_with = "settings")]
@@ -128,16 +128,7 @@ fn show_list(answer: &Value, json: bool) -> u8 {
         say::answer(&answer.to_string());
         return 0;
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_header([
-        "NAME",
-        "",
-        "WORKS",
-        "VERSION",
-        "INSTEAD",
-        "NOT ENFORCED",
-        "ERROR",
-    ]);
+    let mut table = table_with(["NAME", "", "WORKS", "VERSION", "INSTEAD", "NOT ENFORCED", "ERROR"]);
     for row in answer["providers"].as_array().into_iter().flatten() {
         let missing = row["capabilities"]["missing_layers"].as_array().cloned().unwrap_or_default();
         let missing = match missing.len() {

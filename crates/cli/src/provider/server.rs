@@ -16,31 +16,31 @@ pub(super) fn run(
     environment: &Environment,
 ) -> Result<u8, CliError> {
     let server = Server::new(args.server.as_deref(), environment)?;
-    let place = |name: &str, what: &str| format!("/v1/providers/{}/{what}", url_part(name));
+    let url = |name: &str, what: &str| format!("/v1/providers/{}/{what}", url_part(name));
     let get = |path: &str| call(&server, Method::GET, path, None);
     let post = |path: &str, body: Value| call(&server, Method::POST, path, Some(&body));
     match command {
         ProviderCommand::List => get("/v1/providers").map(|list| show_list(&list, args.json)),
-        ProviderCommand::Schema { name } => show_one(&get(&place(&name, "schema"))?),
-        ProviderCommand::Show { name } => show_one(&get(&place(&name, "configuration"))?),
+        ProviderCommand::Schema { name } => show_one(&get(&url(&name, "schema"))?),
+        ProviderCommand::Show { name } => show_one(&get(&url(&name, "configuration"))?),
         ProviderCommand::Set { name, settings, instead, file } => {
             let whole = file.map(|file| input::code(&file)).transpose()?;
             let body = match whole {
                 Some(bytes) => json!({"settings": object(&bytes)?, "instead": instead}),
                 None => merged_settings(&server, &name, settings, instead)?,
             };
-            show_one(&call(&server, Method::PUT, &place(&name, "configuration"), Some(&body))?)
+            show_one(&call(&server, Method::PUT, &url(&name, "configuration"), Some(&body))?)
         }
         ProviderCommand::Test { name } => {
-            post(&place(&name, "test"), json!({})).map(|tested| show_test(&tested, args.json))
+            post(&url(&name, "test"), json!({})).map(|tested| show_test(&tested, args.json))
         }
-        ProviderCommand::Use { name } => show_one(&post(&place(&name, "activate"), json!({}))?),
-        ProviderCommand::Versions { name } => show_one(&get(&place(&name, "versions"))?),
+        ProviderCommand::Use { name } => show_one(&post(&url(&name, "activate"), json!({}))?),
+        ProviderCommand::Versions { name } => show_one(&get(&url(&name, "versions"))?),
         ProviderCommand::Rollback { name, version } => {
-            show_one(&post(&place(&name, "rollback"), json!({"version": version}))?)
+            show_one(&post(&url(&name, "rollback"), json!({"version": version}))?)
         }
         ProviderCommand::Remove { name } => {
-            call(&server, Method::DELETE, &place(&name, "configuration"), None)?;
+            call(&server, Method::DELETE, &url(&name, "configuration"), None)?;
             say::note(&format!("deleted the settings of {}", name.escape_debug()));
             Ok(0)
         }
@@ -54,9 +54,9 @@ fn merged_settings(
     given: Vec<TypedSetting>,
     instead: Vec<String>,
 ) -> Result<Value, CliError> {
-    let place = |what: &str| format!("/v1/providers/{}/{what}", url_part(name));
-    let schema = call(server, Method::GET, &place("schema"), None)?;
-    let now = crate::os::runtime()?.block_on(server.find(&place("configuration")))?.unwrap_or_default();
+    let url = |what: &str| format!("/v1/providers/{}/{what}", url_part(name));
+    let schema = call(server, Method::GET, &url("schema"), None)?;
+    let now = crate::os::runtime()?.block_on(server.find(&url("configuration")))?.unwrap_or_default();
     let mut settings = now["settings"].as_object().cloned().unwrap_or_default();
     for one in given {
         one.apply_to(&mut settings, &schema)?;

@@ -38,7 +38,7 @@ impl ProviderSpec {
     /// added if the environment has its secret and all other required settings.
     pub(crate) fn with_environment(mut self, environment: &Environment) -> Self {
         for kind in KINDS {
-            let set = environment.provider_settings(kind);
+            let set = kind.settings_in(environment);
             let schema = kind.schema();
             let secret = catalog::secret_names(&schema).iter().any(|secret| set.contains_key(*secret));
             let enough = secret && kind.build(&set, None).is_ok();

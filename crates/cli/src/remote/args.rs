@@ -38,10 +38,10 @@ pub(super) enum ExecutionsCommand {
     /// Lists executions, newest first
     List {
         /// Only executions with this status: running, succeeded, failed and so on
-        #[arg(long, value_name = "S")]
+        #[arg(long, value_name = "STATUS")]
         status: Option<String>,
         /// Only executions in this language
-        #[arg(long, value_name = "L")]
+        #[arg(long, value_name = "LANGUAGE")]
         language: Option<String>,
         /// Only executions with this value in their metadata
         #[arg(long, value_name = "K=V", value_parser = pair)]
@@ -160,7 +160,7 @@ pub(crate) struct KeyArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     /// Tenant that owns the keys
-    #[arg(long, global = true, value_name = "T", default_value = "default")]
+    #[arg(long, global = true, value_name = "TENANT", default_value = "default")]
     pub(super) tenant: String,
     #[command(subcommand)]
     pub(super) command: KeyCommand,
@@ -176,7 +176,7 @@ pub(super) enum KeyCommand {
         #[arg(long, default_value = "")]
         label: String,
         /// Scopes that the key gives access to: run, sandboxes, admin [default: run,sandboxes]
-        #[arg(long, value_name = "S", value_delimiter = ',')]
+        #[arg(long, value_name = "SCOPE", value_delimiter = ',')]
         scopes: Vec<String>,
         /// How long the key is valid, such as 12h [default: forever]
         #[arg(long, value_name = "TIME")]

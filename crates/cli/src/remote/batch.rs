@@ -169,7 +169,7 @@ impl BatchCall {
     fn convert_line(&mut self, line: &[u8]) -> Result<ResultLine, CliError> {
         let ResultHead { index, status } = serde_json::from_slice(line)
             .map_err(|error| response_error(&format!("not a result line: {error}")))?;
-        let own =
+        let input_index =
             self.in_flight.remove(&index).ok_or_else(|| response_error("a result of an unknown request"))?;
         let theirs = format!("{{\"index\":{index},");
         let rest = line.strip_prefix(theirs.as_bytes()).ok_or_else(|| response_error("not a result line"))?;
@@ -180,7 +180,10 @@ impl BatchCall {
             Some(_) => LineStatus::Failed,
             None => LineStatus::NotRun,
         };
-        Ok(ResultLine { status: became, line: [format!("{{\"index\":{own},").as_bytes(), rest].concat() })
+        Ok(ResultLine {
+            status: became,
+            line: [format!("{{\"index\":{input_index},").as_bytes(), rest].concat(),
+        })
     }
 }
 

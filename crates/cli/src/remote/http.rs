@@ -155,8 +155,8 @@ impl Server {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(error_response(response).await);
         }
-        let said = response.headers().get(header::SEC_WEBSOCKET_ACCEPT);
-        if said.is_none_or(|said| said.as_bytes() != accept.as_bytes()) {
+        let answered = response.headers().get(header::SEC_WEBSOCKET_ACCEPT);
+        if answered.is_none_or(|answered| answered.as_bytes() != accept.as_bytes()) {
             return Err(CliError::host("the server's WebSocket handshake is invalid"));
         }
         let upgraded = hyper::upgrade::on(response).await;

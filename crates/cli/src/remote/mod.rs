@@ -33,87 +33,73 @@ const TENANTS: Columns = &["name", "disabled", "stored_bytes", "quotas"];
 const KEYS: Columns = &["id", "label", "scopes", "expires", "last_used", "revoked"];
 const PROFILES: Columns = &["name", "profile"];
 
+/// A server and the form in which its answers are printed.
+struct Client {
+    server: Server,
+    json: bool,
+}
+
+impl Client {
+    fn new(args: &ServerArgs, environment: &Environment) -> Result<Self, CliError> {
+        Ok(Self { server: Server::new(args.server.as_deref(), environment)?, json: args.json })
+    }
+
+    /// Gets a list and prints it.
+    fn list(&self, path: &str, name: &str, columns: Columns) -> Result<u8, CliError> {
+        show::print_list(&call(&self.server, Method::GET, path, None)?, name, columns, self.json)
+    }
+
+    /// Calls the server and prints the object that it answers with.
+    fn show(&self, method: Method, path: &str, body: Option<Value>) -> Result<u8, CliError> {
+        show::print_object(&call(&self.server, method, path, body.as_ref())?)
+    }
+
+    fn delete(&self, path: &str) -> Result<u8, CliError> {
+        call(&self.server, Method::DELETE, path, None).map(|_| 0)
+    }
+}
+
 /// Runs `belljar executions`.
 pub(crate) fn executions(args: ExecutionsArgs, environment: &Environment) -> Result<u8, CliError> {
-    let server = server(&args.server, environment)?;
+    let client = Client::new(&args.server, environment)?;
+    let url = |id: &str| format!("/v1/executions/{}", url_part(id));
     match args.command {
         ExecutionsCommand::List { status, language, metadata, limit, cursor } => {
-            let mut query = vec![("limit".to_owned(), limit.to_string())];
-            query.extend(status.map(|status| ("status".to_owned(), status)));
-            query.extend(language.map(|language| ("language".to_owned(), language)));
-            query.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor)));
-            query.extend(metadata.into_iter().map(|(key, value)| (format!("metadata.{key}"), value)));
-            let page = call(&server, Method::GET, &format!("/v1/executions?{}", http::query(&query)), None)?;
-            show::print_list(&page, "executions", EXECUTIONS, args.server.json)
+            let filters = [("status", status), ("language", language), ("cursor", cursor)];
+            let query = list_query(limit, filters, metadata);
+            client.list(&format!("/v1/executions?{query}"), "executions", EXECUTIONS)
         }
-        ExecutionsCommand::Show { id } => show::print_object(&call(
-            &server,
-            Method::GET,
-            &format!("/v1/executions/{}", http::encode_part(&id)),
-            None,
-        )?),
-        ExecutionsCommand::Cancel { id } => show::print_object(&call(
-            &server,
-            Method::DELETE,
-            &format!("/v1/executions/{}", http::encode_part(&id)),
-            None,
-        )?),
+        ExecutionsCommand::Show { id } => client.show(Method::GET, &url(&id), None),
+        ExecutionsCommand::Cancel { id } => client.show(Method::DELETE, &url(&id), None),
     }
 }
 
 /// Runs `belljar tenant`.
 pub(crate) fn tenant(args: TenantArgs, environment: &Environment) -> Result<u8, CliError> {
-    let server = server(&args.server, environment)?;
-    let place = |name: &str| format!("/v1/tenants/{}", http::encode_part(name));
-    match args.command {
-        TenantCommand::List => {
-            let list = call(&server, Method::GET, "/v1/tenants", None)?;
-            show::print_list(&list, "tenants", TENANTS, args.server.json)
-        }
+    let client = Client::new(&args.server, environment)?;
+    let url = |name: &str| format!("/v1/tenants/{}", url_part(name));
+    let (name, change) = match args.command {
+        TenantCommand::List => return client.list("/v1/tenants", "tenants", TENANTS),
         TenantCommand::Create { name, quotas } => {
             let new = json!({"name": name, "quotas": quotas.object()});
-            show::print_object(&call(&server, Method::POST, "/v1/tenants", Some(&new))?)
+            return client.show(Method::POST, "/v1/tenants", Some(new));
         }
-        TenantCommand::Quotas { name, quotas } => {
-            let change = json!({"quotas": quotas.object()});
-            show::print_object(&call(&server, Method::PATCH, &place(&name), Some(&change))?)
-        }
-        TenantCommand::Policy { name, policy } => show::print_object(&call(
-            &server,
-            Method::PATCH,
-            &place(&name),
-            Some(&json!({"policy": policy})),
-        )?),
-        TenantCommand::Provider { name, provider } => show::print_object(&call(
-            &server,
-            Method::PATCH,
-            &place(&name),
-            Some(&json!({"provider": provider})),
-        )?),
-        TenantCommand::Disable { name } => show::print_object(&call(
-            &server,
-            Method::PATCH,
-            &place(&name),
-            Some(&json!({"disabled": true})),
-        )?),
-        TenantCommand::Enable { name } => show::print_object(&call(
-            &server,
-            Method::PATCH,
-            &place(&name),
-            Some(&json!({"disabled": false})),
-        )?),
-        TenantCommand::Remove { name } => call(&server, Method::DELETE, &place(&name), None).map(|_| 0),
-    }
+        TenantCommand::Remove { name } => return client.delete(&url(&name)),
+        TenantCommand::Quotas { name, quotas } => (name, json!({"quotas": quotas.object()})),
+        TenantCommand::Policy { name, policy } => (name, json!({"policy": policy})),
+        TenantCommand::Provider { name, provider } => (name, json!({"provider": provider})),
+        TenantCommand::Disable { name } => (name, json!({"disabled": true})),
+        TenantCommand::Enable { name } => (name, json!({"disabled": false})),
+    };
+    client.show(Method::PATCH, &url(&name), Some(change))
 }
 
 /// Runs `belljar key`.
 pub(crate) fn key(args: KeyArgs, environment: &Environment) -> Result<u8, CliError> {
-    let server = server(&args.server, environment)?;
-    let place = format!("/v1/tenants/{}/keys", http::encode_part(&args.tenant));
+    let client = Client::new(&args.server, environment)?;
+    let url = format!("/v1/tenants/{}/keys", url_part(&args.tenant));
     match args.command {
-        KeyCommand::List => {
-            show::print_list(&call(&server, Method::GET, &place, None)?, "keys", KEYS, args.server.json)
-        }
+        KeyCommand::List => client.list(&url, "keys", KEYS),
         KeyCommand::Create { label, scopes, expires } => {
             let mut new = Map::from_iter([("label".to_owned(), json!(label))]);
             if !scopes.is_empty() {
@@ -122,42 +108,42 @@ pub(crate) fn key(args: KeyArgs, environment: &Environment) -> Result<u8, CliErr
             if let Some(seconds) = seconds(expires.as_deref())? {
                 new.insert("expires_in_seconds".to_owned(), json!(seconds));
             }
-            show::print_object(&call(&server, Method::POST, &place, Some(&new.into()))?)
+            client.show(Method::POST, &url, Some(new.into()))
         }
         KeyCommand::Rotate { id, grace } => {
             let rotation = json!({"old_valid_seconds": seconds(grace.as_deref())?.unwrap_or(0)});
-            let path = format!("{place}/{}/rotate", http::encode_part(&id));
-            show::print_object(&call(&server, Method::POST, &path, Some(&rotation))?)
+            client.show(Method::POST, &format!("{url}/{}/rotate", url_part(&id)), Some(rotation))
         }
-        KeyCommand::Revoke { id } => {
-            call(&server, Method::DELETE, &format!("{place}/{}", http::encode_part(&id)), None).map(|_| 0)
-        }
+        KeyCommand::Revoke { id } => client.delete(&format!("{url}/{}", url_part(&id))),
     }
 }
 
 /// Runs `belljar profile`.
 pub(crate) fn profile(args: ProfileArgs, environment: &Environment) -> Result<u8, CliError> {
-    let server = server(&args.server, environment)?;
-    let place = |name: &str| format!("/v1/profiles/{}", http::encode_part(name));
+    let client = Client::new(&args.server, environment)?;
+    let url = |name: &str| format!("/v1/profiles/{}", url_part(name));
     match args.command {
-        ProfileCommand::List => {
-            let list = call(&server, Method::GET, "/v1/profiles", None)?;
-            show::print_list(&list, "profiles", PROFILES, args.server.json)
-        }
-        ProfileCommand::Show { name } => {
-            show::print_object(&call(&server, Method::GET, &place(&name), None)?)
-        }
+        ProfileCommand::List => client.list("/v1/profiles", "profiles", PROFILES),
+        ProfileCommand::Show { name } => client.show(Method::GET, &url(&name), None),
         ProfileCommand::Set { name, file } => {
             let profile: Value = serde_json::from_slice(&input::code(&file)?)
                 .map_err(|error| CliError::invalid(format!("the profile file is not JSON: {error}")))?;
-            show::print_object(&call(&server, Method::PUT, &place(&name), Some(&profile))?)
+            client.show(Method::PUT, &url(&name), Some(profile))
         }
-        ProfileCommand::Remove { name } => call(&server, Method::DELETE, &place(&name), None).map(|_| 0),
+        ProfileCommand::Remove { name } => client.delete(&url(&name)),
     }
 }
 
-fn server(args: &ServerArgs, environment: &Environment) -> Result<Server, CliError> {
-    Server::new(args.server.as_deref(), environment)
+/// Builds the query of a list from the filters that are set.
+fn list_query<const N: usize>(
+    limit: u32,
+    filters: [(&str, Option<String>); N],
+    metadata: Vec<(String, String)>,
+) -> String {
+    let mut query = vec![("limit".to_owned(), limit.to_string())];
+    query.extend(filters.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    query.extend(metadata.into_iter().map(|(key, value)| (format!("metadata.{key}"), value)));
+    http::query(&query)
 }
 
 pub(crate) fn call(

@@ -3,12 +3,11 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_engine::quantity::show_bytes;
-use comfy_table::{Table, presets};
 use serde_json::Value;
 
-use crate::deps::table_text;
 use crate::error::CliError;
 use crate::say;
+use crate::table::{table_text, table_with};
 
 /// The fields that a table shows, in order.
 pub(super) type Columns = &'static [&'static str];
@@ -30,9 +29,8 @@ pub(super) fn print_list(answer: &Value, name: &str, columns: Columns, json: boo
         say::answer(&answer.to_string());
         return Ok(0);
     }
-    let mut table = Table::new();
     let titles = columns.iter().map(|column| column.trim_end_matches(BYTES).to_uppercase());
-    table.load_preset(presets::NOTHING).set_header(titles);
+    let mut table = table_with(titles);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for row in answer[name].as_array().into_iter().flatten() {
         table.add_row(columns.iter().map(|column| cell(column, &row[*column], now)));
@@ -56,9 +54,9 @@ fn cell(column: &str, value: &Value, now: Duration) -> String {
             _ => number.to_string(),
         },
         Value::Object(fields) => {
-            let said = fields.iter().filter(|(_, value)| !value.is_null());
+            let present = fields.iter().filter(|(_, value)| !value.is_null());
             let shown =
-                said.map(|(name, value)| format!("{}={}", name.escape_debug(), cell(name, value, now)));
+                present.map(|(name, value)| format!("{}={}", name.escape_debug(), cell(name, value, now)));
             shown.collect::<Vec<_>>().join(" ")
         }
         Value::Bool(value) => value.to_string(),

@@ -1,8 +1,9 @@
 //! `belljar serve`: wires engine, store and server, and shuts them down in order.
 
 mod log;
+mod options;
 mod secrets;
-mod settings;
+pub(crate) mod settings;
 mod tls;
 
 use std::io;
@@ -32,8 +33,7 @@ use crate::provider_kinds::{KindCatalog, ProviderSpec};
 use crate::wire::{self, EngineParts};
 use crate::{image, provider_kinds, say};
 
-use settings::ServeSettings;
-pub(crate) use settings::{HostFolderEntry, ServerSettings, check_host_folders, check_origins};
+use options::ServeOptions;
 use tls::{ServedCertificate, TlsFiles};
 
 const EXAMPLES: &str = "\
@@ -48,13 +48,13 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArgs {
     /// Address and port to listen on [default: 127.0.0.1:7117]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     listen: Option<SocketAddr>,
     /// Folder for all persistent data [default: belljar in the state folder]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Address and port for /metrics and /healthz only, without a key
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     metrics_listen: Option<SocketAddr>,
     /// TLS certificate, a PEM file; reloaded on SIGHUP
     #[arg(long, value_name = "FILE")]
@@ -73,11 +73,15 @@ pub(crate) struct ServeArgs {
     temporary: bool,
 }
 
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write an IP address with a port, for example 127.0.0.1:7117".to_owned())
+}
+
 /// Serves until asked to stop.
 pub(crate) fn run(args: ServeArgs, environment: &Environment, config: Config) -> Result<u8, CliError> {
     // The temporary folder is removed when this value is dropped.
     let (args, _folder) = with_temporary_folder(args)?;
-    let mut service = ServeSettings::merge(args, environment, config.server.clone())?;
+    let mut service = ServeOptions::merge(args, environment, config.server.clone())?;
     log::start(service.level);
     // Half of the file descriptors are reserved for sandboxes, so that connections cannot use them up.
     let connections = usize::try_from(os::max_open_files() / 2).unwrap_or(usize::MAX);
@@ -100,7 +104,7 @@ fn with_temporary_folder(args: ServeArgs) -> Result<(ServeArgs, Option<TempDir>)
 
 async fn serve(
     started: StartedLauncher,
-    mut service: ServeSettings,
+    mut service: ServeOptions,
     environment: &Environment,
     config: Config,
 ) -> Result<(), CliError> {
@@ -152,7 +156,7 @@ async fn serve(
     ready.map(drop)
 }
 
-fn open(service: &ServeSettings) -> Result<Arc<Store>, CliError> {
+fn open(service: &ServeOptions) -> Result<Arc<Store>, CliError> {
     let folder = &service.data_dir;
     os::create_private_folder(folder).map_err(|error| {
         CliError::host(format!("cannot create the data folder {}: {error}", quote_path(folder)))
@@ -168,11 +172,11 @@ async fn prepare(
     host: &NativeHost,
     profiles: Profiles,
     (configured, key): (ProviderSpec, Result<SealingKey, String>),
-    service: ServeSettings,
+    service: ServeOptions,
     listeners: &Listeners,
 ) -> Result<Arc<AppState>, CliError> {
     let failed = |error: belljar_server::Error| CliError::host(error.to_string());
-    let ServeSettings { data_dir, server, admin_key, .. } = service;
+    let ServeOptions { data_dir, server, admin_key, .. } = service;
     let (engine, places) = (Arc::clone(engine), host.places(&data_dir, server.host_folders)?);
     let providers = InitialProviders {
         catalog: Arc::new(KindCatalog { native: host.provider() }),

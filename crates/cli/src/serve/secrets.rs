@@ -6,7 +6,7 @@ use std::path::Path;
 
 use belljar_store::{SealingKey, Store};
 
-use super::ServeSettings;
+use super::ServeOptions;
 use crate::env::Environment;
 use crate::error::{CliError, quote_path};
 use crate::os;
@@ -17,15 +17,15 @@ const VARIABLE: &str = "BELLJAR_SECRETS_KEY";
 
 /// Returns the key, or why stored secrets cannot be decrypted. An invalid key prevents the start.
 pub(super) async fn key(
-    service: &ServeSettings,
+    service: &ServeOptions,
     environment: &Environment,
     store: &Store,
 ) -> Result<Result<SealingKey, String>, CliError> {
     if let Some(text) = &environment.secrets_key {
         return parse(VARIABLE, text.reveal()).map(Ok);
     }
-    let usual = service.data_dir.join(FILE);
-    let path = service.server.secrets_key.as_deref().unwrap_or(&usual);
+    let default = service.data_dir.join(FILE);
+    let path = service.server.secrets_key.as_deref().unwrap_or(&default);
     match read(path) {
         Ok(text) => return parse(&quote_path(path), &text).map(Ok),
         Err(error) if error.kind() == io::ErrorKind::NotFound && service.server.secrets_key.is_none() => {}
@@ -50,8 +50,8 @@ pub(super) async fn key(
     parse(&quote_path(path), &text).map(Ok)
 }
 
-fn parse(place: &str, text: &str) -> Result<SealingKey, CliError> {
-    text.parse().map_err(|error: belljar_store::Error| CliError::invalid(format!("{place}: {error}")))
+fn parse(source: &str, text: &str) -> Result<SealingKey, CliError> {
+    text.parse().map_err(|error: belljar_store::Error| CliError::invalid(format!("{source}: {error}")))
 }
 
 fn read(path: &Path) -> io::Result<String> {

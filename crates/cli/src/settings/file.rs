@@ -240,7 +240,7 @@ fn line_at(text: &str, span: Option<Range<usize>>) -> usize {
 fn unknown(above: &[&str], name: &str, is_table: bool) -> String {
     let key = [above, &[name]].concat().join(".");
     let is_variable = |row: &&Setting| {
-        let rest = row.name.strip_prefix(&*key).filter(|_| !row.in_file);
+        let rest = row.name.strip_prefix(&*key).filter(|_| row.variable_only);
         rest.is_some_and(|rest| if is_table { rest.starts_with('.') } else { rest.is_empty() })
     };
     if let Some(variable) = table::rows().find(is_variable).and_then(|row| row.variable.as_deref()) {
@@ -251,7 +251,8 @@ fn unknown(above: &[&str], name: &str, is_table: bool) -> String {
     let known: Vec<_> = known.into_iter().collect();
     // A name without its unit, or a key of another table.
     let longer = || known.iter().copied().find(|known| name.len() > 2 && known.starts_with(name));
-    let elsewhere = || table::rows().find(|row| row.in_file && row.name.rsplit('.').next() == Some(name));
+    let elsewhere =
+        || table::rows().find(|row| !row.variable_only && row.name.rsplit('.').next() == Some(name));
     let key = key.escape_debug();
     match closest_name(name, &known).or_else(longer).or_else(|| elsewhere().map(|row| &*row.name)) {
         Some(meant) => format!("unknown setting '{key}'; did you mean '{meant}'?"),

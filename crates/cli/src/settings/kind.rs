@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use belljar_engine::network::{NetworkCeiling, PrivateRanges};
+use belljar_engine::network::PrivateRanges;
 use belljar_engine::quantity::{parse_bytes, parse_millis, show_bytes};
-use belljar_engine::warm::WarmPoolMode;
-use belljar_store::Durability;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Value;
@@ -70,105 +68,57 @@ impl Raw {
     }
 }
 
-/// Names of a setting's values.
-pub(super) trait Describe {
-    /// A valid value, unless the errors of this type contain one.
-    const EXAMPLE: &'static str = "";
+type Parse<T> = dyn Fn(&Raw) -> Result<T, String> + Send + Sync;
+type Show<T> = dyn Fn(&T) -> String + Send + Sync;
 
+/// A type of settings, with values of type `T`.
+pub(super) struct Kind<T> {
     /// Names the type for the documentation.
-    fn name() -> String;
+    pub(super) name: String,
+    /// A valid value, unless the errors of this type contain one.
+    pub(super) example: &'static str,
+    parse: Box<Parse<T>>,
+    show: Box<Show<T>>,
 }
 
-/// Reads and shows values of type `T`.
-pub(super) trait Kind<T>: Describe {
+impl<T> Kind<T> {
+    fn new(
+        name: impl Into<String>,
+        example: &'static str,
+        parse: impl Fn(&Raw) -> Result<T, String> + Send + Sync + 'static,
+        show: impl Fn(&T) -> String + Send + Sync + 'static,
+    ) -> Self {
+        Self { name: name.into(), example, parse: Box::new(parse), show: Box::new(show) }
+    }
+
     /// Parses a value.
     ///
     /// # Errors
     /// States what is wrong with it.
-    fn parse(raw: &Raw) -> Result<T, String>;
+    pub(super) fn parse(&self, raw: &Raw) -> Result<T, String> {
+        (self.parse)(raw)
+    }
 
     /// Shows a value; nothing for an absent one.
-    fn show(value: &T) -> String;
+    pub(super) fn show(&self, value: &T) -> String {
+        (self.show)(value)
+    }
 }
 
-macro_rules! describe {
-    ($({ $($generic:tt)* } $kind:ty, $name:expr, $example:expr;)+) => {
-        $(impl<$($generic)*> Describe for $kind {
-            const EXAMPLE: &'static str = $example;
+/// A value that may be absent.
+pub(super) fn maybe<T: 'static>(kind: Kind<T>) -> Kind<Option<T>> {
+    let Kind { name, example, parse, show } = kind;
+    let show = move |value: &Option<T>| value.as_ref().map(&*show).unwrap_or_default();
+    Kind::new(name, example, move |raw| parse(raw).map(Some), show)
+}
 
-            fn name() -> String {
-                $name.to_owned()
-            }
-        })+
+/// A value that is shown as it is parsed. Errors call a valid one `what`.
+fn parsed<T: FromStr + ToString + 'static>(name: &str, example: &'static str, what: &'static str) -> Kind<T> {
+    let parse = move |raw: &Raw| {
+        let text = raw.text()?;
+        text.trim().parse().map_err(|_| unfit(&text, what))
     };
-}
-
-/// A setting that may be absent.
-pub(super) struct Maybe<K>(PhantomData<K>);
-/// A number of bytes, written as a size.
-pub(super) struct Size<const LEAST: u64 = 1>;
-/// A number of bytes; the setting's name has the unit.
-pub(super) struct Bytes;
-/// A duration within bounds in milliseconds.
-pub(super) struct Time<const LEAST: u64 = 1, const MOST: u64 = { u64::MAX }>;
-/// A duration in milliseconds; the setting's name has the unit.
-pub(super) struct Millis;
-/// A count from 1 to `MOST`.
-pub(super) struct Count<const MOST: u64 = 100_000>;
-/// A share of the processor; 1.0 is one core.
-pub(super) struct Cores;
-/// On or off.
-pub(super) struct Switch;
-/// Any text.
-pub(super) struct Text;
-/// Text that is never shown.
-pub(super) struct Secret;
-/// A path, which may have to be absolute in a file.
-pub(super) struct FilePath<const ABSOLUTE: bool = false>;
-/// An IP address with a port.
-pub(super) struct Address;
-/// A URL. Errors never contain it, because it might have a password.
-pub(super) struct Url;
-/// One of a few names.
-pub(super) struct Choice<T>(PhantomData<T>);
-/// A log level.
-pub(super) struct Level;
-/// A list.
-pub(super) struct List<T>(PhantomData<T>);
-/// A list of address ranges.
-pub(super) struct Ranges;
-/// Structured data.
-pub(super) struct Structure;
-
-describe! {
-    { K: Describe } Maybe<K>, K::name(), K::EXAMPLE;
-    { const LEAST: u64 } Size<LEAST>, "size", "512M";
-    {} Bytes, "bytes", "512M";
-    { const LEAST: u64, const MOST: u64 } Time<LEAST, MOST>, "time", "30s";
-    {} Millis, "milliseconds", "30s";
-    { const MOST: u64 } Count<MOST>, "number", "16";
-    {} Cores, "number of cores", "1.5";
-    {} Switch, "true or false", "true";
-    {} Text, "text", "";
-    {} Secret, "secret", "";
-    { const ABSOLUTE: bool } FilePath<ABSOLUTE>, "path", "/srv/belljar";
-    {} Address, "address and port", "127.0.0.1:7117";
-    {} Url, "URL", "";
-    {} Level, "one of off, error, warn, info, debug, trace", "info";
-    { T: Named } Choice<T>, format!("one of {}", choices::<T>()), T::ALL[0].0;
-    { T } List<T>, "list", "";
-    {} Ranges, "list", "";
-    {} Structure, "table", "";
-}
-
-impl<T, K: Kind<T>> Kind<Option<T>> for Maybe<K> {
-    fn parse(raw: &Raw) -> Result<Option<T>, String> {
-        K::parse(raw).map(Some)
-    }
-
-    fn show(value: &Option<T>) -> String {
-        value.as_ref().map(K::show).unwrap_or_default()
-    }
+    Kind::new(name, example, parse, T::to_string)
 }
 
 /// Numbers that sizes and counts are stored in.
@@ -193,30 +143,23 @@ fn unfit(text: &str, what: &str) -> String {
     format!("'{}' is not {what}", text.chars().take(80).collect::<String>().escape_debug())
 }
 
-impl<N: Number, const LEAST: u64> Kind<N> for Size<LEAST> {
-    fn parse(raw: &Raw) -> Result<N, String> {
+/// A number of bytes, written as a size.
+pub(super) fn size<N: Number>(least: u64) -> Kind<N> {
+    let parse = move |raw: &Raw| {
         let text = raw.text()?;
         let given = parse_bytes(&text).map_err(|_| unfit(&text, "a size"))?;
-        let bytes = if LEAST == 0 && given == 0 { 0 } else { above_zero(given)? };
-        if bytes < LEAST {
-            return Err(format!("{} is too little; the minimum is {}", show_bytes(bytes), show_bytes(LEAST)));
+        let bytes = if least == 0 && given == 0 { 0 } else { above_zero(given)? };
+        if bytes < least {
+            return Err(format!("{} is too little; the minimum is {}", show_bytes(bytes), show_bytes(least)));
         }
         N::from_u64(bytes)
-    }
-
-    fn show(value: &N) -> String {
-        show_bytes(value.as_u64())
-    }
+    };
+    Kind::new("size", "512M", parse, |value| show_bytes(value.as_u64()))
 }
 
-impl<N: Number> Kind<N> for Bytes {
-    fn parse(raw: &Raw) -> Result<N, String> {
-        <Size as Kind<N>>::parse(raw)
-    }
-
-    fn show(value: &N) -> String {
-        value.as_u64().to_string()
-    }
+/// A number of bytes; the setting's name has the unit.
+pub(super) fn bytes<N: Number>() -> Kind<N> {
+    Kind { name: "bytes".to_owned(), show: Box::new(|value| value.as_u64().to_string()), ..size(1) }
 }
 
 /// Shows a time in the largest unit that is exact.
@@ -229,287 +172,220 @@ fn show_time(time: Duration) -> String {
     format!("{}{name}", millis / unit)
 }
 
-impl<const LEAST: u64, const MOST: u64> Kind<Duration> for Time<LEAST, MOST> {
-    fn parse(raw: &Raw) -> Result<Duration, String> {
-        let text = raw.text()?;
-        let given = parse_millis(&text).map_err(|_| unfit(&text, "a time"))?;
-        let [given, least, most] = [above_zero(given)?, LEAST, MOST].map(Duration::from_millis);
-        if (least..=most).contains(&given) {
-            return Ok(given);
-        }
-        Err(format!("must be between {} and {}", show_time(least), show_time(most)))
-    }
-
-    fn show(value: &Duration) -> String {
-        show_time(*value)
-    }
+fn parse_time(raw: &Raw) -> Result<Duration, String> {
+    let text = raw.text()?;
+    let millis = parse_millis(&text).map_err(|_| unfit(&text, "a time"))?;
+    above_zero(millis).map(Duration::from_millis)
 }
 
-impl Kind<Duration> for Millis {
-    fn parse(raw: &Raw) -> Result<Duration, String> {
-        match raw {
-            // Only a bare number in a file has the unit of the setting's name.
-            Raw::Toml(Value::Integer(millis)) => above_zero(*millis).map(Duration::from_millis),
-            _ => <Time as Kind<Duration>>::parse(raw),
-        }
-    }
-
-    fn show(value: &Duration) -> String {
-        value.as_millis().to_string()
-    }
+/// A duration.
+pub(super) fn time() -> Kind<Duration> {
+    Kind::new("time", "30s", parse_time, |time| show_time(*time))
 }
 
-impl Kind<i64> for Millis {
-    fn parse(raw: &Raw) -> Result<i64, String> {
-        let time = <Self as Kind<Duration>>::parse(raw)?;
-        i64::try_from(time.as_millis()).map_err(|_| "is too long".to_owned())
-    }
-
-    fn show(value: &i64) -> String {
-        value.to_string()
-    }
+/// A duration within bounds.
+pub(super) fn time_within(bounds: RangeInclusive<Duration>) -> Kind<Duration> {
+    let parse = move |raw: &Raw| {
+        let (least, most) = (show_time(*bounds.start()), show_time(*bounds.end()));
+        let time = Some(parse_time(raw)?).filter(|time| bounds.contains(time));
+        time.ok_or_else(|| format!("must be between {least} and {most}"))
+    };
+    Kind { parse: Box::new(parse), ..time() }
 }
 
-impl<N: Number, const MOST: u64> Kind<N> for Count<MOST> {
-    fn parse(raw: &Raw) -> Result<N, String> {
+/// A duration in milliseconds; the setting's name has the unit.
+pub(super) fn millis() -> Kind<Duration> {
+    let parse = |raw: &Raw| match raw {
+        // Only a bare number in a file has the unit of the setting's name.
+        Raw::Toml(Value::Integer(millis)) => above_zero(*millis).map(Duration::from_millis),
+        _ => parse_time(raw),
+    };
+    Kind::new("milliseconds", "30s", parse, |time| time.as_millis().to_string())
+}
+
+/// Like [`millis`], as a number.
+pub(super) fn millis_number() -> Kind<i64> {
+    let Kind { name, example, parse, .. } = millis();
+    let parse = move |raw: &Raw| i64::try_from(parse(raw)?.as_millis()).map_err(|_| "is too long".to_owned());
+    Kind::new(name, example, parse, i64::to_string)
+}
+
+/// A count from 1 to `most`.
+pub(super) fn count<N: Number>(most: u64) -> Kind<N> {
+    let parse = move |raw: &Raw| {
         let text = raw.text()?;
         let count = above_zero(text.trim().parse().map_err(|_| unfit(&text, "a whole number"))?)?;
         match count {
-            count if count > MOST => Err(format!("{count} is too large; the maximum is {MOST}")),
+            count if count > most => Err(format!("{count} is too large; the maximum is {most}")),
             count => N::from_u64(count),
         }
-    }
-
-    fn show(value: &N) -> String {
-        value.as_u64().to_string()
-    }
+    };
+    Kind::new("number", "16", parse, |value| value.as_u64().to_string())
 }
 
-impl Kind<f64> for Cores {
-    fn parse(raw: &Raw) -> Result<f64, String> {
+/// A share of the processor; 1.0 is one core.
+pub(super) fn cores() -> Kind<f64> {
+    let parse = |raw: &Raw| {
         let text = raw.text()?;
-        let cores: f64 = text.trim().parse().map_err(|_| unfit(&text, "a number"))?;
-        match cores {
-            cores if !cores.is_finite() => Err(unfit(&text, "a number")),
-            cores if cores <= 0.0 => Err("must be above zero".to_owned()),
-            cores => Ok(cores),
+        match text.trim().parse::<f64>() {
+            Ok(cores) if cores.is_finite() && cores > 0.0 => Ok(cores),
+            Ok(cores) if cores.is_finite() => Err("must be above zero".to_owned()),
+            _ => Err(unfit(&text, "a number")),
         }
-    }
-
-    fn show(value: &f64) -> String {
-        value.to_string()
-    }
+    };
+    Kind::new("number of cores", "1.5", parse, f64::to_string)
 }
 
-/// In thousandths of a core.
-impl Kind<u32> for Cores {
-    fn parse(raw: &Raw) -> Result<u32, String> {
-        let millis = <Self as Kind<f64>>::parse(raw)? * 1_000.0;
-        u32::from_u64(above_zero(millis.round() as i64)?)
-    }
-
-    fn show(value: &u32) -> String {
-        (f64::from(*value) / 1_000.0).to_string()
-    }
+/// A share of the processor, in thousandths of a core.
+pub(super) fn cpu_millis() -> Kind<u32> {
+    let Kind { name, example, parse, .. } = cores();
+    let parse = move |raw: &Raw| u32::from_u64(above_zero((parse(raw)? * 1_000.0).round() as i64)?);
+    Kind::new(name, example, parse, |millis| (f64::from(*millis) / 1_000.0).to_string())
 }
 
-impl Kind<bool> for Switch {
-    fn parse(raw: &Raw) -> Result<bool, String> {
+/// On or off.
+pub(super) fn switch() -> Kind<bool> {
+    parsed("true or false", "true", "true or false")
+}
+
+/// Any text.
+pub(super) fn text() -> Kind<String> {
+    Kind::new("text", "", Raw::text, String::clone)
+}
+
+/// Text that is never shown.
+pub(super) fn secret() -> Kind<SecretValue> {
+    Kind::new("secret", "", |raw| raw.text().map(SecretValue::from), |_| super::HIDDEN.to_owned())
+}
+
+/// A path.
+pub(super) fn path() -> Kind<PathBuf> {
+    Kind::new("path", "/srv/belljar", Raw::path, |path| path.display().to_string())
+}
+
+/// A path that has to be absolute in a file. A variable may be relative to the current folder, as a flag may.
+pub(super) fn absolute_path() -> Kind<PathBuf> {
+    let parse = |raw: &Raw| match (raw, raw.path()?) {
+        (Raw::Toml(_), path) if path.is_relative() => Err("must be an absolute path".to_owned()),
+        (_, path) => Ok(path),
+    };
+    Kind { parse: Box::new(parse), ..path() }
+}
+
+/// An IP address with a port.
+pub(super) fn address() -> Kind<SocketAddr> {
+    parsed("address and port", "127.0.0.1:7117", "an IP address with a port")
+}
+
+/// A URL. Errors never contain it, because it might have a password.
+pub(super) fn url<T: FromStr<Err = &'static str> + ToString + 'static>() -> Kind<T> {
+    Kind::new("URL", "", |raw| raw.text()?.parse().map_err(str::to_owned), T::to_string)
+}
+
+/// A log level.
+pub(super) fn level() -> Kind<LevelFilter> {
+    const LEVELS: &str = "one of off, error, warn, info, debug, trace";
+    parsed(LEVELS, "info", LEVELS)
+}
+
+/// One of a few values, by name.
+pub(super) fn choice<T: Copy + PartialEq + Sync>(all: &'static [(&'static str, T)]) -> Kind<T> {
+    let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+    let what = format!("one of {}", names.join(", "));
+    let name = what.clone();
+    let parse = move |raw: &Raw| {
         let text = raw.text()?;
-        text.trim().parse().map_err(|_| unfit(&text, "true or false"))
-    }
-
-    fn show(value: &bool) -> String {
-        value.to_string()
-    }
-}
-
-impl Kind<String> for Text {
-    fn parse(raw: &Raw) -> Result<String, String> {
-        raw.text()
-    }
-
-    fn show(value: &String) -> String {
-        value.clone()
-    }
-}
-
-impl Kind<SecretValue> for Secret {
-    fn parse(raw: &Raw) -> Result<SecretValue, String> {
-        raw.text().map(SecretValue::from)
-    }
-
-    fn show(_: &SecretValue) -> String {
-        super::HIDDEN.to_owned()
-    }
-}
-
-impl<const ABSOLUTE: bool> Kind<PathBuf> for FilePath<ABSOLUTE> {
-    fn parse(raw: &Raw) -> Result<PathBuf, String> {
-        let path = raw.path()?;
-        // A variable may be relative to the current folder, as a flag may.
-        match raw {
-            Raw::Toml(_) if ABSOLUTE && path.is_relative() => Err("must be an absolute path".to_owned()),
-            _ => Ok(path),
-        }
-    }
-
-    fn show(value: &PathBuf) -> String {
-        value.display().to_string()
-    }
-}
-
-impl Kind<SocketAddr> for Address {
-    fn parse(raw: &Raw) -> Result<SocketAddr, String> {
-        let text = raw.text()?;
-        text.parse().map_err(|_| unfit(&text, "an IP address with a port"))
-    }
-
-    fn show(value: &SocketAddr) -> String {
-        value.to_string()
-    }
-}
-
-impl<T: FromStr<Err = &'static str> + Display> Kind<T> for Url {
-    fn parse(raw: &Raw) -> Result<T, String> {
-        raw.text()?.parse().map_err(str::to_owned)
-    }
-
-    fn show(value: &T) -> String {
-        value.to_string()
-    }
-}
-
-impl Kind<LevelFilter> for Level {
-    fn parse(raw: &Raw) -> Result<LevelFilter, String> {
-        let text = raw.text()?;
-        text.parse().map_err(|_| unfit(&text, "one of off, error, warn, info, debug, trace"))
-    }
-
-    fn show(value: &LevelFilter) -> String {
-        value.to_string()
-    }
-}
-
-/// Values that are chosen by name.
-pub(super) trait Named: Copy + PartialEq + 'static {
-    const ALL: &'static [(&'static str, Self)];
-}
-
-impl Named for WarmPoolMode {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("pool", Self::Pool), ("fork", Self::Fork), ("off", Self::Off)];
-}
-
-impl Named for NetworkCeiling {
-    const ALL: &'static [(&'static str, Self)] =
-        &[("none", Self::None), ("names", Self::Names), ("hosts", Self::Hosts), ("full", Self::Full)];
-}
-
-impl Named for Durability {
-    const ALL: &'static [(&'static str, Self)] = &[("process", Self::Process), ("power", Self::Power)];
-}
-
-fn choices<T: Named>() -> String {
-    T::ALL.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
-}
-
-impl<T: Named> Kind<T> for Choice<T> {
-    fn parse(raw: &Raw) -> Result<T, String> {
-        let text = raw.text()?;
-        let found = T::ALL.iter().find(|(name, _)| *name == text);
-        found.map(|(_, value)| *value).ok_or_else(|| unfit(&text, &format!("one of {}", choices::<T>())))
-    }
-
-    fn show(value: &T) -> String {
-        let found = T::ALL.iter().find(|(_, known)| known == value);
+        let found = all.iter().find(|(name, _)| *name == text);
+        found.map(|(_, value)| *value).ok_or_else(|| unfit(&text, &what))
+    };
+    let show = |value: &T| {
+        let found = all.iter().find(|(_, known)| known == value);
         found.map(|(name, _)| (*name).to_owned()).unwrap_or_default()
-    }
+    };
+    Kind::new(name, names[0], parse, show)
 }
 
-impl<T, C> Kind<C> for List<T>
+/// A list.
+pub(super) fn list<T, C>() -> Kind<C>
 where
     T: FromStr<Err: Display> + Display,
     C: FromIterator<T>,
     for<'a> &'a C: IntoIterator<Item = &'a T>,
 {
-    fn parse(raw: &Raw) -> Result<C, String> {
+    let parse = |raw: &Raw| {
         raw.items()?.iter().map(|item| item.parse().map_err(|error: T::Err| error.to_string())).collect()
-    }
-
-    fn show(value: &C) -> String {
-        value.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-    }
+    };
+    let show = |value: &C| value.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Kind::new("list", "", parse, show)
 }
 
-impl Kind<PrivateRanges> for Ranges {
-    fn parse(raw: &Raw) -> Result<PrivateRanges, String> {
-        PrivateRanges::parse(&raw.items()?)
-    }
-
-    fn show(value: &PrivateRanges) -> String {
-        value.to_string()
-    }
+/// A list of address ranges.
+pub(super) fn ranges() -> Kind<PrivateRanges> {
+    Kind::new("list", "", |raw| PrivateRanges::parse(&raw.items()?), PrivateRanges::to_string)
 }
 
-impl<V: DeserializeOwned + Serialize> Kind<BTreeMap<String, V>> for Structure {
-    fn parse(raw: &Raw) -> Result<BTreeMap<String, V>, String> {
-        raw.structure()?
-            .try_into()
-            .map_err(|error: toml::de::Error| error.message().escape_debug().to_string())
-    }
-
-    fn show(value: &BTreeMap<String, V>) -> String {
-        match Value::try_from(value) {
-            Ok(shown) if !value.is_empty() => shown.to_string(),
-            _ => String::new(),
-        }
-    }
+/// A table of values by name.
+pub(super) fn table<V: DeserializeOwned + Serialize>() -> Kind<BTreeMap<String, V>> {
+    let parse = |raw: &Raw| {
+        let parsed = raw.structure()?.try_into();
+        parsed.map_err(|error: toml::de::Error| error.message().escape_debug().to_string())
+    };
+    let show = |value: &BTreeMap<String, V>| match Value::try_from(value) {
+        Ok(shown) if !value.is_empty() => shown.to_string(),
+        _ => String::new(),
+    };
+    Kind::new("table", "", parse, show)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text<T, K: Kind<T>>(text: &str) -> Result<T, String> {
-        K::parse(&Raw::Text(text.into()))
+    fn from_text<T>(kind: Kind<T>, text: &str) -> Result<T, String> {
+        kind.parse(&Raw::Text(text.into()))
     }
 
-    fn toml<T, K: Kind<T>>(value: impl Into<Value>) -> Result<T, String> {
-        K::parse(&Raw::Toml(value.into()))
+    fn from_toml<T>(kind: Kind<T>, value: impl Into<Value>) -> Result<T, String> {
+        kind.parse(&Raw::Toml(value.into()))
     }
+
+    const ON_OFF: &[(&str, bool)] = &[("on", true), ("off", false)];
 
     #[test]
     fn values_have_the_forms_that_people_write() {
-        assert_eq!(text::<u64, Size>("1.5G"), Ok(3 << 29));
-        assert_eq!(toml::<usize, Size>(4_096), Ok(4_096));
-        assert_eq!(text::<Duration, Time>("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(toml::<Duration, Millis>(500), Ok(Duration::from_millis(500)));
-        assert_eq!(text::<i64, Millis>("500"), Ok(500_000), "a bare number is in seconds");
-        assert_eq!(text::<u32, Cores>("2.5"), Ok(2_500));
-        assert_eq!(text::<bool, Switch>("true"), Ok(true));
-        assert_eq!(text::<Vec<String>, List<String>>("a, b"), Ok(vec!["a".to_owned(), "b".to_owned()]));
-        let table = text::<BTreeMap<String, Vec<String>>, Structure>("{ a = [\"b\"] }").unwrap();
-        assert_eq!(Structure::show(&table), "{ a = [\"b\"] }");
-        assert_eq!(text::<WarmPoolMode, Choice<WarmPoolMode>>("off"), Ok(WarmPoolMode::Off));
+        assert_eq!(from_text(size::<u64>(1), "1.5G"), Ok(3 << 29));
+        assert_eq!(from_toml(size::<usize>(1), 4_096), Ok(4_096));
+        assert_eq!(from_text(time(), "2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(from_toml(millis(), 500), Ok(Duration::from_millis(500)));
+        assert_eq!(from_text(millis_number(), "500"), Ok(500_000), "a bare number is in seconds");
+        assert_eq!(from_text(cpu_millis(), "2.5"), Ok(2_500));
+        assert_eq!(from_text(switch(), "true"), Ok(true));
+        assert_eq!(from_text(list::<String, Vec<_>>(), "a, b"), Ok(vec!["a".to_owned(), "b".to_owned()]));
+        let pairs = from_text(table::<Vec<String>>(), "{ a = [\"b\"] }").unwrap();
+        assert_eq!(table().show(&pairs), "{ a = [\"b\"] }");
+        assert_eq!(from_text(choice(ON_OFF), "off"), Ok(false));
     }
 
     #[test]
     fn errors_state_what_is_wrong() {
+        let [second, two] = [1, 2].map(Duration::from_secs);
         for (error, why) in [
-            (text::<u64, Size>("much").unwrap_err(), "'much' is not a size"),
-            (text::<u64, Size>("0").unwrap_err(), "must be above zero"),
-            (text::<u64, Size<0>>("-1").unwrap_err(), "must be above zero"),
-            (text::<u64, Size<4_096>>("1k").unwrap_err(), "1 KB is too little; the minimum is 4 KB"),
-            (text::<Duration, Time<1_000, 2_000>>("3s").unwrap_err(), "must be between 1s and 2s"),
-            (text::<u32, Count>("100001").unwrap_err(), "100001 is too large; the maximum is 100000"),
-            (toml::<u32, Count<{ u64::MAX }>>(1_i64 << 40).unwrap_err(), "1099511627776 is too large"),
-            (text::<f64, Cores>("NaN").unwrap_err(), "'NaN' is not a number"),
-            (text::<f64, Cores>("-1").unwrap_err(), "must be above zero"),
-            (toml::<String, Text>(vec!["a"]).unwrap_err(), "must be a single value"),
-            (toml::<Vec<String>, List<String>>("a").unwrap_err(), "must be a list"),
-            (text::<WarmPoolMode, Choice<_>>("on").unwrap_err(), "'on' is not one of pool, fork, off"),
-            (toml::<PathBuf, FilePath<true>>("here").unwrap_err(), "must be an absolute path"),
+            (from_text(size::<u64>(1), "much").unwrap_err(), "'much' is not a size"),
+            (from_text(size::<u64>(1), "0").unwrap_err(), "must be above zero"),
+            (from_text(size::<u64>(0), "-1").unwrap_err(), "must be above zero"),
+            (from_text(size::<u64>(4_096), "1k").unwrap_err(), "1 KB is too little; the minimum is 4 KB"),
+            (from_text(time_within(second..=two), "3s").unwrap_err(), "must be between 1s and 2s"),
+            (
+                from_text(count::<u32>(100_000), "100001").unwrap_err(),
+                "100001 is too large; the maximum is 100000",
+            ),
+            (from_toml(count::<u32>(u64::MAX), 1_i64 << 40).unwrap_err(), "1099511627776 is too large"),
+            (from_text(cores(), "NaN").unwrap_err(), "'NaN' is not a number"),
+            (from_text(cores(), "-1").unwrap_err(), "must be above zero"),
+            (from_toml(text(), vec!["a"]).unwrap_err(), "must be a single value"),
+            (from_toml(list::<String, Vec<_>>(), "a").unwrap_err(), "must be a list"),
+            (from_text(choice(ON_OFF), "maybe").unwrap_err(), "'maybe' is not one of on, off"),
+            (from_toml(absolute_path(), "here").unwrap_err(), "must be an absolute path"),
         ] {
             assert_eq!(error, why);
         }

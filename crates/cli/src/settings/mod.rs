@@ -17,15 +17,19 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use belljar_engine::catalog::closest_name;
 use belljar_server::InitialProviderConfig;
 use serde::Serialize;
 
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::{CliError, quote_path};
+use crate::provider_kinds;
 use kind::Raw;
 use setting::Setting;
 
+/// Start of the names of all settings' own variables.
+const PREFIX: &str = "BELLJAR_";
 /// Shown instead of a secret.
 const HIDDEN: &str = "(set)";
 
@@ -100,7 +104,8 @@ impl Settings {
     ) -> Result<Self, CliError> {
         // An empty variable counts as absent.
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
-        let mut settings = Self::new(Environment::read(get), Config::without_files());
+        let mut settings =
+            Self::new(Environment::read(get, provider_kinds::variables()), Config::without_files());
         let mut given = given_in_environment(get)?;
         if let Some(path) = config {
             given.insert("config", Given { raw: Raw::Text(path.into()), origin: Origin::Flag("--config") });
@@ -133,7 +138,13 @@ impl Settings {
 
     fn apply(&mut self, name: &str, given: Given) -> Result<(), CliError> {
         let Some(row) = table::rows().find(|row| row.name == name) else { return Ok(()) };
-        row.read(self, &given.raw).map_err(|why| row.refused(&given.origin, &why))?;
+        if let Err(why) = row.read(self, &given.raw) {
+            let refused = row.refused(&given.origin, &why);
+            if !row.server_only {
+                return Err(refused);
+            }
+            self.config.server.invalid.get_or_insert(refused);
+        }
         self.origins.insert(&row.name, given.origin);
         Ok(())
     }
@@ -162,7 +173,13 @@ impl Settings {
     }
 
     /// Returns every setting with its value and origin.
-    pub(crate) fn show(&self) -> Vec<ShownSetting> {
+    ///
+    /// # Errors
+    /// Returns the error of an invalid setting of the server.
+    pub(crate) fn show(&self) -> Result<Vec<ShownSetting>, CliError> {
+        if let Some(invalid) = &self.config.server.invalid {
+            return Err(invalid.clone());
+        }
         let rows = table::rows().filter(|row| !row.is_section()).map(|row| {
             let name = row.name.to_string();
             if let Some(origin) = self.origins.get(&*name) {
@@ -179,7 +196,7 @@ impl Settings {
                 None => ShownSetting { value: row.show(self), origin: "default".to_owned(), name },
             }
         });
-        rows.chain(self.entries.iter().cloned()).collect()
+        Ok(rows.chain(self.entries.iter().cloned()).collect())
     }
 }
 
@@ -188,6 +205,20 @@ impl Setting {
     fn refused(&self, origin: &Origin, why: &str) -> CliError {
         CliError::invalid(format!("{}: {}: {why}", origin.quoted(), self.name))
     }
+}
+
+/// Describes a misspelled variable: an unknown `BELLJAR_*` that is close to a setting's, or lacks the setting's
+/// section. Others may be meant for another program, such as `BELLJAR_SERVICE_HOST` from Kubernetes.
+pub(crate) fn misspelled_variable(name: &str) -> Option<String> {
+    let short = name.strip_prefix(PREFIX)?;
+    let known: Vec<_> = table::variables().filter_map(|name| name.strip_prefix(PREFIX)).collect();
+    if known.contains(&short) {
+        return None;
+    }
+    let ending = format!("_{short}");
+    let in_section = || known.iter().copied().find(|known| known.ends_with(&ending));
+    let meant = closest_name(short, &known).or_else(in_section)?;
+    Some(format!("unknown variable {name}; did you mean {PREFIX}{meant}?"))
 }
 
 /// Returns the settings that variables set.

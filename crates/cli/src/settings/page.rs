@@ -25,7 +25,8 @@ A command-line flag overrides an environment variable, which overrides the confi
 
 The name of a setting is its key in the file: `server.drain` is `drain` in the table `[server]` of
 [`belljar.toml`](../examples/belljar.toml). One file is read: the one that `--config` or `BELLJAR_CONFIG` names, else
-`~/.config/belljar/belljar.toml`, else `/etc/belljar/belljar.toml`. An unknown key is an error.
+`~/.config/belljar/belljar.toml`, else `/etc/belljar/belljar.toml`. An unknown key is an error; a `BELLJAR_*` variable that looks misspelled
+is a warning. An invalid value fails every command, but one of `[server]` fails only `belljar serve` and `belljar config show`.
 Values in a file and in a variable:
 
 | type | in a file | in a variable |

@@ -2,49 +2,56 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use belljar_engine::Error;
 use belljar_engine::catalog::{ProviderSettings, check_settings};
 use serde_json::{Value, json};
 
-use super::kind::Raw;
-use super::{HIDDEN, Settings};
+use super::kind::{Kind, Raw};
+use super::{HIDDEN, PREFIX, Settings};
 use crate::provider::parse_setting;
 
 /// One setting.
+#[derive(Default)]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "some fields are for docs/settings.md, which a test writes")
+)]
 pub(crate) struct Setting {
     /// Its name, and its key in a file.
     pub(super) name: Cow<'static, str>,
-    #[cfg_attr(not(test), expect(dead_code, reason = "for docs/settings.md, which a test writes"))]
     pub(super) about: Cow<'static, str>,
-    #[cfg_attr(not(test), expect(dead_code, reason = "for docs/settings.md"))]
     pub(super) type_name: String,
     /// A valid value, unless the errors of its type contain one.
     example: &'static str,
-    pub(super) in_file: bool,
+    /// Whether only a variable or a flag sets it, not a file.
+    pub(super) variable_only: bool,
     /// How the setting is treated if the `belljar.toml` of the current folder has it.
     pub(super) local: LocalFile,
     pub(super) secret: bool,
+    /// Whether only a server needs it: other commands work even if it is invalid.
+    pub(super) server_only: bool,
     pub(super) variable: Option<String>,
     /// Other variables with the same meaning, each with the unit of its numbers.
     pub(super) aliases: &'static [(&'static str, &'static str)],
     /// Variable that applies if neither the file nor another variable sets it.
     pub(super) fallback: Option<&'static str>,
-    #[cfg_attr(not(test), expect(dead_code, reason = "for docs/settings.md"))]
     pub(super) flag: Option<&'static str>,
     /// The default, if the value is absent by default.
     pub(super) default: Option<String>,
     /// The default in the documentation, if it depends on the machine.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for docs/settings.md"))]
     pub(super) documented: Option<&'static str>,
-    access: Access,
+    /// None for a part of a section that a file has any number of, such as `profiles.NAME`.
+    access: Option<Access>,
     check: Option<CheckField>,
 }
 
 /// The treatment of a setting in a `belljar.toml` that may have come with the code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum LocalFile {
     /// The file is refused.
+    #[default]
     Refused,
     /// The setting is ignored with a warning.
     Ignored,
@@ -52,62 +59,74 @@ pub(super) enum LocalFile {
     Allowed,
 }
 
-type ReadField = fn(&mut Settings, &Raw) -> Result<(), String>;
-type ShowField = fn(&Settings) -> String;
+type ReadField = dyn Fn(&mut Settings, &Raw) -> Result<(), String> + Send + Sync;
+type ShowField = dyn Fn(&Settings) -> String + Send + Sync;
 type CheckField = fn(&Settings) -> Result<(), String>;
 
 /// How a setting is read and shown.
-pub(super) enum Access {
-    /// A field of the settings.
-    Field(ReadField, ShowField),
-    /// A setting of a provider, with its JSON Schema.
-    Provider { provider: &'static str, name: String, schema: Value },
-    /// The providers that replace this one while it fails.
-    Fallbacks { provider: &'static str },
-    /// Part of a section that a file has any number of, such as `profiles.NAME`.
-    Section,
+struct Access {
+    read: Box<ReadField>,
+    show: Box<ShowField>,
 }
 
 impl Setting {
+    /// Creates a setting with a type of its own.
     pub(super) fn new(
         name: impl Into<Cow<'static, str>>,
         about: impl Into<Cow<'static, str>>,
-        type_name: String,
-        example: &'static str,
-        access: Access,
+        (type_name, example): (String, &'static str),
+        read: impl Fn(&mut Settings, &Raw) -> Result<(), String> + Send + Sync + 'static,
+        show: impl Fn(&Settings) -> String + Send + Sync + 'static,
     ) -> Self {
-        let name = name.into();
-        let variable = match access {
-            Access::Section => None,
-            _ => Some(format!("BELLJAR_{}", name.to_ascii_uppercase().replace('.', "_"))),
-        };
+        let section = Self::section(name, type_name, about);
         Self {
-            name,
-            about: about.into(),
-            type_name,
             example,
-            in_file: true,
-            local: LocalFile::Refused,
-            secret: false,
-            variable,
-            aliases: &[],
-            fallback: None,
-            flag: None,
-            default: None,
-            documented: None,
-            access,
-            check: None,
+            variable: Some(format!("{PREFIX}{}", section.name.to_ascii_uppercase().replace('.', "_"))),
+            access: Some(Access { read: Box::new(read), show: Box::new(show) }),
+            ..section
         }
+    }
+
+    /// Creates a setting that is a field.
+    pub(super) fn field<T: 'static>(
+        name: &'static str,
+        kind: Kind<T>,
+        field_mut: fn(&mut Settings) -> &mut T,
+        field: fn(&Settings) -> &T,
+        about: &'static str,
+    ) -> Self {
+        let type_of = (kind.name.clone(), kind.example);
+        let kind = Arc::new(kind);
+        let shown = Arc::clone(&kind);
+        let read = move |settings: &mut Settings, raw: &Raw| {
+            *field_mut(settings) = kind.parse(raw)?;
+            Ok(())
+        };
+        Self::new(name, about, type_of, read, move |settings| shown.show(field(settings)))
+    }
+
+    /// Creates a part of a section that a file has any number of.
+    pub(super) fn section(
+        name: impl Into<Cow<'static, str>>,
+        type_name: impl Into<String>,
+        about: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { name: name.into(), about: about.into(), type_name: type_name.into(), ..Default::default() }
     }
 
     /// The file has no such key.
     pub(super) fn not_in_file(self) -> Self {
-        Self { in_file: false, ..self }
+        Self { variable_only: true, ..self }
     }
 
     /// The treatment of the setting in the `belljar.toml` of the current folder.
     pub(super) fn local(self, local: LocalFile) -> Self {
         Self { local, ..self }
+    }
+
+    /// Lets commands other than `serve` work even if the value is invalid.
+    pub(super) fn server_only(self) -> Self {
+        Self { server_only: true, ..self }
     }
 
     pub(super) fn secret(self) -> Self {
@@ -144,18 +163,18 @@ impl Setting {
 
     /// Returns whether it is part of a section that a file has any number of.
     pub(super) fn is_section(&self) -> bool {
-        matches!(self.access, Access::Section)
+        self.access.is_none()
     }
 
     /// Returns whether it has this key in a file.
     pub(super) fn has_key(&self, key: &[&str]) -> bool {
-        self.in_file && self.name.split('.').count() == key.len() && self.is_below(key)
+        !self.variable_only && self.name.split('.').count() == key.len() && self.is_below(key)
     }
 
     /// Returns whether its key starts with these names.
     pub(super) fn is_below(&self, above: &[&str]) -> bool {
         let mut names = self.name.split('.');
-        self.in_file
+        !self.variable_only
             && above.iter().all(|wanted| names.next().is_some_and(|name| name == "*" || name == *wanted))
     }
 
@@ -164,8 +183,8 @@ impl Setting {
         &self,
         get: impl Fn(&str) -> Option<OsString>,
     ) -> Option<(&str, Result<Raw, String>)> {
-        let own = self.variable.as_deref().map(|name| (name, ""));
-        own.into_iter().chain(self.aliases.iter().copied()).find_map(|(name, unit)| {
+        let main = self.variable.as_deref().map(|name| (name, ""));
+        main.into_iter().chain(self.aliases.iter().copied()).find_map(|(name, unit)| {
             let mut text = get(name)?;
             if unit.is_empty() {
                 return Some((name, Ok(Raw::Text(text))));
@@ -185,15 +204,7 @@ impl Setting {
 
     /// Reads a value into the settings. An error states what is wrong with it and shows a valid one.
     pub(super) fn read(&self, settings: &mut Settings, raw: &Raw) -> Result<(), String> {
-        let read = match &self.access {
-            Access::Field(read, _) => read(settings, raw),
-            Access::Provider { provider, name, schema } => read_provider(name, schema, raw)
-                .map(|value| drop(settings.provider(provider).settings.insert(name.clone(), value))),
-            Access::Fallbacks { provider } => {
-                raw.items().map(|names| settings.provider(provider).instead = names)
-            }
-            Access::Section => Ok(()),
-        };
+        let read = self.access.as_ref().map_or(Ok(()), |access| (access.read)(settings, raw));
         read.and_then(|()| self.check.map_or(Ok(()), |check| check(settings))).map_err(|why| {
             match self.example {
                 "" => why,
@@ -204,20 +215,7 @@ impl Setting {
 
     /// Shows its current value; nothing for an absent one.
     pub(super) fn show(&self, settings: &Settings) -> String {
-        let configured = |provider| settings.config.providers.configs.get(provider);
-        let value = match &self.access {
-            Access::Field(_, show) => show(settings),
-            Access::Provider { provider, name, .. } => {
-                match configured(*provider).and_then(|config| config.settings.get(name)) {
-                    Some(_) if self.secret => HIDDEN.to_owned(),
-                    value => value.map(show_json).unwrap_or_default(),
-                }
-            }
-            Access::Fallbacks { provider } => {
-                configured(*provider).map(|config| config.instead.join(", ")).unwrap_or_default()
-            }
-            Access::Section => String::new(),
-        };
+        let value = self.access.as_ref().map(|access| (access.show)(settings)).unwrap_or_default();
         if value.is_empty() { self.default.clone().unwrap_or_default() } else { value }
     }
 
@@ -228,41 +226,61 @@ impl Setting {
         fallbacks: &'static [(&'static str, &'static str)],
     ) -> Vec<Self> {
         let properties = schema["properties"].as_object().into_iter().flatten();
-        let row = |(name, property): (&String, &Value)| {
-            let about = property["description"].as_str().unwrap_or_default().replace('\n', " ");
-            let type_name = match property["type"].as_array() {
-                Some(types) => types.first().and_then(Value::as_str),
-                None => property["type"].as_str(),
-            };
-            let type_name = match type_name {
-                Some("string") | None => "text",
-                Some("integer" | "number") => "number",
-                Some("boolean") => "true or false",
-                Some("array") => "list",
-                Some(other) => other,
-            };
-            let access = Access::Provider { provider, name: name.clone(), schema: property.clone() };
-            let key = format!("providers.{provider}.{name}");
-            let row = Self::new(key, about, type_name.to_owned(), "", access);
-            let fallback =
-                fallbacks.iter().find(|(_, setting)| setting == name).map(|(variable, _)| *variable);
+        let rows = properties.filter(|(_, property)| property["readOnly"] != true).map(|(name, property)| {
+            let fallback = fallbacks.iter().find(|(_, setting)| setting == name);
             Self {
                 secret: property["writeOnly"] == true,
-                fallback,
+                fallback: fallback.map(|(variable, _)| *variable),
                 default: property.get("default").map(show_json).filter(|default| !default.is_empty()),
-                ..row
+                ..Self::of_schema(provider, name.clone(), property.clone())
             }
-        };
-        let rows = properties.filter(|(_, property)| property["readOnly"] != true).map(row);
-        let about = "Providers to use while this one fails, in order.";
-        let fallbacks = Self::new(
+        });
+        let instead = Self::new(
             format!("providers.{provider}.instead"),
-            about,
-            "list".to_owned(),
-            "",
-            Access::Fallbacks { provider },
+            "Providers to use while this one fails, in order.",
+            ("list".to_owned(), ""),
+            move |settings, raw| {
+                settings.provider(provider).instead = raw.items()?;
+                Ok(())
+            },
+            move |settings| {
+                let config = settings.config.providers.configs.get(provider);
+                config.map(|config| config.instead.join(", ")).unwrap_or_default()
+            },
         );
-        rows.chain([fallbacks]).collect()
+        rows.chain([instead]).collect()
+    }
+
+    /// Returns a setting of a provider, from its schema.
+    fn of_schema(provider: &'static str, name: String, schema: Value) -> Self {
+        let about = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
+        let of_list = schema["type"].as_array().and_then(|types| types.first());
+        let type_name = match of_list.unwrap_or(&schema["type"]).as_str() {
+            Some("string") | None => "text",
+            Some("integer" | "number") => "number",
+            Some("boolean") => "true or false",
+            Some("array") => "list",
+            Some(other) => other,
+        };
+        let type_name = type_name.to_owned();
+        let (secret, shown) = (schema["writeOnly"] == true, name.clone());
+        Self::new(
+            format!("providers.{provider}.{name}"),
+            about,
+            (type_name, ""),
+            move |settings, raw| {
+                let value = read_provider(&name, &schema, raw)?;
+                settings.provider(provider).settings.insert(name.clone(), value);
+                Ok(())
+            },
+            move |settings| {
+                let config = settings.config.providers.configs.get(provider);
+                match config.and_then(|config| config.settings.get(&shown)) {
+                    Some(_) if secret => HIDDEN.to_owned(),
+                    value => value.map(show_json).unwrap_or_default(),
+                }
+            },
+        )
     }
 }
 

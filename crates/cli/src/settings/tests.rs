@@ -11,19 +11,27 @@ use clap::CommandFactory;
 use super::{Files, Given, Settings, table};
 use crate::args::Cli;
 use crate::config::Config;
-use crate::deps::LayerSettings;
+use crate::deps::settings::LayerSettings;
 use crate::env::Environment;
 use crate::error::CliError;
+use crate::provider_kinds;
 
 const NAME: &str = "belljar.toml";
 
 /// Reads a file as the trusted one of a machine, with these variables.
 fn read(machine: HostCapacity, text: &str, variables: &[(&'static str, &str)]) -> Result<Settings, CliError> {
     let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
-    let mut settings = Settings::new(Environment::read(get), Config::for_machine(machine));
+    let mut settings =
+        Settings::new(Environment::read(get, provider_kinds::variables()), Config::for_machine(machine));
     let mut given: BTreeMap<&'static str, Given> = super::given_in_environment(get)?;
     settings.read_trusted(Path::new("t.toml"), text, &mut given)?;
     settings.apply_all(given)
+}
+
+/// Reads a file as a server does, which also needs its own settings.
+fn serving(text: &str) -> Result<Settings, CliError> {
+    let mut settings = trusting(text)?;
+    settings.config.server.invalid.take().map_or(Ok(settings), Err)
 }
 
 fn trusting(text: &str) -> Result<Settings, CliError> {
@@ -31,7 +39,7 @@ fn trusting(text: &str) -> Result<Settings, CliError> {
 }
 
 fn wrong(text: &str) -> String {
-    trusting(text).unwrap_err().message
+    serving(text).unwrap_err().message
 }
 
 fn with(variables: &[(&'static str, &str)]) -> Result<Settings, CliError> {
@@ -199,11 +207,57 @@ fn settings_of_the_server_are_validated() {
     ] {
         assert!(wrong(&format!("[server]\n{text}\n")).starts_with("'t.toml': server."), "{text}");
     }
-    let folders = |text: &str| trusting(&format!("[server.host_folders]\n{text}\n"));
+    let folders = |text: &str| serving(&format!("[server.host_folders]\n{text}\n"));
     let sets = folders("sets = { path = \"/srv/sets\" }").unwrap().config.server.host_folders;
     assert!(!sets["sets"].writable);
     assert!(folders("\"/etc\" = { path = \"/etc\" }").unwrap_err().message.contains("'/etc'"));
     assert!(folders("x = { path = \"/x\", rw = true }").unwrap_err().message.contains("unknown field `rw`"));
+}
+
+#[test]
+fn an_invalid_setting_of_the_server_fails_only_the_server() {
+    let file = "[server]\nqueue = 0\ndrain = \"soon\"\n[warm]\nmode = \"off\"\n";
+    let settings = trusting(file).unwrap();
+    assert_eq!(settings.config.warm.mode, WarmPoolMode::Off);
+    // The first in the order of the table.
+    let wanted = "'t.toml': server.drain: 'soon' is not a time; write for example 30s";
+    assert!(settings.show().is_err_and(|error| error.message == wanted));
+    assert_eq!(wrong(file), wanted);
+    assert!(trusting("[server]\nsandbox_memory = \"0\"\n").is_err(), "it lowers every ceiling");
+}
+
+#[test]
+fn misspelled_variables_are_named_with_the_closest_known_one() {
+    for (name, meant) in [
+        ("BELLJAR_SEVRER", "BELLJAR_SERVER"),
+        ("BELLJAR_API_KEYS", "BELLJAR_API_KEY"),
+        ("BELLJAR_TIMEOUT", "BELLJAR_LIMITS_TIMEOUT"),
+        ("BELLJAR_SERVER_DRIAN", "BELLJAR_SERVER_DRAIN"),
+    ] {
+        let wanted = format!("unknown variable {name}; did you mean {meant}?");
+        assert_eq!(super::misspelled_variable(name), Some(wanted));
+    }
+    for name in [
+        "BELLJAR_SERVER",
+        "BELLJAR_DATA_DIR",
+        "BELLJAR_BIN",
+        "BELLJAR_FAULT",
+        "BELLJAR_MCP_URL",
+        "BELLJAR_WRITE_DOCS",
+        "BELLJAR_TEST_ALL",
+        "BELLJAR_TEST_SIZE",
+        "BELLJAR_TEST_PACKAGES",
+        "BELLJAR_STORE_TEST_FOLDER",
+        "BELLJAR_SERVICE_HOST",
+        "BELLJAR_SERVICE_PORT",
+        "BELLJAR_PORT",
+        "BELLJAR_PORT_7117_TCP",
+        "BELLJAR_PORT_7117_TCP_ADDR",
+        "HOME",
+        "BELLJAR_",
+    ] {
+        assert_eq!(super::misspelled_variable(name), None, "{name}");
+    }
 }
 
 #[test]
@@ -405,15 +459,13 @@ fn invalid_numbers_are_refused_by_name() {
 
 #[test]
 fn every_setting_has_a_variable_of_its_own() {
-    let variables: Vec<_> = table::rows()
-        .flat_map(|row| row.variable.as_deref().into_iter().chain(row.aliases.iter().map(|(name, _)| *name)))
-        .collect();
+    let variables: Vec<_> = table::variables().collect();
     assert_eq!(variables.iter().collect::<BTreeSet<_>>().len(), variables.len());
     assert!(table::rows().all(|row| row.is_section() || row.variable.is_some()));
     for name in ["BELLJAR_SERVER_TENANT_DISK", "BELLJAR_CEILING_MEMORY", "BELLJAR_PROVIDERS_DOCKER_IMAGE"] {
         assert!(variables.contains(&name), "{name}");
     }
-    let names: BTreeSet<_> = table::rows().map(|row| (row.in_file, &row.name)).collect();
+    let names: BTreeSet<_> = table::rows().map(|row| (!row.variable_only, &row.name)).collect();
     assert_eq!(names.len(), table::rows().count());
 }
 
@@ -468,7 +520,7 @@ fn values_are_shown_with_their_origin_and_secrets_are_not() {
         ],
     )
     .unwrap();
-    let shown = set.show();
+    let shown = set.show().unwrap();
     let of = |name: &str| {
         let found = shown.iter().find(|setting| setting.name == name).unwrap_or_else(|| panic!("{name}"));
         (found.value.as_str(), found.origin.as_str())

@@ -15,10 +15,11 @@ use crate::provider_kinds::ProviderKind;
 
 /// Returns the file given by a flag or the environment, else the user's own.
 pub(super) fn config_path(named: Option<PathBuf>, environment: &Environment) -> Result<PathBuf, CliError> {
-    let own = || environment.config_home.as_ref().map(|folder| folder.join("belljar").join("belljar.toml"));
+    let user_file =
+        || environment.config_home.as_ref().map(|folder| folder.join("belljar").join("belljar.toml"));
     named
         .or_else(|| environment.config.clone())
-        .or_else(own)
+        .or_else(user_file)
         .ok_or_else(|| CliError::invalid("no home folder for the configuration; set --config FILE"))
 }
 

@@ -31,7 +31,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SetupArgs {
     /// Provider to use, without asking
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "PROVIDER")]
     provider: Option<String>,
     /// A setting of the provider; KEY=@FILE reads the value from a file
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "provider")]
@@ -87,7 +87,7 @@ fn settings_from_flags(
     given: Vec<TypedSetting>,
     environment: &Environment,
 ) -> Result<(&'static ProviderKind, ProviderSettings), CliError> {
-    let (schema, mut settings) = (kind.schema(), environment.provider_settings(kind));
+    let (schema, mut settings) = (kind.schema(), kind.settings_in(environment));
     for one in given {
         one.apply_to(&mut settings, &schema)?;
     }
@@ -107,7 +107,7 @@ fn ask_settings(
         )));
     }
     let kind = ask::kind(config.providers.default_provider.as_deref())?;
-    let mut settings = environment.provider_settings(kind);
+    let mut settings = kind.settings_in(environment);
     if let Some(seed) = config.providers.configs.get(kind.name) {
         settings.extend(seed.settings.clone());
     }

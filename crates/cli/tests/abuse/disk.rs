@@ -32,14 +32,14 @@ fn skipped(test: &str) -> bool {
     !is_root()
 }
 
-struct Place {
+struct SmallDisk {
     server: Server,
     /// The data folder, as seen by the server.
     data: PathBuf,
     folder: tempfile::TempDir,
 }
 
-impl Place {
+impl SmallDisk {
     fn new(options: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::by(belljar_on(options, folder.path()), folder.path());
@@ -68,21 +68,21 @@ fn a_full_disk_refuses_new_work_and_heals() {
     if skipped("a_full_disk_refuses_new_work_and_heals") {
         return;
     }
-    let place = Place::new("size=16m");
-    let server = &place.server;
+    let disk = SmallDisk::new("size=16m");
+    let server = &disk.server;
     let long = server.run(r#"{"command":["sleep","3"],"wait":false}"#);
     assert_eq!(long.0, "202");
     let id = long.1["id"].as_str().unwrap().to_owned();
-    let filler = place.fill();
+    let filler = disk.fill();
     // Space that the write-ahead log has already allocated can still be used.
-    let refused = (0..200).map(|_| place.run()).find(|(status, _)| status != "200").unwrap();
+    let refused = (0..200).map(|_| disk.run()).find(|(status, _)| status != "200").unwrap();
     assert_eq!((refused.0.as_str(), &refused.1["error"]["code"]), ("507", &"storage_full".into()));
-    let folder = place.folder.path().to_str().unwrap();
+    let folder = disk.folder.path().to_str().unwrap();
     assert!(!refused.1.to_string().contains(folder), "{}", refused.1);
     assert_eq!(server.curl(&[], "/healthz").0, "200");
     assert_eq!(server.curl(&[], "/v1/executions?limit=1").0, "200", "reads still work");
     fs::remove_file(filler).unwrap();
-    let healed = place.run();
+    let healed = disk.run();
     assert_eq!((healed.0.as_str(), &healed.1["status"]), ("200", &"succeeded".into()), "{}", healed.1);
     assert_eq!(server.curl(&[], "/healthz/ready").0, "200");
     let end = Instant::now() + Duration::from_secs(60);
@@ -105,13 +105,13 @@ fn running_out_of_inodes_is_survived() {
     if skipped("running_out_of_inodes_is_survived") {
         return;
     }
-    let place = Place::new("size=64m,nr_inodes=40");
-    let made = (0..).take_while(|number| File::create(place.data.join(number.to_string())).is_ok()).count();
+    let disk = SmallDisk::new("size=64m,nr_inodes=40");
+    let made = (0..).take_while(|number| File::create(disk.data.join(number.to_string())).is_ok()).count();
     assert!(made < 40);
     for _ in 0..5 {
-        assert_eq!(place.run().0, "200");
+        assert_eq!(disk.run().0, "200");
     }
-    assert_eq!(place.server.curl(&[], "/healthz/ready").0, "200");
+    assert_eq!(disk.server.curl(&[], "/healthz/ready").0, "200");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::{Answer, finish};
 use crate::dockerd::{Dockerd, IMAGE};
 use crate::expect::{Expect, everything, skip};
-use crate::{World, count};
+use crate::{ImageFixture, count};
 
 /// Checks that every built image must pass.
 const LOOK: &str = "import pytest, requests, subprocess, pwd\n\
@@ -15,9 +15,9 @@ const FOUND: &str = "1000 b'42\\n'\n";
 
 #[test]
 fn missing_build_tools_are_reported() {
-    let world = World::new(&[]);
+    let fixture = ImageFixture::new(&[]);
     let build = |words: &[&str]| {
-        let mut command = world.command();
+        let mut command = fixture.command();
         command.env("DOCKER_HOST", "unix:///nonexistent/docker.sock").env("PATH", "/nonexistent");
         finish(command.args(["image", "build", "--json"]).args(words))
     };
@@ -26,7 +26,7 @@ fn missing_build_tools_are_reported() {
     build(&["--base", "python:3.12-slim"]).refused_with("no Docker daemon at unix:///nonexistent");
     build(&["--into", "belljar", "--base", "python:3.12-slim"]).refused_with("--base needs Docker");
     build(&["--install", "numpy", "x; reboot"]).refused_with("--install: 'x; reboot' is not a package name");
-    assert_eq!((count(&world.store("images")), count(&world.store("roots"))), (0, 0));
+    assert_eq!((count(&fixture.store("images")), count(&fixture.store("roots"))), (0, 0));
 }
 
 fn ready(test: &str) -> bool {
@@ -50,8 +50,8 @@ fn docker_builds_match_with_and_without_a_base() {
         Ok(docker) => docker,
         Err(why) => return skip(test, &why),
     };
-    let world = World::new(&[]);
-    let belljar = |words: &[&str]| finish(world.command().env("DOCKER_HOST", docker.host()).args(words));
+    let fixture = ImageFixture::new(&[]);
+    let belljar = |words: &[&str]| finish(fixture.command().env("DOCKER_HOST", docker.host()).args(words));
     let run = |code: &str| {
         belljar(&["run", "--json", "--policy", "off", "--no-deps", "--provider", "docker", "-c", code])
     };
@@ -79,7 +79,7 @@ fn docker_builds_match_with_and_without_a_base() {
     on_base(&["--apt", "no-such-package-anywhere"]).refused_with("Unable to locate package");
     let built = on_base(&["--apt", "nano"]);
     assert_eq!((built.code, built.text("from")), (Some(0), "base"), "{built:#?}");
-    world.configure("[providers.docker]\nimage = \"team/tools:2\"\n");
+    fixture.configure("[providers.docker]\nimage = \"team/tools:2\"\n");
     run(LOOK).printed(FOUND);
     run("import shutil; print(shutil.which('nano'))").printed("/usr/bin/nano\n");
     for image in ["belljar/default", "team/tools:2"] {
@@ -95,13 +95,13 @@ fn the_same_image_is_built_and_run_without_docker() {
     if !ready("an image without Docker") {
         return;
     }
-    let world = World::new(&[]);
-    let built: Answer = world.image(&["build", "--into", "belljar", "--apt", "nano"]);
+    let fixture = ImageFixture::new(&[]);
+    let built: Answer = fixture.image(&["build", "--into", "belljar", "--apt", "nano"]);
     assert_eq!((built.code, built.text("name")), (Some(0), "docker.io/belljar/default:latest"), "{built:#?}");
     let run = |code: &str| {
         let words =
             ["run", "--json", "--policy", "off", "--no-deps", "--image", "belljar/default", "-c", code];
-        finish(world.command().args(words))
+        finish(fixture.command().args(words))
     };
     run(LOOK).printed(FOUND);
     run("import shutil; print(shutil.which('nano'))").printed("/usr/bin/nano\n");

@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use crate::common::server::Server;
 use crate::expect::skip;
+use crate::fixture::{Kit, PackageFixture, all_tests};
 use crate::index::Index;
-use crate::world::{Kit, World, all_tests};
 
 /// Creates a test environment and its registries, or skips the test if this machine lacks what it needs.
-macro_rules! world {
+macro_rules! fixture {
     ($kit:expr) => {
-        match World::new($kit) {
-            Ok(world) => {
-                let index = Index::new(&world);
-                (world, index)
+        match PackageFixture::new($kit) {
+            Ok(fixture) => {
+                let index = Index::new(&fixture);
+                (fixture, index)
             }
             Err(why) => return skip("packages", &why),
         }
@@ -43,9 +43,9 @@ fn sources_are_only_built_if_the_profile_allows_it() {
         return skip("builds", "they take long; only with ./test --all");
     }
     for kit in kits() {
-        let (world, index) = world!(*kit);
+        let (fixture, index) = fixture!(*kit);
         let code = "import bell_plain, bell_other; print(bell_plain.VERSION, bell_other.VERSION)";
-        let refused = index.run(&world, &["--dep", "bell-plain", "-c", code]);
+        let refused = index.run(&fixture, &["--dep", "bell-plain", "-c", code]);
         assert_eq!(
             (refused.code, refused.error_code()),
             (Some(125), "dependency_unresolvable"),
@@ -57,24 +57,24 @@ fn sources_are_only_built_if_the_profile_allows_it() {
             says.contains("'bell-plain' has no wheel") && says.contains("build_packages = true"),
             "{says}"
         );
-        assert_eq!(world.layers().len(), 0);
+        assert_eq!(fixture.layers().len(), 0);
         // Its dependency is available only as sources too, and only in some versions.
-        let built = index.building(&world, &["--dep", "bell-plain", "-c", code]);
+        let built = index.building(&fixture, &["--dep", "bell-plain", "-c", code]);
         assert_eq!(built.lines(), ["1.0 1.0"], "{kit:?} {}", built.json);
         let packages = built.json["dependencies"]["packages"].to_string();
         assert!(packages.contains("bell-other==1.0") && packages.contains("bell-plain==1.0"), "{packages}");
-        assert_eq!((world.layers().len(), world.staged()), (4, 0));
-        let again = index.building(&world, &["--dep", "bell-plain", "-c", code]);
+        assert_eq!((fixture.layers().len(), fixture.staged()), (4, 0));
+        let again = index.building(&fixture, &["--dep", "bell-plain", "-c", code]);
         assert_eq!((again.lines(), &again.json["dependencies"]["cache"]), (vec!["1.0 1.0"], &"hit".into()));
         // The resolution is remembered; the packages themselves are fetched and built again.
         let pruned =
-            index.command(&world).args(["deps", "prune", "--all"]).output().expect("the binary starts");
-        assert!(pruned.status.success() && world.layers().is_empty(), "{pruned:?}");
-        assert!(has_no("bytecode", &world.installers()), "caches are pruned as well");
-        let anew = index.building(&world, &["--dep", "bell-plain", "-c", code]);
+            index.command(&fixture).args(["deps", "prune", "--all"]).output().expect("the binary starts");
+        assert!(pruned.status.success() && fixture.layers().is_empty(), "{pruned:?}");
+        assert!(has_no("bytecode", &fixture.installers()), "caches are pruned as well");
+        let anew = index.building(&fixture, &["--dep", "bell-plain", "-c", code]);
         assert_eq!((anew.lines(), &anew.json["dependencies"]["cache"]), (vec!["1.0 1.0"], &"miss".into()));
         // A layer built for one profile is not available to another.
-        let refused = index.run(&world, &["--dep", "bell-plain", "-c", code]);
+        let refused = index.run(&fixture, &["--dep", "bell-plain", "-c", code]);
         assert_eq!(refused.error_code(), "dependency_unresolvable", "{}", refused.json);
     }
 }
@@ -82,18 +82,18 @@ fn sources_are_only_built_if_the_profile_allows_it() {
 #[test]
 fn a_build_sees_nothing_and_leaves_nothing() {
     for kit in kits() {
-        let (world, index) = world!(*kit);
+        let (fixture, index) = fixture!(*kit);
         let code = "import bell_evil; print(bell_evil.SEEN)";
-        let refused = index.run(&world, &["--dep", "bell-evil", "-c", code]);
+        let refused = index.run(&fixture, &["--dep", "bell-evil", "-c", code]);
         assert_eq!(refused.error_code(), "dependency_unresolvable", "{}", refused.json);
-        let built = index.building(&world, &["--dep", "bell-evil", "-c", code]);
+        let built = index.building(&fixture, &["--dep", "bell-evil", "-c", code]);
         let seen: Value = serde_json::from_str(built.lines().first().unwrap_or(&"")).unwrap_or_default();
         let nothing = json!({"environment": [], "left": [], "read": [], "reached": [], "rights": []});
         assert_eq!(seen, nothing, "{kit:?} {}", built.json);
-        assert!(has_no("bell-was-here", &world.folder()));
+        assert!(has_no("bell-was-here", &fixture.folder()));
         // The built wheel is not in a cache that the next installation reads.
-        assert!(has_no("bell_evil", &world.installers()));
-        assert_eq!(world.staged(), 0);
+        assert!(has_no("bell_evil", &fixture.installers()));
+        assert_eq!(fixture.staged(), 0);
     }
 }
 
@@ -102,14 +102,14 @@ fn a_failed_build_is_reported_and_nothing_runs() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }
-    let (world, index) = world!(Kit::Fast);
+    let (fixture, index) = fixture!(Kit::Fast);
     for (name, says) in [
         ("bell-failing", "the compiler is not pleased"),
         ("bell-liar", "a wheel of another package or version"),
         ("bell-link", "bell_link-1.0"),
         ("bell-greedy", "options are not accepted"),
     ] {
-        let answer = index.building(&world, &["--dep", name, "-c", "print('ran')"]);
+        let answer = index.building(&fixture, &["--dep", name, "-c", "print('ran')"]);
         assert_eq!(
             (answer.code, answer.error_code()),
             (Some(125), "dependency_build_failed"),
@@ -117,7 +117,7 @@ fn a_failed_build_is_reported_and_nothing_runs() {
             answer.json
         );
         assert!(answer.error_message().contains(says), "{name}: {}", answer.json);
-        assert_eq!((world.layers().len(), world.staged(), answer.lines().len()), (1, 0, 0), "{name}");
+        assert_eq!((fixture.layers().len(), fixture.staged(), answer.lines().len()), (1, 0, 0), "{name}");
     }
 }
 
@@ -126,22 +126,22 @@ fn sources_must_match_their_hashes() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }
-    let (world, index) = world!(Kit::Fast);
-    let swapped = index.building(&world, &["--dep", "bell-swapped", "-c", "1"]);
+    let (fixture, index) = fixture!(Kit::Fast);
+    let swapped = index.building(&fixture, &["--dep", "bell-swapped", "-c", "1"]);
     assert_eq!(swapped.error_code(), "dependency_unresolvable", "{}", swapped.json);
     assert!(swapped.error_message().contains("does not match the registry's hash"), "{}", swapped.json);
-    let list = world.folder().join("requirements.txt");
+    let list = fixture.folder().join("requirements.txt");
     let words =
         ["--file", list.to_str().expect("a path"), "-c", "import bell_other; print(bell_other.VERSION)"];
     std::fs::write(&list, format!("bell-other==1.0 --hash=sha256:{}\n", "0".repeat(64))).expect("a list");
-    let stated = index.building(&world, &words);
+    let stated = index.building(&fixture, &words);
     assert!(stated.error_message().contains("has a stated hash"), "{}", stated.json);
     let sum =
-        Command::new("sha256sum").arg(world.folder().join("served/files/bell_other-1.0.tar.gz")).output();
+        Command::new("sha256sum").arg(fixture.folder().join("served/files/bell_other-1.0.tar.gz")).output();
     let sum = String::from_utf8(sum.expect("sha256sum").stdout).expect("text");
     let sum = sum.split(' ').next().expect("a sum");
     std::fs::write(&list, format!("bell-other==1.0 --hash=sha256:{sum}\n")).expect("a list");
-    let stated = index.building(&world, &words);
+    let stated = index.building(&fixture, &words);
     assert_eq!(stated.lines(), ["1.0"], "{}", stated.json);
 }
 
@@ -152,9 +152,9 @@ fn a_version_with_unsatisfiable_sources_is_skipped() {
         return skip("builds", "they take long; only with ./test --all");
     }
     for kit in kits() {
-        let (world, index) = world!(*kit);
+        let (fixture, index) = fixture!(*kit);
         let code = "import bell_picky, bell_other; print(bell_picky.VERSION, bell_other.VERSION)";
-        let answer = index.building(&world, &["--dep", "bell-picky", "-c", code]);
+        let answer = index.building(&fixture, &["--dep", "bell-picky", "-c", code]);
         assert_eq!(answer.lines(), ["1.0 2.0"], "{kit:?} {}", answer.json);
         let packages = answer.json["dependencies"]["packages"].to_string();
         assert!(packages.contains("picky==1.0"), "{packages}");
@@ -166,10 +166,10 @@ fn the_server_reports_a_failed_build() {
     if !all_tests() {
         return skip("builds", "they take long; only with ./test --all");
     }
-    let (world, index) = world!(Kit::Fast);
-    let mut command = index.command(&world);
+    let (fixture, index) = fixture!(Kit::Fast);
+    let mut command = index.command(&fixture);
     command.args(["serve", "--allow-degraded"]);
-    let server = Server::by(command, &world.folder().join("data"));
+    let server = Server::by(command, &fixture.folder().join("data"));
     let ask = |package: &str, profile: &str| {
         let dependencies = json!({"packages": [package]});
         let request =
@@ -191,17 +191,17 @@ fn real_sources_and_c_extensions_are_built() {
         return skip("real sources", "they take long; only with ./test --all");
     }
     for kit in kits() {
-        let (world, index) = world!(*kit);
+        let (fixture, index) = fixture!(*kit);
         let code = "import docopt; print(docopt.__version__)";
-        let answer = world.building(&index, &["--dep", "docopt==0.6.2", "-c", code]);
+        let answer = fixture.building(&index, &["--dep", "docopt==0.6.2", "-c", code]);
         assert_eq!(answer.lines(), ["0.6.2"], "{kit:?} {}", answer.json);
         // It has wheels itself, but a dependency has none.
         let answer =
-            world.building(&index, &["--dep", "hdfs==2.7.0", "-c", "import hdfs, docopt; print('both')"]);
+            fixture.building(&index, &["--dep", "hdfs==2.7.0", "-c", "import hdfs, docopt; print('both')"]);
         assert_eq!(answer.lines(), ["both"], "{kit:?} {}", answer.json);
-        world.make_native_package();
+        fixture.make_native_package();
         let code = "import bell_native; print(bell_native.answer())";
-        let answer = world.building(&index, &["--dep", "bell-native", "-c", code]);
+        let answer = fixture.building(&index, &["--dep", "bell-native", "-c", code]);
         assert_eq!(answer.lines(), ["42"], "{kit:?} {}", answer.json);
     }
 }
@@ -209,18 +209,18 @@ fn real_sources_and_c_extensions_are_built() {
 #[test]
 fn install_scripts_see_nothing_and_leave_nothing() {
     for kit in kits() {
-        let (world, index) = world!(*kit);
+        let (fixture, index) = fixture!(*kit);
         let code = "console.log(JSON.stringify(require('bell-evil/seen.json')))";
         let words = ["--language", "js", "--dep", "bell-evil", "-c", code];
-        let by_default = index.run(&world, &words);
+        let by_default = index.run(&fixture, &words);
         assert_eq!(by_default.lines(), ["\"it did not run\""], "{kit:?} {}", by_default.json);
-        let built = index.building(&world, &words);
+        let built = index.building(&fixture, &words);
         let seen: Value = serde_json::from_str(built.lines().first().unwrap_or(&"")).unwrap_or_default();
         let nothing = json!({"environment": [], "left": [], "read": [], "reached": []});
         assert_eq!(seen, nothing, "{kit:?} {}", built.json);
-        assert!(has_no("bell-was-here", &world.folder()));
+        assert!(has_no("bell-was-here", &fixture.folder()));
         // Its output is only available to profiles that allow builds.
-        assert_eq!(index.run(&world, &words).lines(), ["\"it did not run\""]);
+        assert_eq!(index.run(&fixture, &words).lines(), ["\"it did not run\""]);
     }
 }
 
@@ -230,8 +230,8 @@ fn failed_install_scripts_are_reported() {
         return skip("builds", "they take long; only with ./test --all");
     }
     for kit in kits() {
-        let (world, index) = world!(*kit);
-        let failing = index.building(&world, &["--language", "js", "--dep", "bell-failing", "-c", "1"]);
+        let (fixture, index) = fixture!(*kit);
+        let failing = index.building(&fixture, &["--language", "js", "--dep", "bell-failing", "-c", "1"]);
         assert_eq!(
             (failing.code, failing.error_code()),
             (Some(125), "dependency_build_failed"),
@@ -239,6 +239,6 @@ fn failed_install_scripts_are_reported() {
             failing.json
         );
         assert!(failing.error_message().contains("the compiler is not pleased"), "{}", failing.json);
-        assert_eq!((world.layers().len(), world.staged()), (0, 0));
+        assert_eq!((fixture.layers().len(), fixture.staged()), (0, 0));
     }
 }

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::expect::skip;
+use crate::fixture::{Kit, PackageFixture};
 use crate::index::Index;
-use crate::world::{Kit, World};
 
 /// A fake Python for an image. It answers version queries, and when asked to install, writes its input to its
 /// cache.
@@ -20,8 +20,8 @@ echo '{"name": "cpython-3.12", "version": "3.12.1", "platform": "x86_64-linux-gn
   "modules": [], "packages": [], "installer": ["/usr/bin/python3", "-m", "pip"], "paths": []}'
 "#;
 
-fn make_image(world: &World, busybox: &Path) -> PathBuf {
-    let root = world.folder().join("image");
+fn make_image(fixture: &PackageFixture, busybox: &Path) -> PathBuf {
+    let root = fixture.folder().join("image");
     for folder in ["bin", "usr/bin"] {
         std::fs::create_dir_all(root.join(folder)).expect("a folder");
     }
@@ -49,17 +49,24 @@ fn an_images_own_python_gets_no_credentials_and_no_shared_cache() {
     let Some(busybox) = busybox.into_iter().find(|path| path.exists()) else {
         return skip("an image of its own", "busybox is not installed");
     };
-    let world = world!(Kit::Usual);
-    let index = Index::new(&world);
-    let image = make_image(&world, busybox);
-    std::fs::write(world.folder().join(".npmrc"), "//npm.example/:_authToken=secret\n").expect("a file");
+    let fixture = fixture!(Kit::Usual);
+    let index = Index::new(&fixture);
+    let image = make_image(&fixture, busybox);
+    std::fs::write(fixture.folder().join(".npmrc"), "//npm.example/:_authToken=secret\n").expect("a file");
     let install = |image: &str| {
-        let mut command = index.command(&world);
-        command.env("HOME", world.folder()).args(["run", "--json", "--language", "python", "--image", image]);
+        let mut command = index.command(&fixture);
+        command.env("HOME", fixture.folder()).args([
+            "run",
+            "--json",
+            "--language",
+            "python",
+            "--image",
+            image,
+        ]);
         command.args(["--dep", "bell-tool", "-c", "1"]).output().expect("the binary starts")
     };
     let failed = install(image.to_str().expect("a path"));
-    let stolen = all_named(&world.installers(), "stolen");
+    let stolen = all_named(&fixture.installers(), "stolen");
     assert_eq!(stolen.len(), 1, "it was asked to install: {failed:?}");
     let told = std::fs::read_to_string(&stolen[0]).expect("a file");
     let secrets: Vec<&str> = told.lines().filter(|line| line.contains("secret")).collect();

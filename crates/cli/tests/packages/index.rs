@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{Answer, finish};
-use crate::world::World;
+use crate::fixture::PackageFixture;
 
 /// A registry of each kind, which serves until the test program ends.
 #[derive(Debug)]
@@ -16,16 +16,16 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    pub(crate) fn new(world: &World) -> Self {
+    pub(crate) fn new(fixture: &PackageFixture) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
-        let folder = world.folder().join("served");
+        let folder = fixture.folder().join("served");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages/make_packages.py");
         let made =
-            Command::new("python3").arg(script).arg(&folder).arg(&address).arg(world.folder()).status();
+            Command::new("python3").arg(script).arg(&folder).arg(&address).arg(fixture.folder()).status();
         assert!(made.is_ok_and(|status| status.success()));
-        std::fs::write(world.folder().join("secret"), "the host's").expect("a file");
-        let config = world.folder().join("builds.toml");
+        std::fs::write(fixture.folder().join("secret"), "the host's").expect("a file");
+        let config = fixture.folder().join("builds.toml");
         std::fs::write(&config, "[profiles.builds]\nbuild_packages = true\n").expect("a file");
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -37,8 +37,8 @@ impl Index {
     }
 
     /// Returns a command that uses only these registries, with secrets in the environment.
-    pub(crate) fn command(&self, world: &World) -> Command {
-        let mut command = world.command();
+    pub(crate) fn command(&self, fixture: &PackageFixture) -> Command {
+        let mut command = fixture.command();
         for name in ["PIP_FIND_LINKS", "UV_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_INDEX"] {
             command.env_remove(name);
         }
@@ -52,13 +52,13 @@ impl Index {
         command
     }
 
-    pub(crate) fn run(&self, world: &World, arguments: &[&str]) -> Answer {
-        finish(self.command(world).args(["run", "--json"]).args(arguments))
+    pub(crate) fn run(&self, fixture: &PackageFixture, arguments: &[&str]) -> Answer {
+        finish(self.command(fixture).args(["run", "--json"]).args(arguments))
     }
 
     /// Runs code with a profile that may build packages.
-    pub(crate) fn building(&self, world: &World, arguments: &[&str]) -> Answer {
-        finish(self.command(world).args(["run", "--json", "--profile", "builds"]).args(arguments))
+    pub(crate) fn building(&self, fixture: &PackageFixture, arguments: &[&str]) -> Answer {
+        finish(self.command(fixture).args(["run", "--json", "--profile", "builds"]).args(arguments))
     }
 }
 

@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use crate::common::is_root;
 use crate::common::server::Server;
 use crate::expect::skip;
+use crate::fixture::{Kit, PackageFixture};
 use crate::index::Index;
-use crate::world::{Kit, World};
 
 const CODE: &str = "const before = Object.keys(require.cache).filter((path) => path.includes('node_modules'));\n\
     console.log(JSON.stringify([before, globalThis.bellTraceLoads ?? 0, require('bell-trace')]));";
 const RUNS: usize = 20;
 
-fn server(world: &World, index: &Index) -> Server {
-    let mut command = index.command(world);
+fn server(fixture: &PackageFixture, index: &Index) -> Server {
+    let mut command = index.command(fixture);
     command.args(["serve", "--allow-degraded"]);
-    Server::by(command, &world.folder().join("data"))
+    Server::by(command, &fixture.folder().join("data"))
 }
 
 /// Runs the code, which must find its package not yet loaded. Returns whether the run was forked from a
@@ -90,9 +90,9 @@ fn a_warm_node_does_not_see_the_packages_of_its_runs() {
     if !is_root() {
         return skip("a zygote from outside", "only root may inspect it");
     }
-    let world = world!(Kit::Fast);
-    let index = Index::new(&world);
-    let server = server(&world, &index);
+    let fixture = fixture!(Kit::Fast);
+    let index = Index::new(&fixture);
+    let server = server(&fixture, &index);
     let key = server.tenant("mallory", json!({}));
     let end = Instant::now() + Duration::from_secs(120);
     let mut warm_runs = 0;

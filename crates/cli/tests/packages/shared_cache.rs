@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Answer, finish};
 use crate::expect::skip;
-use crate::world::{Kit, World, all_tests};
+use crate::fixture::{Kit, PackageFixture, all_tests};
 
 const CODE: &str = "import six; print(six.__name__)";
 
 /// Runs on a machine that uses a shared cache.
-fn run(world: &World, settings: &str, with: impl Fn(&mut Command)) -> Answer {
-    let config = world.folder().join("sharing.toml");
+fn run(fixture: &PackageFixture, settings: &str, with: impl Fn(&mut Command)) -> Answer {
+    let config = fixture.folder().join("sharing.toml");
     std::fs::write(&config, format!("[dependencies]\n{settings}\n")).expect("a file of the test's own");
-    let mut command = world.command();
+    let mut command = fixture.command();
     with(&mut command);
     let answer = finish(command.arg("--config").arg(config).args(["run", "--json", "-c", CODE]));
     assert_eq!(answer.lines(), ["six"], "{} {}", answer.json, answer.stderr);
@@ -35,7 +35,7 @@ fn archives(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn machines_share_layers_through_a_folder() {
-    let (here, there) = (world!(Kit::Fast), world!(Kit::Fast));
+    let (here, there) = (fixture!(Kit::Fast), fixture!(Kit::Fast));
     let shared = here.folder().join("shared");
     let settings = format!("shared_cache = \"file://{}\"", shared.display());
     assert_eq!(cache(&run(&here, &settings, |_| {})), "miss");
@@ -45,7 +45,7 @@ fn machines_share_layers_through_a_folder() {
         return skip("a cache that was changed", "only with ./test --all");
     }
     // Modify one byte of a module in the cache.
-    let third = world!(Kit::Fast);
+    let third = fixture!(Kit::Fast);
     let archive = archives(&shared).pop().expect("one layer");
     let mut bytes = std::fs::read(&archive).expect("an archive");
     let at = bytes.windows(9).position(|window| window == b"__author_").expect("six names its author");
@@ -61,12 +61,12 @@ fn an_unresponsive_cache_times_out() {
     if !all_tests() {
         return skip("a silent cache", "only with ./test --all");
     }
-    let world = world!(Kit::Fast);
+    let fixture = fixture!(Kit::Fast);
     // The kernel accepts connections, but no process reads them.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", silent.local_addr().expect("an address"));
     let settings = "shared_cache = \"s3://layers/here\"\nshared_cache_wait = \"300ms\"";
-    let built = run(&world, settings, |command| bucket(command, &endpoint));
+    let built = run(&fixture, settings, |command| bucket(command, &endpoint));
     assert_eq!(cache(&built), "miss");
     let why = "the shared cache of layers failed and is not used: timed out after 300 ms";
     assert_eq!(built.stderr.matches(why).count(), 1, "{}", built.stderr);
@@ -137,7 +137,7 @@ fn machines_share_layers_through_s3() {
         Err(why) => return skip("a bucket", &why),
     };
     let endpoint = format!("http://{}", server.1);
-    let (here, there) = (world!(Kit::Fast), world!(Kit::Fast));
+    let (here, there) = (fixture!(Kit::Fast), fixture!(Kit::Fast));
     let settings = "shared_cache = \"s3://layers/here\"";
     let with = |command: &mut Command| bucket(command, &endpoint);
     let built = run(&here, settings, with);

@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use crate::common::server::Server;
 use crate::expect::skip;
-use crate::world::{Kit, World, all_tests};
+use crate::fixture::{Kit, PackageFixture, all_tests};
 
 const CODE: &str = "import six; print(six.__name__, getattr(six, 'poisoned', 'clean'))";
 
-fn server(world: &World, settings: &str) -> Server {
-    let config = world.folder().join("server.toml");
+fn server(fixture: &PackageFixture, settings: &str) -> Server {
+    let config = fixture.folder().join("server.toml");
     std::fs::write(&config, settings).expect("a file of the test's own");
-    let mut command: Command = world.command();
+    let mut command: Command = fixture.command();
     command.arg("--config").arg(config).args(["serve", "--allow-degraded"]);
-    Server::by(command, &world.folder().join("data"))
+    Server::by(command, &fixture.folder().join("data"))
 }
 
 fn run(server: &Server, key: &str, code: &str) -> Value {
@@ -44,10 +44,10 @@ fn all_named(folder: &Path, name: &str) -> Vec<PathBuf> {
 
 #[test]
 fn tenants_have_separate_layers_and_caches() {
-    let world = world!(Kit::Fast);
-    let server = server(&world, "");
+    let fixture = fixture!(Kit::Fast);
+    let server = server(&fixture, "");
     let (ada, bob) = (server.tenant("ada", json!({})), server.tenant("bob", json!({})));
-    let layers = world.folder().join("data/layers");
+    let layers = fixture.folder().join("data/layers");
     let (first, again) = (run(&server, &ada, CODE), run(&server, &ada, CODE));
     assert_eq!(
         (&first["dependencies"]["cache"], &again["dependencies"]["cache"]),
@@ -110,11 +110,11 @@ fn tenants_share_layers_if_configured() {
     if !all_tests() {
         return skip("tenants that share", "only with ./test --all");
     }
-    let world = world!(Kit::Fast);
-    let server = server(&world, "[dependencies]\nshared = true\n");
+    let fixture = fixture!(Kit::Fast);
+    let server = server(&fixture, "[dependencies]\nshared = true\n");
     let (ada, bob) = (server.tenant("ada", json!({})), server.tenant("bob", json!({})));
     let caches =
         [run(&server, &ada, CODE), run(&server, &bob, CODE)].map(|one| one["dependencies"]["cache"].clone());
     assert_eq!(caches, [json!("miss"), json!("hit")]);
-    assert_eq!(entries(&world.folder().join("data/layers/layers")).len(), 1);
+    assert_eq!(entries(&fixture.folder().join("data/layers/layers")).len(), 1);
 }

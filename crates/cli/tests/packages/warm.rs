@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::common::warm::Conversation;
 use crate::expect::skip;
-use crate::world::{Kit, all_tests};
+use crate::fixture::{Kit, all_tests};
 
 /// Returns code that prints whether the module was imported before, how often it was used, and its version.
 fn code(module: &str) -> String {
@@ -30,9 +30,9 @@ fn until_waiting(batch: &mut Conversation, line: &Value, version: &str) -> Value
 
 #[test]
 fn frequently_used_modules_are_preimported_per_layer() {
-    let world = world!(Kit::Fast);
+    let fixture = fixture!(Kit::Fast);
     let mut batch =
-        Conversation::by(world.command(), "mode = \"pool\"", &["--language", "python", "-c", "0"]);
+        Conversation::by(fixture.command(), "mode = \"pool\"", &["--language", "python", "-c", "0"]);
     let line = |version: &str| json!({"code": code("idna"), "dependencies": {"packages": [format!("idna=={version}")]}});
     let first = batch.ask(&line("3.4"));
     assert_eq!(
@@ -60,9 +60,9 @@ fn the_data_profile_draws_plots() {
         return skip("the profile for data", "its packages take long; only with ./test --all");
     }
     for kit in [Kit::Fast, Kit::Usual] {
-        let world = world!(kit);
+        let fixture = fixture!(kit);
         let mut batch = Conversation::by(
-            world.command(),
+            fixture.command(),
             "mode = \"pool\"",
             &["--profile", "data", "--language", "python", "-c", "0"],
         );

@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use crate::common::host::launcher;
 use crate::common::server::Server;
-use crate::world::{Kit, World};
+use crate::fixture::{Kit, PackageFixture};
 
 const HOOK: &str = include_str!("zygote/hook.py");
 
-fn server(world: &World, settings: &str) -> Server {
-    let config = world.folder().join("server.toml");
+fn server(fixture: &PackageFixture, settings: &str) -> Server {
+    let config = fixture.folder().join("server.toml");
     std::fs::write(&config, settings).expect("a file of the test's own");
-    let mut command = world.with_only_links();
+    let mut command = fixture.with_only_links();
     command.arg("--config").arg(config).args(["serve", "--allow-degraded"]);
-    Server::by(command, &world.folder().join("data"))
+    Server::by(command, &fixture.folder().join("data"))
 }
 
 fn run(server: &Server, key: &str, body: &Value) -> Value {
@@ -60,7 +60,7 @@ fn none_is_left(name: &str, when: &str) {
 /// A wheel that uses every hook of the interpreter, run twenty times by a tenant of a server.
 #[test]
 fn package_code_runs_only_fully_confined() {
-    let world = world!(Kit::Fast);
+    let fixture = fixture!(Kit::Fast);
     // Process names are short.
     let name = format!("evil-{}", std::process::id());
     let hook = HOOK.replace("SURVIVOR", &name);
@@ -69,8 +69,8 @@ fn package_code_runs_only_fully_confined() {
     files.push(("bell_evil.py", ""));
     files.push(("bell_evil.pth", "import bell_hook\n"));
     files.push(("bell_hook.py", hook.as_str()));
-    world.make_wheel("bell_evil", "1.0", &[], &files);
-    let mut server = server(&world, "");
+    fixture.make_wheel("bell_evil", "1.0", &[], &files);
+    let mut server = server(&fixture, "");
     let key = server.tenant("mallory", json!({}));
     let body = json!({"language": "python", "code": "import bell_evil, json, random\nprint(json.dumps(6 * 7))",
         "dependencies": {"packages": ["bell-evil"]}});
@@ -120,12 +120,12 @@ const TEAM: &str = "[profiles.team]\npackages = [\"bell-team\"]\npreimports = [\
 /// A hostile preimported module of the operator: it forges the replies about warm children, and is detected.
 #[test]
 fn a_zygote_that_forges_children_is_detected() {
-    let world = world!(Kit::Fast);
+    let fixture = fixture!(Kit::Fast);
     if !cfg!(target_arch = "x86_64") {
         return crate::expect::skip("a forging zygote", "its system calls are those of x86-64");
     }
-    world.make_wheel("bell_team", "1.0", &[], &[("bell_team.py", include_str!("zygote/forger.py"))]);
-    let server = server(&world, TEAM);
+    fixture.make_wheel("bell_team", "1.0", &[], &[("bell_team.py", include_str!("zygote/forger.py"))]);
+    let server = server(&fixture, TEAM);
     let key = server.tenant("mallory", json!({}));
     let body = json!({"language": "python", "code": "print(6 * 7)", "profile": "team",
         "require": ["pid_ns", "user_ns", "seccomp", "cgroup.memory"]});
@@ -187,16 +187,16 @@ const FORGED_FAILURE: &str = "import os, stat, struct\n\
 /// A tenant's module that writes to the launcher's socket ends only its own fork.
 #[test]
 fn a_module_that_speaks_to_the_launcher_ends_only_its_own_fork() {
-    let world = world!(Kit::Fast);
+    let fixture = fixture!(Kit::Fast);
     for (name, number) in [("six", "0"), ("idna", "1 << 20"), ("toml", "-1")] {
-        world.make_wheel(
+        fixture.make_wheel(
             name,
             "99.0",
             &[],
             &[(&format!("{name}.py"), &FORGED_FAILURE.replace("NUMBER", number))],
         );
     }
-    let server = server(&world, "");
+    let server = server(&fixture, "");
     let key = server.tenant("mallory", json!({}));
     let launcher_before = launcher(server.child.id());
     for name in ["six", "idna", "toml"] {
@@ -215,9 +215,9 @@ fn a_module_that_speaks_to_the_launcher_ends_only_its_own_fork() {
 /// Closing the last copy of a descriptor may block or do work, so the launcher accepts none from tenant code.
 #[test]
 fn the_launcher_accepts_no_descriptors_from_tenant_code() {
-    let world = world!(Kit::Fast);
-    world.make_wheel("six", "99.0", &[], &[("six.py", include_str!("zygote/linger.py"))]);
-    let server = server(&world, "");
+    let fixture = fixture!(Kit::Fast);
+    fixture.make_wheel("six", "99.0", &[], &[("six.py", include_str!("zygote/linger.py"))]);
+    let server = server(&fixture, "");
     let (mallory, ada) = (server.tenant("mallory", json!({})), server.tenant("ada", json!({})));
     let body = json!({"language": "python", "code": "import six\nprint(6 * 7)",
         "dependencies": {"packages": ["six"]}});
@@ -232,13 +232,13 @@ fn the_launcher_accepts_no_descriptors_from_tenant_code() {
 /// Tries everything that a hostile zygote could attempt.
 #[test]
 fn a_zygote_cannot_create_namespaces_or_mounts() {
-    let world = world!(Kit::Fast);
+    let fixture = fixture!(Kit::Fast);
     if !cfg!(target_arch = "x86_64") {
         return crate::expect::skip("a probing zygote", "its system calls are those of x86-64");
     }
-    world.make_wheel("bell_team", "1.0", &[], &[("bell_team.py", include_str!("zygote/probe.py"))]);
-    world.make_wheel("bell_more", "1.0", &[], &[("bell_more.py", "")]);
-    let server = server(&world, TEAM);
+    fixture.make_wheel("bell_team", "1.0", &[], &[("bell_team.py", include_str!("zygote/probe.py"))]);
+    fixture.make_wheel("bell_more", "1.0", &[], &[("bell_more.py", "")]);
+    let server = server(&fixture, TEAM);
     let key = server.tenant("mallory", json!({}));
     let body = json!({"language": "python", "profile": "team", "dependencies": {"packages": ["bell-more"]},
         "code": "import sys\nwas_there = 'bell_team' in sys.modules\nimport bell_team, bell_more, json\n\

@@ -7,57 +7,57 @@ use std::path::Path;
 use tar::{Builder, EntryType, Header};
 
 use crate::fake::Fake;
-use crate::{Place, client, piped, refusal, text_of};
+use crate::{SandboxFixture, client, piped, refusal, text_of};
 
 #[test]
 fn files_go_both_ways() {
-    let place = Place::new();
-    let folder = place.beside("files");
+    let fixture = SandboxFixture::new();
+    let folder = fixture.beside("files");
     let bytes: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
     let file = folder.join("a b.bin");
     std::fs::write(&file, &bytes).unwrap();
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o750)).unwrap();
-    place.text(&["cp", text_of(&file), &place.at("")]);
-    let found = ["exec", &place.id, "--", "stat", "-c", "%s %a", "a b.bin"];
-    assert_eq!(place.text(&found), "1000000 750\n");
-    place.text(&["cp", text_of(&file), &place.at("new/name")]);
+    fixture.text(&["cp", text_of(&file), &fixture.at("")]);
+    let found = ["exec", &fixture.id, "--", "stat", "-c", "%s %a", "a b.bin"];
+    assert_eq!(fixture.text(&found), "1000000 750\n");
+    fixture.text(&["cp", text_of(&file), &fixture.at("new/name")]);
     let back = folder.join("back");
-    place.text(&["cp", &place.at("/workspace/new/name"), text_of(&back)]);
+    fixture.text(&["cp", &fixture.at("/workspace/new/name"), text_of(&back)]);
     assert_eq!(
         (std::fs::read(&back).unwrap(), back.metadata().unwrap().mode() & 0o777),
         (bytes.clone(), 0o750)
     );
     std::fs::create_dir(folder.join("in")).unwrap();
-    place.text(&["cp", &place.at("a b.bin"), text_of(&folder.join("in"))]);
+    fixture.text(&["cp", &fixture.at("a b.bin"), text_of(&folder.join("in"))]);
     assert_eq!(std::fs::read(folder.join("in/a b.bin")).unwrap(), bytes);
-    let mut child = piped(place.command(&["cp", "-", &place.at("typed")]));
+    let mut child = piped(fixture.command(&["cp", "-", &fixture.at("typed")]));
     child.stdin.take().unwrap().write_all(b"from a pipe").unwrap();
     assert!(child.wait().unwrap().success());
-    assert_eq!(place.text(&["cp", &place.at("typed"), "-"]), "from a pipe");
-    let told = place.text(&["cp", &place.at("typed"), text_of(&back), "--json"]);
+    assert_eq!(fixture.text(&["cp", &fixture.at("typed"), "-"]), "from a pipe");
+    let told = fixture.text(&["cp", &fixture.at("typed"), text_of(&back), "--json"]);
     assert_eq!(told, "{\"bytes\":11}\n");
-    assert!(place.refusal(&["cp", &place.at("nothing"), "."]).contains("nothing"));
-    assert!(place.refusal(&["cp", "a", "b"]).contains("exactly one side"));
-    assert!(place.refusal(&["cp", "/dev/null", &place.at("x")]).contains("neither a file nor a folder"));
+    assert!(fixture.refusal(&["cp", &fixture.at("nothing"), "."]).contains("nothing"));
+    assert!(fixture.refusal(&["cp", "a", "b"]).contains("exactly one side"));
+    assert!(fixture.refusal(&["cp", "/dev/null", &fixture.at("x")]).contains("neither a file nor a folder"));
 }
 
 #[test]
 fn folders_go_both_ways() {
-    let place = Place::new();
-    let folder = place.beside("project");
+    let fixture = SandboxFixture::new();
+    let folder = fixture.beside("project");
     std::fs::create_dir_all(folder.join("deep/er")).unwrap();
     std::fs::write(folder.join("deep/er/run.sh"), "#!/bin/sh\necho ran\n").unwrap();
     std::fs::set_permissions(folder.join("deep/er/run.sh"), PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::write(folder.join("x".repeat(180)), "long").unwrap();
     symlink("deep/er/run.sh", folder.join("link")).unwrap();
-    place.text(&["cp", text_of(&folder), &place.at("/workspace")]);
-    assert_eq!(place.text(&["exec", &place.id, "--", "project/link"]), "ran\n");
+    fixture.text(&["cp", text_of(&folder), &fixture.at("/workspace")]);
+    assert_eq!(fixture.text(&["exec", &fixture.id, "--", "project/link"]), "ran\n");
     // To a new name; and the content of a folder instead of the folder itself.
-    place.text(&["cp", text_of(&folder), &place.at("copy")]);
-    place.text(&["cp", &format!("{}/.", text_of(&folder)), &place.at("copy")]);
-    let out = place.beside("out");
-    place.text(&["cp", &place.at("copy"), text_of(&out)]);
-    place.text(&["cp", &place.at("copy/."), text_of(&out)]);
+    fixture.text(&["cp", text_of(&folder), &fixture.at("copy")]);
+    fixture.text(&["cp", &format!("{}/.", text_of(&folder)), &fixture.at("copy")]);
+    let out = fixture.beside("out");
+    fixture.text(&["cp", &fixture.at("copy"), text_of(&out)]);
+    fixture.text(&["cp", &fixture.at("copy/."), text_of(&out)]);
     for copy in [out.join("copy"), out] {
         let run = copy.join("deep/er/run.sh");
         assert_eq!(std::fs::read_to_string(&run).unwrap(), "#!/bin/sh\necho ran\n");
@@ -65,7 +65,7 @@ fn folders_go_both_ways() {
         assert_eq!(std::fs::read_link(copy.join("link")).unwrap(), Path::new("deep/er/run.sh"));
         assert_eq!(std::fs::read_to_string(copy.join("x".repeat(180))).unwrap(), "long");
     }
-    let archive = place.run(&["cp", &place.at("copy"), "-"]).stdout;
+    let archive = fixture.run(&["cp", &fixture.at("copy"), "-"]).stdout;
     let mut archive = tar::Archive::new(archive.as_slice());
     assert!(archive.entries().unwrap().any(|entry| entry.unwrap().path().unwrap().ends_with("run.sh")));
 }

@@ -3,41 +3,41 @@
 use serde_json::Value;
 
 use crate::fake::Fake;
-use crate::{Place, client, refusal};
+use crate::{SandboxFixture, client, refusal};
 
 #[test]
 fn a_sandbox_is_opened_changed_and_ended() {
-    let place = Place::new();
-    let id = place.id.as_str();
+    let fixture = SandboxFixture::new();
+    let id = fixture.id.as_str();
     assert!(id.starts_with("sbx_") && !id.contains(char::is_whitespace), "{id}");
-    let shown: Value = serde_json::from_str(&place.text(&["show", id])).unwrap();
+    let shown: Value = serde_json::from_str(&fixture.text(&["show", id])).unwrap();
     assert_eq!((&shown["state"], &shown["limits"]["disk_bytes"]), (&"running".into(), &(64 << 20).into()));
-    place.text(&["pause", id]);
-    assert!(place.text(&["list", "--state", "paused"]).contains(id));
-    place.text(&["resume", id]);
-    place.text(&["extend", id, "20m"]);
-    let table = place.text(&["list"]);
+    fixture.text(&["pause", id]);
+    assert!(fixture.text(&["list", "--state", "paused"]).contains(id));
+    fixture.text(&["resume", id]);
+    fixture.text(&["extend", id, "20m"]);
+    let table = fixture.text(&["list"]);
     assert!(table.contains("running") && table.contains("in 19m"), "{table}");
-    assert!(place.text(&["stats", id]).contains("peak memory"));
-    assert_eq!(place.text(&["rm", id]), format!("{id}\n"));
-    assert!(place.refusal(&["rm", id]).contains("ended"));
-    assert!(place.text(&["list", "--state", "ended"]).contains("closed"));
+    assert!(fixture.text(&["stats", id]).contains("peak memory"));
+    assert_eq!(fixture.text(&["rm", id]), format!("{id}\n"));
+    assert!(fixture.refusal(&["rm", id]).contains("ended"));
+    assert!(fixture.text(&["list", "--state", "ended"]).contains("closed"));
 }
 
 #[test]
 fn hosts_are_listed_and_changed() {
-    let place = Place::new();
-    let id = place.text(&["create", "--network", "pypi.org,*.example.com:8443"]).trim_end().to_owned();
-    let shown = |arguments: &[&str]| serde_json::from_str::<Value>(&place.text(arguments)).unwrap();
+    let fixture = SandboxFixture::new();
+    let id = fixture.text(&["create", "--network", "pypi.org,*.example.com:8443"]).trim_end().to_owned();
+    let shown = |arguments: &[&str]| serde_json::from_str::<Value>(&fixture.text(arguments)).unwrap();
     assert_eq!(shown(&["network", &id])["hosts"], serde_json::json!(["pypi.org", "*.example.com:8443"]));
     assert_eq!(shown(&["network", &id, "a.com,b.com:1"])["hosts"], serde_json::json!(["a.com", "b.com:1"]));
-    assert!(place.refusal(&["network", &id, "*"]).contains("mode 'full'"));
-    assert!(place.refusal(&["network", &place.id, "a.com"]).contains("mode 'hosts'"));
+    assert!(fixture.refusal(&["network", &id, "*"]).contains("mode 'full'"));
+    assert!(fixture.refusal(&["network", &fixture.id, "a.com"]).contains("mode 'hosts'"));
 }
 
 #[test]
 fn a_sandbox_has_the_requested_settings() {
-    let place = Place::new();
+    let fixture = SandboxFixture::new();
     let asked = [
         &[
             "create",
@@ -64,7 +64,7 @@ fn a_sandbox_has_the_requested_settings() {
             "host",
         ][..],
     ];
-    let opened: Value = serde_json::from_str(&place.text(&asked.concat())).unwrap();
+    let opened: Value = serde_json::from_str(&fixture.text(&asked.concat())).unwrap();
     assert_eq!(opened["on_timeout"], "pause");
     assert_eq!(
         (&opened["limits"]["memory_bytes"], &opened["limits"]["processes"]),
@@ -72,34 +72,37 @@ fn a_sandbox_has_the_requested_settings() {
     );
     assert_eq!((&opened["env_names"][0], &opened["metadata"]["job"]), (&"A".into(), &"42".into()));
     let found: Value =
-        serde_json::from_str(&place.text(&["list", "--metadata", "job=42", "--json"])).unwrap();
+        serde_json::from_str(&fixture.text(&["list", "--metadata", "job=42", "--json"])).unwrap();
     assert_eq!(found["sandboxes"].as_array().unwrap().len(), 1);
-    assert!(place.refusal(&["create", "--memory", "-1"]).contains("memory"));
-    assert!(place.refusal(&["create", "--volume", "data"]).contains("NAME:/PATH"));
-    assert!(place.refusal(&["rm", "--all"]).contains("would remove 2 sandboxes; add --yes"));
-    assert_eq!(place.text(&["rm", "--all", "--yes"]).lines().count(), 2);
-    assert_eq!(place.text(&["rm", "--all"]), "");
+    assert!(fixture.refusal(&["create", "--memory", "-1"]).contains("memory"));
+    assert!(fixture.refusal(&["create", "--volume", "data"]).contains("NAME:/PATH"));
+    assert!(fixture.refusal(&["rm", "--all"]).contains("would remove 2 sandboxes; add --yes"));
+    assert_eq!(fixture.text(&["rm", "--all", "--yes"]).lines().count(), 2);
+    assert_eq!(fixture.text(&["rm", "--all"]), "");
 }
 
 #[test]
 fn code_runs_in_an_existing_sandbox() {
-    let place = Place::new();
-    place.text(&["exec", &place.id, "-c", "open('kept', 'w').write('42')"]);
-    assert_eq!(place.text(&["exec", &place.id, "-c", "cat kept", "--language", "bash"]), "42");
-    assert_eq!(place.run(&["exec", &place.id, "-c", "exit 3", "--language", "bash"]).status.code(), Some(3));
-    let json = place.text(&["exec", &place.id, "-c", "print(1)", "--json"]);
+    let fixture = SandboxFixture::new();
+    fixture.text(&["exec", &fixture.id, "-c", "open('kept', 'w').write('42')"]);
+    assert_eq!(fixture.text(&["exec", &fixture.id, "-c", "cat kept", "--language", "bash"]), "42");
+    assert_eq!(
+        fixture.run(&["exec", &fixture.id, "-c", "exit 3", "--language", "bash"]).status.code(),
+        Some(3)
+    );
+    let json = fixture.text(&["exec", &fixture.id, "-c", "print(1)", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["stdout"], "1\n");
-    assert!(place.refusal(&["exec", &place.id]).contains("nothing to run"));
+    assert!(fixture.refusal(&["exec", &fixture.id]).contains("nothing to run"));
 }
 
 #[test]
 fn errors_say_what_to_do() {
-    let place = Place::new();
+    let fixture = SandboxFixture::new();
     let said = refusal(&mut client("http://127.0.0.1:9", &["list"]));
     assert!(said.contains("belljar serve") && said.contains("BELLJAR_SERVER"), "{said}");
-    let said = refusal(place.command(&["list"]).env_remove("BELLJAR_API_KEY"));
+    let said = refusal(fixture.command(&["list"]).env_remove("BELLJAR_API_KEY"));
     assert!(said.contains("a valid API key is needed") && said.contains("BELLJAR_API_KEY"), "{said}");
-    assert!(place.refusal(&["show", "sbx_nothing"]).contains("no such sandbox"));
+    assert!(fixture.refusal(&["show", "sbx_nothing"]).contains("no such sandbox"));
 }
 
 #[test]

@@ -22,20 +22,20 @@ use common::server::{KEY, Server};
 use tempfile::TempDir;
 
 /// A server with one sandbox.
-struct Place {
+struct SandboxFixture {
     server: Server,
     id: String,
     /// The server's data, and files of the test.
     folder: TempDir,
 }
 
-impl Place {
+impl SandboxFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let server = Server::new(folder.path());
-        let mut place = Self { server, id: String::new(), folder };
-        place.id = place.text(&["create", "--timeout", "10m", "--disk", "64M"]).trim_end().to_owned();
-        place
+        let mut fixture = Self { server, id: String::new(), folder };
+        fixture.id = fixture.text(&["create", "--timeout", "10m", "--disk", "64M"]).trim_end().to_owned();
+        fixture
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

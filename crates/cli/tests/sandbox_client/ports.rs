@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
 
-use crate::{Place, piped};
+use crate::{SandboxFixture, piped};
 
 fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
@@ -22,11 +22,11 @@ impl Drop for Killed {
 
 #[test]
 fn a_port_is_reached_through_the_server() {
-    let place = Place::new();
-    place.text(&["exec", &place.id, "-c", "open('hello.txt', 'w').write('from inside')"]);
-    place.text(&[
+    let fixture = SandboxFixture::new();
+    fixture.text(&["exec", &fixture.id, "-c", "open('hello.txt', 'w').write('from inside')"]);
+    fixture.text(&[
         "exec",
-        &place.id,
+        &fixture.id,
         "--detach",
         "--",
         "python3",
@@ -36,8 +36,8 @@ fn a_port_is_reached_through_the_server() {
         "127.0.0.1",
         "8000",
     ]);
-    while place.text(&["ports", &place.id]) != "8000\n" {}
-    let mut forward = Killed(piped(place.command(&["ports", &place.id, "8000"])));
+    while fixture.text(&["ports", &fixture.id]) != "8000\n" {}
+    let mut forward = Killed(piped(fixture.command(&["ports", &fixture.id, "8000"])));
     let url = first_line(&mut forward.0);
     assert!(url.starts_with("http://127.0.0.1:"), "{url}");
     let curl = |path: &str| {
@@ -50,19 +50,19 @@ fn a_port_is_reached_through_the_server() {
     assert!(curl("/").contains("hello.txt"));
     let named = Command::new("curl").args(["-sS", "-H", "Host: evil.test", &url]).output().unwrap();
     assert!(String::from_utf8(named.stdout).unwrap().contains("use 127.0.0.1"));
-    assert!(place.refusal(&["ports", "sbx_nothing", "8000"]).contains("no such sandbox"));
+    assert!(fixture.refusal(&["ports", "sbx_nothing", "8000"]).contains("no such sandbox"));
 }
 
 #[test]
 fn file_changes_are_printed_as_they_happen() {
-    let place = Place::new();
-    let mut watch = Killed(piped(place.command(&["watch", &place.id, ".", "--recursive", "--json"])));
+    let fixture = SandboxFixture::new();
+    let mut watch = Killed(piped(fixture.command(&["watch", &fixture.id, ".", "--recursive", "--json"])));
     let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
     // Changes before the watch is set up are not reported, so change something until one is.
     let changes = std::thread::scope(|scope| {
         let first = scope.spawn(|| lines.next().unwrap().unwrap());
         while !first.is_finished() {
-            place.text(&["exec", &place.id, "--", "touch", "a\x1b[2Jb"]);
+            fixture.text(&["exec", &fixture.id, "--", "touch", "a\x1b[2Jb"]);
         }
         first.join().unwrap()
     });

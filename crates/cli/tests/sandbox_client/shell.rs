@@ -9,11 +9,11 @@ use tokio_tungstenite::tungstenite::{Message, accept_hdr};
 
 use crate::common::server::{KEY, Server};
 use crate::pty::Pty;
-use crate::{Place, client, text_of};
+use crate::{SandboxFixture, client, text_of};
 
 #[test]
 fn a_shell_has_the_size_of_the_terminal_and_its_own_status() {
-    let place = Place::new();
+    let place = SandboxFixture::new();
     let mut shell = Pty::start(&place.command(&["shell", &place.id]), 24, 81);
     shell.type_in("echo si''ze $(stty size)\n");
     shell.wait_for("size 24 81");
@@ -41,7 +41,7 @@ fn a_shell_has_the_size_of_the_terminal_and_its_own_status() {
 
 #[test]
 fn terminals_can_be_detached_joined_and_shared() {
-    let place = Place::new();
+    let place = SandboxFixture::new();
     let mut first = Pty::start(&place.command(&["shell", &place.id, "--", "bash", "--norc"]), 24, 80);
     first.type_in("echo st''arted\n");
     first.wait_for("started");
@@ -61,7 +61,7 @@ fn terminals_can_be_detached_joined_and_shared() {
 
 #[test]
 fn the_terminal_is_restored_on_signals_and_sandbox_end() {
-    let place = Place::new();
+    let place = SandboxFixture::new();
     for (signal, status) in [("-TERM", 143), ("-HUP", 129), ("-INT", 130), ("-QUIT", 131)] {
         let mut shell = Pty::start(&place.command(&["shell", &place.id]), 24, 80);
         shell.type_in("echo st''arted\n");
@@ -82,7 +82,7 @@ fn the_terminal_is_restored_on_signals_and_sandbox_end() {
 
 #[test]
 fn shell_requires_a_terminal() {
-    let place = Place::new();
+    let place = SandboxFixture::new();
     assert!(place.refusal(&["shell", &place.id]).contains("sandbox exec"));
 }
 

@@ -80,8 +80,8 @@ fn joined(events: &[(String, Value)], mut from: u64) -> Vec<u8> {
 fn a_commands_ending_is_reported_exactly() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = server.sandbox(&json!({"env": {"GIVEN": "by the sandbox"}}));
-    let run = |request: Value| server.post(&format!("{place}/commands"), &request);
+    let url = server.sandbox(&json!({"env": {"GIVEN": "by the sandbox"}}));
+    let run = |request: Value| server.post(&format!("{url}/commands"), &request);
     let ended = |request: Value| {
         let command = run(request).json();
         (command["exit_code"].clone(), command["signal"].clone(), command["timed_out"].clone())
@@ -115,11 +115,11 @@ fn a_commands_ending_is_reported_exactly() {
     // Arguments are passed on unchanged, whatever they contain.
     let words = json!({"command": ["printf", "%s|", "--help", "$(id)", "a b", "'\"\n;", "-"]});
     assert_eq!(run(words).json()["stdout"], "--help|$(id)|a b|'\"\n;|-|");
-    let listed = server.get(&format!("{place}/commands")).json();
+    let listed = server.get(&format!("{url}/commands")).json();
     let last = listed["commands"].as_array().unwrap().last().unwrap().clone();
-    assert_eq!(server.get(&format!("{place}/commands/{}", last["id"])).json(), last);
+    assert_eq!(server.get(&format!("{url}/commands/{}", last["id"])).json(), last);
     for unknown in ["999999", "x", "-1", "0x1"] {
-        assert_eq!(server.get(&format!("{place}/commands/{unknown}")).code(), "not_found", "{unknown}");
+        assert_eq!(server.get(&format!("{url}/commands/{unknown}")).code(), "not_found", "{unknown}");
     }
 }
 
@@ -127,7 +127,7 @@ fn a_commands_ending_is_reported_exactly() {
 fn refused_requests_name_the_field() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = server.sandbox(&json!({}));
+    let url = server.sandbox(&json!({}));
     let cases = [
         (json!({}), "command: is missing"),
         (json!({"command": ["a"], "shell": "a"}), "shell: cannot be combined"),
@@ -138,13 +138,13 @@ fn refused_requests_name_the_field() {
         (json!({"shell": "a", "pty": true}), "unknown field `pty`"),
     ];
     for (request, wanted) in cases {
-        let refused = server.post(&format!("{place}/commands"), &request);
+        let refused = server.post(&format!("{url}/commands"), &request);
         assert_eq!(refused.status, 422, "{request}");
         assert!(refused.text().contains(wanted), "{}", refused.text());
     }
     let started =
-        server.post(&format!("{place}/commands"), &json!({"command": ["sleep", "60"], "background": true}));
-    let place = format!("{place}/commands/{}", started.json()["id"]);
+        server.post(&format!("{url}/commands"), &json!({"command": ["sleep", "60"], "background": true}));
+    let url = format!("{url}/commands/{}", started.json()["id"]);
     for (verb, body, wanted) in [
         ("signal", json!({"signal": 0}), "signal: no such signal"),
         ("signal", json!({"signal": "SIGNOT"}), "signal: no such signal"),
@@ -152,31 +152,30 @@ fn refused_requests_name_the_field() {
         ("resize", json!({"rows": 0, "columns": 80}), "above zero"),
         ("resize", json!({"rows": 24, "columns": 80}), "has no terminal"),
     ] {
-        let refused = server.post(&format!("{place}/{verb}"), &body);
+        let refused = server.post(&format!("{url}/{verb}"), &body);
         assert_eq!(refused.status, 422, "{body}");
         assert!(refused.text().contains(wanted), "{}", refused.text());
     }
-    assert_eq!(server.get(&format!("{place}/output?from=1")).status, 422);
-    assert_eq!(server.get(&format!("{place}/output?since=1")).status, 422);
-    assert_eq!(server.get(&format!("{place}/terminal")).status, 422);
-    let typed = server.call("POST", &format!("{place}/stdin"), "Content-Type: text/plain\r\n", b"x");
+    assert_eq!(server.get(&format!("{url}/output?from=1")).status, 422);
+    assert_eq!(server.get(&format!("{url}/output?since=1")).status, 422);
+    assert_eq!(server.get(&format!("{url}/terminal")).status, 422);
+    let typed = server.call("POST", &format!("{url}/stdin"), "Content-Type: text/plain\r\n", b"x");
     assert_eq!(typed.status, 415);
     // The program does not read its input.
-    assert_eq!(server.call("POST", &format!("{place}/stdin"), "", b"x").status, 409);
+    assert_eq!(server.call("POST", &format!("{url}/stdin"), "", b"x").status, 409);
 }
 
 #[test]
 fn large_input_and_output_are_complete() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = server.sandbox(&json!({"limits": {"output_bytes": 16 << 20}}));
+    let url = server.sandbox(&json!({"limits": {"output_bytes": 16 << 20}}));
     let text: String = (0..).map(|number| format!("{number}é\n")).take(1_300_000).collect();
     assert!(text.len() > 10 << 20);
-    let echoed =
-        server.post(&format!("{place}/commands"), &json!({"command": ["cat"], "stdin": text})).json();
+    let echoed = server.post(&format!("{url}/commands"), &json!({"command": ["cat"], "stdin": text})).json();
     assert!(echoed["stdout"] == text && echoed["exit_code"] == 0 && echoed["stdout_truncated"] == false);
     let ignored =
-        server.post(&format!("{place}/commands"), &json!({"command": ["true"], "stdin": text})).json();
+        server.post(&format!("{url}/commands"), &json!({"command": ["true"], "stdin": text})).json();
     assert_eq!(ignored["exit_code"], 0);
 
     // In a complete response, the head and the tail are kept; the rest is counted.
@@ -189,7 +188,7 @@ fn large_input_and_output_are_complete() {
 
     // As events, nothing is dropped, however little is kept.
     let held = json!({"shell": "seq 300000", "keep_bytes": 65536});
-    let events: Vec<_> = Events::post(&server, &format!("{place}/commands"), &held).collect();
+    let events: Vec<_> = Events::post(&server, &format!("{url}/commands"), &held).collect();
     let wanted: String = (1..=300_000).map(|number| format!("{number}\n")).collect();
     assert!(joined(&events, 0) == wanted.as_bytes());
     assert!(events.iter().all(|(name, _)| name != "lost"));
@@ -200,10 +199,10 @@ fn large_input_and_output_are_complete() {
 fn events_arrive_in_order_while_a_command_runs() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     // The program continues only after its output has been seen.
     let shell = "for n in 1 2 3; do echo out$n; echo err$n >&2; read line; done; exit 5";
-    let mut events = Events::post(&server, &place, &json!({"shell": shell, "stdin_open": true}));
+    let mut events = Events::post(&server, &url, &json!({"shell": shell, "stdin_open": true}));
     let (name, started) = events.next().unwrap();
     assert!(name == "started" && started["pid"].as_u64().unwrap() > 1);
     let (mut streams, mut offset) = ([String::new(), String::new()], 0);
@@ -216,7 +215,7 @@ fn events_arrive_in_order_while_a_command_runs() {
             offset += data["text"].as_str().unwrap().len() as u64;
             streams[usize::from(data["stream"] == "stderr")] += data["text"].as_str().unwrap();
         }
-        let typed = server.call("POST", &format!("{place}/{}/stdin", started["id"]), "", b"\n");
+        let typed = server.call("POST", &format!("{url}/{}/stdin", started["id"]), "", b"\n");
         assert_eq!(typed.status, 204);
     }
     let (name, ended) = events.next().unwrap();
@@ -226,10 +225,10 @@ fn events_arrive_in_order_while_a_command_runs() {
     let bytes = b"\xff\x00\xc3\xa9\xf0\x9f\x98\x80\xe2\x82";
     let octal: String = bytes.iter().map(|byte| format!("\\{byte:03o}")).collect();
     let binary = json!({"command": ["printf", octal]});
-    let events: Vec<_> = Events::post(&server, &place, &binary).collect();
+    let events: Vec<_> = Events::post(&server, &url, &binary).collect();
     assert_eq!(joined(&events, 0), bytes);
     assert_eq!(events[1].1["text"], "\u{fffd}\0é😀");
-    let whole = server.post(&place, &binary).json();
+    let whole = server.post(&url, &binary).json();
     assert_eq!(STANDARD.decode(whole["stdout_base64"].as_str().unwrap()).unwrap(), bytes);
 }
 
@@ -237,12 +236,12 @@ fn events_arrive_in_order_while_a_command_runs() {
 fn background_output_can_be_read_from_any_offset() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     let shell = "seq 30000; read go; echo more; read go; exit 3";
     let request = json!({"shell": shell, "background": true, "stdin_open": true, "keep_bytes": 65536});
-    let started = server.post(&place, &request);
+    let started = server.post(&url, &request);
     let command = started.json();
-    let own = format!("{place}/{}", command["id"]);
+    let own = format!("{url}/{}", command["id"]);
     assert_eq!((started.status, started.header("location")), (201, Some(own.as_str())));
     assert_eq!((&command["state"], &command["exit_code"]), (&json!("running"), &Value::Null));
     let all: String = (1..=30_000).map(|number| format!("{number}\n")).collect();
@@ -285,9 +284,9 @@ fn background_output_can_be_read_from_any_offset() {
 fn a_program_can_be_driven_interactively() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     let request = json!({"command": ["cat"], "background": true, "stdin": "first ", "stdin_open": true});
-    let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
+    let own = format!("{url}/{}", server.post(&url, &request).json()["id"]);
     let type_in = |query: &str, bytes: &[u8]| {
         server
             .call("POST", &format!("{own}/stdin{query}"), "Content-Type: application/octet-stream\r\n", bytes)
@@ -308,11 +307,11 @@ fn a_program_can_be_driven_interactively() {
 fn a_signal_reaches_the_whole_group() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({"policy": "off"})));
+    let url = format!("{}/commands", server.sandbox(&json!({"policy": "off"})));
     let sleep = own_sleep(97_651);
     for (signal, name) in [(json!("SIGTERM"), "SIGTERM"), (json!("INT"), "SIGINT"), (json!(9), "SIGKILL")] {
         let request = json!({"shell": format!("{sleep} & {sleep}; wait"), "background": true});
-        let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
+        let own = format!("{url}/{}", server.post(&url, &request).json()["id"]);
         // Wait for the programs themselves: an interrupt between a shell's fork and exec is lost on both.
         let sleeps = |line: &String| line.starts_with("sleep");
         wait_for("both run", || {
@@ -325,7 +324,7 @@ fn a_signal_reaches_the_whole_group() {
             assert!(alive_with(&sleep, Duration::from_secs(60)).is_empty(), "{name}");
         }
         assert_eq!(server.get(&own).json()["signal"], name);
-        server.post(&place, &json!({"shell": "kill -9 -1"}));
+        server.post(&url, &json!({"shell": "kill -9 -1"}));
     }
 }
 
@@ -333,17 +332,17 @@ fn a_signal_reaches_the_whole_group() {
 fn a_command_ends_when_its_client_disconnects() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     for (headers, mark) in [(JSON, own_sleep(97_652)), (EVENTS, own_sleep(97_653))] {
         let body = json!({"shell": format!("{mark} & {mark}; wait")}).to_string();
-        let stream = server.send_as(KEY, "POST", &place, headers, body.as_bytes());
+        let stream = server.send_as(KEY, "POST", &url, headers, body.as_bytes());
         wait_for("it runs", || alive_with(&mark, Duration::ZERO).len() >= 2);
         drop(stream);
         assert!(alive_with(&mark, Duration::from_secs(60)).is_empty(), "{mark}");
     }
     // A background command keeps running, whatever viewers come and go.
     let request = json!({"command": ["sleep", "97654"], "background": true});
-    let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
+    let own = format!("{url}/{}", server.post(&url, &request).json()["id"]);
     drop(Events::get(&server, &format!("{own}/output")));
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(server.get(&own).json()["state"], "running");
@@ -359,18 +358,18 @@ fn resident_bytes(server: &Server) -> u64 {
 fn slow_readers_use_no_server_memory() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     let flood = json!({"command": ["yes", "x".repeat(1000)], "background": true});
-    let own = format!("{place}/{}", server.post(&place, &flood).json()["id"]);
+    let own = format!("{url}/{}", server.post(&url, &flood).json()["id"]);
     let before = resident_bytes(&server);
     let lazy: Vec<_> = (0..8).map(|_| Events::get(&server, &format!("{own}/output"))).collect();
-    let held = Events::post(&server, &place, &json!({"command": ["yes"], "keep_bytes": 65536}));
+    let held = Events::post(&server, &url, &json!({"command": ["yes"], "keep_bytes": 65536}));
     let screen = json!({"command": ["yes"], "background": true, "terminal": {"rows": 24, "columns": 80}});
-    let screen = format!("{place}/{}/terminal", server.post(&place, &screen).json()["id"]);
+    let screen = format!("{url}/{}/terminal", server.post(&url, &screen).json()["id"]);
     let _blind: Vec<_> = (0..4).map(|_| mute(&server, &screen)).collect();
     let written = || server.get(&own).json()["output_bytes"].as_u64().unwrap();
     wait_for("a flood", || written() > 200 << 20);
-    let listed = server.get(&place).json();
+    let listed = server.get(&url).json();
     let is_held = |command: &&Value| command["command"] == "yes" && command["terminal"] == false;
     let held_up = listed["commands"].as_array().unwrap().iter().find(is_held);
     // The command blocks on its reader: it can write no more than fits into pipes and buffers.
@@ -389,13 +388,13 @@ fn paused_and_ended_sandboxes_return_errors() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let sandbox = server.sandbox(&json!({}));
-    let place = format!("{sandbox}/commands");
+    let url = format!("{sandbox}/commands");
     let request = json!({"command": ["cat"], "background": true, "stdin_open": true});
-    let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
+    let own = format!("{url}/{}", server.post(&url, &request).json()["id"]);
     let verbs = |status: u16, code: &str| {
         let calls = [
-            ("POST", place.clone(), r#"{"shell":"true"}"#),
-            ("GET", place.clone(), ""),
+            ("POST", url.clone(), r#"{"shell":"true"}"#),
+            ("GET", url.clone(), ""),
             ("GET", own.clone(), ""),
             ("GET", format!("{own}/output"), ""),
             ("POST", format!("{own}/signal"), r#"{"signal":9}"#),
@@ -416,7 +415,7 @@ fn paused_and_ended_sandboxes_return_errors() {
         assert_eq!(server.post(&format!("{sandbox}/resume"), &json!({})).status, 200);
         let sleep = own_sleep(97_655);
         let body = json!({"shell": format!("exec {sleep}")}).to_string();
-        let stream = server.send_as(KEY, "POST", &place, JSON, body.as_bytes());
+        let stream = server.send_as(KEY, "POST", &url, JSON, body.as_bytes());
         wait_for("it runs", || !alive_with(&sleep, Duration::ZERO).is_empty());
         assert_eq!(server.post(&format!("{sandbox}/pause"), &json!({})).status, 200);
         drop(stream);
@@ -432,7 +431,7 @@ fn paused_and_ended_sandboxes_return_errors() {
     assert!(head.contains("200"), "{head}");
     let sleep = own_sleep(97_656);
     let body = json!({"shell": format!("exec {sleep}")}).to_string();
-    let mut waiting = server.send_as(KEY, "POST", &place, JSON, body.as_bytes());
+    let mut waiting = server.send_as(KEY, "POST", &url, JSON, body.as_bytes());
     wait_for("it runs", || !alive_with(&sleep, Duration::ZERO).is_empty());
     assert_eq!(server.delete(&sandbox).status, 200);
     let (name, data) = watching.last().unwrap();
@@ -449,9 +448,9 @@ fn commands_of_other_tenants_are_not_found() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let other = server.tenant("other", json!({}));
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     let request = json!({"command": ["cat"], "background": true, "stdin_open": true});
-    let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
+    let own = format!("{url}/{}", server.post(&url, &request).json()["id"]);
     let unknown = "/v1/sandboxes/sbx_00000000000000000000000000000000000000/commands";
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -468,12 +467,12 @@ fn commands_of_other_tenants_are_not_found() {
         ("GET", "/1/terminal", upgrade, ""),
     ];
     for (method, verb, headers, body) in verbs {
-        let answer = |place: &str| {
-            let reply = server.call_as(&other, method, &format!("{place}{verb}"), headers, body.as_bytes());
+        let answer = |url: &str| {
+            let reply = server.call_as(&other, method, &format!("{url}{verb}"), headers, body.as_bytes());
             (reply.status, reply.json()["error"]["message"].clone())
         };
-        assert_eq!(answer(&place), answer(unknown), "{method} {verb}");
-        assert_eq!(answer(&place).0, 404, "{method} {verb}");
+        assert_eq!(answer(&url), answer(unknown), "{method} {verb}");
+        assert_eq!(answer(&url).0, 404, "{method} {verb}");
     }
     assert_eq!(server.get(&own).json()["state"], "running");
 }
@@ -482,7 +481,7 @@ fn commands_of_other_tenants_are_not_found() {
 fn commands_started_on_one_connection_keep_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     let address = server.url.trim_start_matches("http://");
     let mut all = String::new();
     for number in 0..20 {
@@ -490,13 +489,13 @@ fn commands_started_on_one_connection_keep_their_order() {
         let last = if number == 19 { "Connection: close\r\n" } else { "" };
         let (key, length) = (KEY, body.len());
         all += &format!(
-            "POST {place} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n{JSON}{last}Content-Length: {length}\r\n\r\n{body}"
+            "POST {url} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\n{JSON}{last}Content-Length: {length}\r\n\r\n{body}"
         );
     }
     let mut stream = TcpStream::connect(address).unwrap();
     std::io::Write::write_all(&mut stream, all.as_bytes()).unwrap();
     std::io::Read::read_to_end(&mut stream, &mut Vec::new()).unwrap();
-    let listed = server.get(&place).json();
+    let listed = server.get(&url).json();
     let lines: Vec<_> =
         listed["commands"].as_array().unwrap().iter().map(|it| it["command"].clone()).collect();
     assert_eq!(lines, (0..20).map(|number| json!(format!("echo {number}"))).collect::<Vec<_>>());
@@ -508,8 +507,8 @@ fn an_exhausted_daily_quota_refuses_commands() {
     let server = Server::configured(folder.path(), "sandbox_sweep = \"50ms\"");
     let key = server.tenant("busy", json!({"cpu_seconds_per_day": 1}));
     let opened = server.call_as(&key, "POST", "/v1/sandboxes", JSON, b"{}").json();
-    let place = format!("/v1/sandboxes/{}/commands", opened["id"].as_str().unwrap());
-    let run = |body: &str| server.call_as(&key, "POST", &place, JSON, body.as_bytes());
+    let url = format!("/v1/sandboxes/{}/commands", opened["id"].as_str().unwrap());
+    let run = |body: &str| server.call_as(&key, "POST", &url, JSON, body.as_bytes());
     // A busy machine gives it less than a whole processor.
     let spin = r#"{"shell":"while :; do :; done","timeout_ms":5000}"#;
     assert_eq!(run(spin).json()["timed_out"], true);
@@ -525,10 +524,10 @@ fn an_exhausted_daily_quota_refuses_commands() {
 fn awaited_commands_finish_during_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::configured(folder.path(), "drain = \"20s\"");
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     let body = json!({"shell": "sleep 1.5; echo done"}).to_string();
-    let mut waiting = server.send_as(KEY, "POST", &place, JSON, body.as_bytes());
-    wait_for("it runs", || server.get(&place).json()["commands"].as_array().unwrap().len() == 1);
+    let mut waiting = server.send_as(KEY, "POST", &url, JSON, body.as_bytes());
+    wait_for("it runs", || server.get(&url).json()["commands"].as_array().unwrap().len() == 1);
     server.signal("-TERM");
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut waiting, &mut bytes).unwrap();
@@ -541,7 +540,7 @@ fn a_command_that_a_policy_refuses_is_not_started() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let sandbox = server.sandbox(&json!({}));
-    let place = format!("{sandbox}/commands");
+    let url = format!("{sandbox}/commands");
     for (command, rule) in [
         (json!({"shell": "touch made; rm -rf /"}), "SH-WIPE-ROOT"),
         (json!({"command": ["bash", "-c", "touch made; rm -rf /"]}), "SH-WIPE-ROOT"),
@@ -552,17 +551,17 @@ fn a_command_that_a_policy_refuses_is_not_started() {
         (json!({"command": ["sh"], "stdin": "touch made; rm -rf /"}), "SH-WIPE-ROOT"),
         (json!({"shell": "touch made; rm -rf /", "background": true}), "SH-WIPE-ROOT"),
     ] {
-        let answer = server.post(&place, &command);
+        let answer = server.post(&url, &command);
         let error = &answer.json()["error"];
         assert_eq!((answer.status, &error["code"]), (403, &json!("refused")), "{command}: {error}");
         assert_eq!(error["findings"][0]["rule"], rule, "{error}");
         let message = error["message"].as_str().unwrap();
         assert!(message.starts_with("Security validation failed: dangerous "), "{message}");
     }
-    let listed = server.post(&place, &json!({"shell": "ls"})).json();
+    let listed = server.post(&url, &json!({"shell": "ls"})).json();
     assert_eq!((&listed["stdout"], &listed["findings"]), (&json!(""), &json!([])), "nothing ran");
     // A warning is returned with the result.
-    let warned = server.post(&place, &json!({"shell": "curl -m 1 http://a.test || true"})).json();
+    let warned = server.post(&url, &json!({"shell": "curl -m 1 http://a.test || true"})).json();
     assert_eq!(warned["findings"][0]["rule"], "SH-DOWNLOAD", "{warned}");
     // Code executed in the sandbox is under the same policy, and may only ask for a stricter one.
     let run =

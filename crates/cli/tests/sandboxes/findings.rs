@@ -50,10 +50,10 @@ fn denials_are_reported_for_commands_and_code() {
 
     // A background command is inspected later.
     let left = run(json!({"command": ["python3", "-c", UNSHARE], "background": true}));
-    let place = format!("{commands}/{}", left["id"]);
-    wait_for("its end", || server.get(&place).json()["state"] == "ended");
-    assert_eq!(rules(&server.get(&place).json()), ["sandbox-syscall"]);
-    let events = server.call("GET", &format!("{place}/output"), "Accept: text/event-stream\r\n", b"");
+    let url = format!("{commands}/{}", left["id"]);
+    wait_for("its end", || server.get(&url).json()["state"] == "ended");
+    assert_eq!(rules(&server.get(&url).json()), ["sandbox-syscall"]);
+    let events = server.call("GET", &format!("{url}/output"), "Accept: text/event-stream\r\n", b"");
     assert!(String::from_utf8_lossy(&events.body).contains("sandbox-syscall"), "{events:?}");
 }
 
@@ -112,15 +112,15 @@ fn refused_calls_are_rate_limited() {
     let server = Server::configured(folder.path(), "concurrency = 8");
     let sandboxes: Vec<String> = (0..8).map(|_| server.sandbox(&json!({}))).collect();
     let floods: Vec<[f64; 3]> = std::thread::scope(|scope| {
-        let run = |place: &String| {
-            let path = format!("{place}/executions");
+        let run = |url: &String| {
+            let path = format!("{url}/executions");
             let request = json!({"language": "python", "code": FLOOD, "policy": "off"});
             let result = server.post(&path, &request).json();
             let said = result["stdout"].as_str().unwrap_or_default();
             let numbers: Vec<f64> = said.split_whitespace().map(|number| number.parse().unwrap()).collect();
             numbers.try_into().unwrap_or_else(|_| panic!("{result}"))
         };
-        let running: Vec<_> = sandboxes.iter().map(|place| scope.spawn(move || run(place))).collect();
+        let running: Vec<_> = sandboxes.iter().map(|url| scope.spawn(move || run(url))).collect();
         running.into_iter().map(|flood| flood.join().unwrap()).collect()
     });
     for [calls, start, end] in &floods {

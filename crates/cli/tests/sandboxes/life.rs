@@ -22,16 +22,16 @@ fn state_survives_between_executions_and_ends_with_the_sandbox() {
     let request = json!({"env": {"TOKEN": "s3cret", "HIDDEN": "never-stored"}, "metadata": {"agent": "a"}, "limits": {"memory_bytes": 268435456}});
     let opened = server.post("/v1/sandboxes", &request);
     let sandbox = opened.json();
-    let place = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
-    assert_eq!((opened.status, opened.header("location")), (201, Some(place.as_str())));
+    let url = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
+    assert_eq!((opened.status, opened.header("location")), (201, Some(url.as_str())));
     assert_eq!((&sandbox["state"], &sandbox["env_names"]), (&json!("running"), &json!(["HIDDEN", "TOKEN"])));
     assert_eq!(sandbox["limits"]["memory_bytes"], 268435456);
     assert!(
         sandbox["receipt"]["isolation"].as_array().unwrap().iter().any(|layer| layer == "landlock"),
         "{sandbox}"
     );
-    assert_eq!(server.get(&place).json(), sandbox);
-    let run = |request: &Value| server.post(&format!("{place}/executions"), request);
+    assert_eq!(server.get(&url).json(), sandbox);
+    let run = |request: &Value| server.post(&format!("{url}/executions"), request);
     let wrote = run(&python("import os; open('kept','w').write(os.environ['TOKEN']); print('wrote')"));
     assert_eq!((wrote.status, &wrote.json()["stdout"]), (200, &json!("wrote\n")));
     let read = run(&json!({"command": ["cat", "kept"]})).json();
@@ -44,17 +44,17 @@ fn state_survives_between_executions_and_ends_with_the_sandbox() {
     let refused = run(&json!({"language": "python", "code": "", "network": {"mode": "full"}}));
     assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"));
 
-    let stats = server.get(&format!("{place}/stats")).json();
+    let stats = server.get(&format!("{url}/stats")).json();
     assert!(stats["disk_bytes"].as_u64().unwrap() > 0 && stats["output_bytes"] == 12, "{stats}");
     let found = |query: &str| {
         server.get(&format!("/v1/sandboxes?{query}")).json()["sandboxes"].as_array().unwrap().len()
     };
     assert_eq!((found("metadata.agent=a"), found("metadata.agent=b"), found("state=ended")), (1, 0, 0));
-    let ended = server.delete(&place);
+    let ended = server.delete(&url);
     assert_eq!((ended.status, &ended.json()["ended_because"]), (200, &json!("closed")));
     assert_eq!(run(&python("")).code(), "sandbox_ended");
-    assert_eq!((server.delete(&place).status, found(""), found("state=ended")), (410, 0, 1));
-    assert_eq!(server.get(&place).json()["state"], "ended");
+    assert_eq!((server.delete(&url).status, found(""), found("state=ended")), (410, 0, 1));
+    assert_eq!(server.get(&url).json()["state"], "ended");
     for file in ["belljar.db", "belljar.db-wal"] {
         let bytes = std::fs::read(folder.path().join(file)).unwrap_or_default();
         assert!(
@@ -68,19 +68,19 @@ fn state_survives_between_executions_and_ends_with_the_sandbox() {
 fn executions_in_one_sandbox_keep_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = server.sandbox(&json!({}));
+    let url = server.sandbox(&json!({}));
     let ids: Vec<_> = (0..8)
         .map(|number| {
             let code = format!("echo {number} >> log; sleep 0.0{}", 8 - number);
             let queued = server.post(
-                &format!("{place}/executions"),
+                &format!("{url}/executions"),
                 &json!({"language": "bash", "code": code, "wait": false}),
             );
             assert_eq!(queued.status, 202);
             queued.json()["id"].as_str().unwrap().to_owned()
         })
         .collect();
-    let last = server.post(&format!("{place}/executions"), &json!({"command": ["cat", "log"]})).json();
+    let last = server.post(&format!("{url}/executions"), &json!({"command": ["cat", "log"]})).json();
     assert_eq!(last["stdout"], "0\n1\n2\n3\n4\n5\n6\n7\n");
     // The next execution starts before the result of this one is stored.
     for id in ids {
@@ -94,14 +94,14 @@ fn executions_in_one_sandbox_keep_their_order() {
 fn a_paused_sandbox_uses_no_cpu_and_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = server.sandbox(&json!({}));
+    let url = server.sandbox(&json!({}));
     let spin = json!({"language": "python", "wait": false, "code":
         "import signal\nfor n in range(1, 32):\n  try: signal.signal(n, signal.SIG_IGN)\n  except OSError: pass\nwhile True: pass"});
-    assert_eq!(server.post(&format!("{place}/executions"), &spin).status, 202);
-    let cpu = || server.get(&format!("{place}/stats")).json()["cpu_ms"].as_u64();
+    assert_eq!(server.post(&format!("{url}/executions"), &spin).status, 202);
+    let cpu = || server.get(&format!("{url}/stats")).json()["cpu_ms"].as_u64();
     let Some(before) = cpu() else { return eprintln!("skipped: CPU time is not accounted here") };
     wait_for("the program spins", || cpu().unwrap() > before + 200);
-    let paused = server.post(&format!("{place}/pause"), &json!({}));
+    let paused = server.post(&format!("{url}/pause"), &json!({}));
     if paused.status == 422 {
         return eprintln!("skipped: {}", paused.text());
     }
@@ -109,12 +109,12 @@ fn a_paused_sandbox_uses_no_cpu_and_resumes() {
     let still = cpu();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(cpu(), still);
-    let refused = server.post(&format!("{place}/extend"), &json!({"timeout_ms": 1000}));
+    let refused = server.post(&format!("{url}/extend"), &json!({"timeout_ms": 1000}));
     assert_eq!((refused.status, refused.code().as_str()), (409, "sandbox_paused"));
-    let resumed = server.post(&format!("{place}/resume"), &json!({})).json();
+    let resumed = server.post(&format!("{url}/resume"), &json!({})).json();
     assert!(resumed["state"] == "running" && resumed["expires"].is_i64(), "{resumed}");
     wait_for("the program continues", || cpu() > still);
-    assert_eq!(server.delete(&place).status, 200);
+    assert_eq!(server.delete(&url).status, 200);
 }
 
 /// Limits a cgroup to one millisecond of CPU time per second, so that its processes take long to do anything,
@@ -145,13 +145,13 @@ fn is_asleep(launcher: u32) -> bool {
 
 /// Pauses a sandbox and runs code in others until the pause is answered. Returns how many runs were served
 /// meanwhile.
-fn serve_while_pausing(server: &Server, place: &str, groups: &[PathBuf]) -> u32 {
+fn serve_while_pausing(server: &Server, url: &str, groups: &[PathBuf]) -> u32 {
     let answered = AtomicBool::new(false);
     let is_answered = || answered.load(Ordering::SeqCst);
     let launcher = launcher(server.child.id());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let paused = server.post(&format!("{place}/pause"), &json!({}));
+            let paused = server.post(&format!("{url}/pause"), &json!({}));
             assert!(matches!(paused.status, 200 | 429 | 503), "{}", paused.text());
             answered.store(true, Ordering::SeqCst);
         });
@@ -183,10 +183,10 @@ fn other_sandboxes_are_served_during_a_pause() {
     }
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = server.sandbox(&json!({}));
+    let url = server.sandbox(&json!({}));
     let word = own_sleep(3800);
     let spin = json!({"command": ["sh", "-c", "while :; do :; done", word], "background": true});
-    assert!(server.post(&format!("{place}/commands"), &spin).status < 300);
+    assert!(server.post(&format!("{url}/commands"), &spin).status < 300);
     let mut found = None;
     wait_for("the program spins", || {
         found = sandboxed_with(&word);
@@ -197,8 +197,8 @@ fn other_sandboxes_are_served_during_a_pause() {
         return eprintln!("skipped: no cgroup limits CPU time here");
     }
     wait_for("others are served meanwhile", || {
-        let served = serve_while_pausing(&server, &place, &groups);
-        let resumed = server.post(&format!("{place}/resume"), &json!({}));
+        let served = serve_while_pausing(&server, &url, &groups);
+        let resumed = server.post(&format!("{url}/resume"), &json!({}));
         assert!(matches!(resumed.status, 200 | 409 | 429 | 503), "{}", resumed.text());
         served >= 5
     });
@@ -208,12 +208,12 @@ fn other_sandboxes_are_served_during_a_pause() {
 fn sandboxes_expire_and_can_be_extended() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "sandbox_life = \"10m\"");
-    let place = server.sandbox(&json!({"timeout_ms": 400}));
+    let url = server.sandbox(&json!({"timeout_ms": 400}));
     let long = server.sandbox(&json!({"timeout_ms": 60000}));
     let extended = server.post(&format!("{long}/extend"), &json!({"timeout_ms": 120000})).json();
     assert!(extended["expires"].as_i64().unwrap() - extended["created"].as_i64().unwrap() >= 120000);
-    let why = |place: &str| server.get(place).json()["ended_because"].clone();
-    wait_for("the end", || why(&place) == "expired");
+    let why = |url: &str| server.get(url).json()["ended_because"].clone();
+    wait_for("the end", || why(&url) == "expired");
     assert_eq!(why(&long), Value::Null);
     let shortened = server.post(&format!("{long}/extend"), &json!({"timeout_ms": 100}));
     assert_eq!(shortened.status, 200);
@@ -234,27 +234,27 @@ fn sandboxes_expire_and_can_be_extended() {
 fn resuming_restores_the_lifetime_even_if_the_client_disconnects() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::configured(folder.path(), "sandbox_life = \"10m\"");
-    let place = server.sandbox(&json!({"timeout_ms": 60000}));
-    let extended = server.post(&format!("{place}/extend"), &json!({"timeout_ms": 300000}));
+    let url = server.sandbox(&json!({"timeout_ms": 60000}));
+    let extended = server.post(&format!("{url}/extend"), &json!({"timeout_ms": 300000}));
     assert_eq!(extended.status, 200);
-    let pause = || server.post(&format!("{place}/pause"), &json!({}));
+    let pause = || server.post(&format!("{url}/pause"), &json!({}));
     if pause().status == 422 {
         return eprintln!("skipped: {}", pause().text());
     }
     // The extended lifetime applies, not the original one.
-    let resumed = server.post(&format!("{place}/resume"), &json!({})).json();
+    let resumed = server.post(&format!("{url}/resume"), &json!({})).json();
     assert!(resumed["expires"].as_i64() >= extended.json()["expires"].as_i64(), "{resumed}");
     let mut resumed = 0;
     for round in 0..30 {
         assert_eq!(pause().json()["expires"], Value::Null);
         // Some clients disconnect before the server has read the request, some after that.
-        let asked = server.send_as(KEY, "POST", &format!("{place}/resume"), "", b"");
+        let asked = server.send_as(KEY, "POST", &format!("{url}/resume"), "", b"");
         std::thread::sleep(Duration::from_millis(3 * round));
         drop(asked);
         let end = Instant::now() + Duration::from_millis(300);
-        while Instant::now() < end && server.get(&place).json()["state"] == "paused" {}
-        if server.get(&place).json()["state"] == "running" {
-            wait_for("the sandbox has an expiry time", || server.get(&place).json()["expires"].is_i64());
+        while Instant::now() < end && server.get(&url).json()["state"] == "paused" {}
+        if server.get(&url).json()["state"] == "running" {
+            wait_for("the sandbox has an expiry time", || server.get(&url).json()["expires"].is_i64());
             resumed += 1;
         }
     }
@@ -285,7 +285,7 @@ fn sandboxes_of_other_tenants_are_not_found() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let other = server.tenant("other", json!({"sandboxes": 1}));
-    let place = server.sandbox(&json!({}));
+    let url = server.sandbox(&json!({}));
     let json = "Content-Type: application/json\r\n";
     let unknown = "/v1/sandboxes/sbx_00000000000000000000000000000000000000";
     let verbs = [
@@ -299,12 +299,12 @@ fn sandboxes_of_other_tenants_are_not_found() {
     ];
     for (method, verb) in verbs {
         let body = br#"{"timeout_ms":1,"language":"python","code":""}"#;
-        let answer = |place: &str| {
-            let reply = server.call_as(&other, method, &format!("{place}{verb}"), json, body);
+        let answer = |url: &str| {
+            let reply = server.call_as(&other, method, &format!("{url}{verb}"), json, body);
             (reply.status, reply.json()["error"]["message"].clone())
         };
-        assert_eq!(answer(&place), answer(unknown), "{method} {verb}");
-        assert_eq!(answer(&place).0, 404, "{method} {verb}");
+        assert_eq!(answer(&url), answer(unknown), "{method} {verb}");
+        assert_eq!(answer(&url).0, 404, "{method} {verb}");
     }
     let opened = server.call_as(&other, "POST", "/v1/sandboxes", json, b"{}");
     assert_eq!(opened.status, 201);
@@ -333,8 +333,8 @@ fn a_tenants_memory_quota_covers_all_its_sandboxes() {
     assert_eq!((never.status, never.code().as_str()), (422, "invalid_request"));
     let fits = post("/v1/executions", json!({"command": ["true"], "limits": {"memory_bytes": 64 << 20}}));
     assert_eq!(fits.json()["status"], "succeeded");
-    let place = format!("/v1/sandboxes/{}", opened.json()["id"].as_str().unwrap());
-    assert_eq!(server.call_as(&key, "DELETE", &place, "", b"").status, 200);
+    let url = format!("/v1/sandboxes/{}", opened.json()["id"].as_str().unwrap());
+    assert_eq!(server.call_as(&key, "DELETE", &url, "", b"").status, 200);
     assert_eq!(post("/v1/sandboxes", json!({})).status, 201);
 }
 
@@ -344,21 +344,21 @@ fn sandboxes_end_with_their_server() {
     let mark = "sleep 98761";
     for signal in ["-KILL", "-TERM"] {
         let mut server = Server::configured(folder.path(), "drain = \"1s\"");
-        let place = server.sandbox(&json!({}));
+        let url = server.sandbox(&json!({}));
         let sleeping = json!({"command": ["sleep", "98761"], "wait": false});
-        assert_eq!(server.post(&format!("{place}/executions"), &sleeping).status, 202);
+        assert_eq!(server.post(&format!("{url}/executions"), &sleeping).status, 202);
         wait_for("the program runs", || !alive_with(mark, Duration::ZERO).is_empty());
         server.signal(signal);
         server.child.wait().unwrap();
         wait_for("nothing is left", || alive_with(mark, Duration::ZERO).is_empty());
         let again = Server::configured(folder.path(), "drain = \"1s\"");
-        let ended = again.get(&place).json();
+        let ended = again.get(&url).json();
         assert_eq!(
             (&ended["state"], &ended["ended_because"]),
             (&json!("ended"), &json!("interrupted")),
             "{signal}"
         );
-        assert_eq!(again.call_as(KEY, "GET", &format!("{place}/stats"), "", b"").status, 410);
+        assert_eq!(again.call_as(KEY, "GET", &format!("{url}/stats"), "", b"").status, 410);
     }
 }
 
@@ -374,15 +374,15 @@ fn packages_can_be_installed_inside_with_network() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let limits = json!({"disk_bytes": 512 << 20, "memory_bytes": 1 << 30});
-    let place = server.sandbox(&json!({"network": {"mode": "hosts", "hosts": REGISTRIES}, "limits": limits}));
-    let shell = |line: &str| server.post(&format!("{place}/commands"), &json!({"shell": line})).json();
+    let url = server.sandbox(&json!({"network": {"mode": "hosts", "hosts": REGISTRIES}, "limits": limits}));
+    let shell = |line: &str| server.post(&format!("{url}/commands"), &json!({"shell": line})).json();
     for install in ["pip install six", "npm install is-odd"] {
         let installed = shell(install);
         assert_eq!(installed["exit_code"], 0, "{installed}");
     }
     // Installed packages are available to commands and to code.
     assert_eq!(shell("python3 -c 'import six; print(six.PY3)'")["stdout"], "True\n");
-    let ran = |request: Value| server.post(&format!("{place}/executions"), &request).json()["stdout"].clone();
+    let ran = |request: Value| server.post(&format!("{url}/executions"), &request).json()["stdout"].clone();
     assert_eq!(ran(python("import six; print(six.PY3)")), "True\n");
     let code = "console.log(require('is-odd')(3))";
     assert_eq!(ran(json!({"language": "javascript", "code": code})), "true\n");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::files::{Place, encode};
+use super::files::{SandboxFiles, encode};
 use crate::common::server::{KEY, Server};
 
 const SECRET: &str = "a secret of the host";
@@ -184,29 +184,29 @@ impl Traced {
     }
 }
 
-fn tell(pipe: &mut Pipe, place: &str, names: &mut Names, count: usize) {
+fn tell(pipe: &mut Pipe, url: &str, names: &mut Names, count: usize) {
     let mut requests = String::new();
     for number in 0..count {
         let raw = names.next();
         let name = encode(&raw);
         let text = String::from_utf8_lossy(&raw).into_owned();
         requests += &match number % 9 {
-            0 => pipe.request("GET", &format!("{place}/files?path={name}"), ""),
-            1 | 2 => pipe.request("PUT", &format!("{place}/files?path={name}&parents=true"), "written"),
-            3 => pipe.request("GET", &format!("{place}/files/stat?path={name}&follow=true"), ""),
-            4 => pipe.request("GET", &format!("{place}/files/list?path={name}&limit=1"), ""),
-            5 => pipe.request("POST", &format!("{place}/files/folder"), &json!({"path": text}).to_string()),
+            0 => pipe.request("GET", &format!("{url}/files?path={name}"), ""),
+            1 | 2 => pipe.request("PUT", &format!("{url}/files?path={name}&parents=true"), "written"),
+            3 => pipe.request("GET", &format!("{url}/files/stat?path={name}&follow=true"), ""),
+            4 => pipe.request("GET", &format!("{url}/files/list?path={name}&limit=1"), ""),
+            5 => pipe.request("POST", &format!("{url}/files/folder"), &json!({"path": text}).to_string()),
             6 => pipe.request(
                 "POST",
-                &format!("{place}/files/move"),
+                &format!("{url}/files/move"),
                 &json!({"from": text, "to": "moved", "replace": true}).to_string(),
             ),
             7 => pipe.request(
                 "GET",
-                &format!("{place}/files?path={}", raw.iter().map(|_| 'n').take(9).collect::<String>()),
+                &format!("{url}/files?path={}", raw.iter().map(|_| 'n').take(9).collect::<String>()),
                 "",
             ),
-            _ => pipe.request("DELETE", &format!("{place}/files?path={name}"), ""),
+            _ => pipe.request("DELETE", &format!("{url}/files?path={name}"), ""),
         };
     }
     pipe.send(&requests);
@@ -226,17 +226,17 @@ fn the_server_never_resolves_sandbox_paths() {
     let canary = outside.path().join("canary-zqx");
     fs::write(&canary, SECRET).unwrap();
     let server = Server::new(folder.path());
-    let place = Place::new(&server, json!({"timeout_ms": 3_600_000}));
+    let url = SandboxFiles::new(&server, json!({"timeout_ms": 3_600_000}));
     let mut pipe = Pipe::new(&server);
     let mut names = Names::new(&canary);
     // Let everything that is done only once happen before tracing.
-    tell(&mut pipe, &place.path, &mut names, 20);
+    tell(&mut pipe, &url.path, &mut names, 20);
     let traced = Traced::begin(&server, outside.path());
     assert!(traced.is_some() || std::env::var_os("CI").is_none(), "strace is needed");
     let all = std::env::var_os("BELLJAR_TEST_ALL").is_some_and(|value| value == "1");
     let (rounds, each) = if all { (2_000, 50) } else { (60, 50) };
     for _ in 0..rounds {
-        tell(&mut pipe, &place.path, &mut names, each);
+        tell(&mut pipe, &url.path, &mut names, each);
     }
     assert_eq!(server.get("/healthz").status, 200);
     let Some(calls) = traced.map(Traced::end) else { return };
@@ -264,21 +264,21 @@ fn the_server_never_resolves_sandbox_paths() {
 fn file_names_do_not_inject_headers() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = Place::new(&server, json!({}));
+    let url = SandboxFiles::new(&server, json!({}));
     for (name, shown) in [
         ("a\r\nX-Injected: 1", "a%0D%0AX-Injected%3A%201"),
         ("quote\"; x=\"\\", "quote%22%3B%20x%3D%22%5C"),
         ("über 😀.txt", "%C3%BCber%20%F0%9F%98%80.txt"),
         ("%0d%0aSet-Cookie: a", "%250d%250aSet-Cookie%3A%20a"),
     ] {
-        assert_eq!(place.put(name, b"x").status, 200, "{name:?}");
+        assert_eq!(url.put(name, b"x").status, 200, "{name:?}");
         for verb in ["", "/archive"] {
             let path = if verb.is_empty() { name.to_owned() } else { format!("folder/{name}") };
             if !verb.is_empty() {
                 let made = json!({"path": path});
-                assert_eq!(server.post(&format!("{}/files/folder", place.path), &made).status, 201);
+                assert_eq!(server.post(&format!("{}/files/folder", url.path), &made).status, 201);
             }
-            let reply = server.get(&format!("{}/files{verb}?path={}", place.path, encode(path.as_bytes())));
+            let reply = server.get(&format!("{}/files{verb}?path={}", url.path, encode(path.as_bytes())));
             assert_eq!(reply.status, 200);
             let header = reply.header("content-disposition").unwrap();
             assert!(header.is_ascii() && header.contains(&format!("filename*=UTF-8''{shown}")), "{header}");
@@ -286,7 +286,7 @@ fn file_names_do_not_inject_headers() {
         }
         // In an error message the name is part of a JSON string.
         let missing =
-            server.get(&format!("{}/files?path={}", place.path, encode(format!("no{name}").as_bytes())));
+            server.get(&format!("{}/files?path={}", url.path, encode(format!("no{name}").as_bytes())));
         assert_eq!((missing.status, missing.header("x-injected")), (404, None));
     }
 }
@@ -312,21 +312,21 @@ fn a_folder_replaced_by_a_link_does_not_escape() {
     fs::set_permissions(outside.path(), open).unwrap();
     fs::write(outside.path().join("canary"), SECRET).unwrap();
     let server = Server::new(folder.path());
-    let place = Place::new(&server, json!({}));
-    place.put("swap.py", SWAP.as_bytes());
-    place.begin(&format!("python3 swap.py {}", outside.path().display()));
+    let url = SandboxFiles::new(&server, json!({}));
+    url.put("swap.py", SWAP.as_bytes());
+    url.begin(&format!("python3 swap.py {}", outside.path().display()));
     let started = Instant::now();
-    while server.get(&format!("{}/files/stat?path=begun", place.path)).status != 200 {
+    while server.get(&format!("{}/files/stat?path=begun", url.path)).status != 200 {
         assert!(started.elapsed() < Duration::from_secs(60), "the race never began");
     }
     let mut pipe = Pipe::new(&server);
     let (mut inside, mut refused) = (0, 0);
     for number in 0..400 {
         let requests = [
-            pipe.request("GET", &format!("{}/files?path=swap/canary", place.path), ""),
-            pipe.request("PUT", &format!("{}/files?path=swap/new{number}&parents=false", place.path), "x"),
-            pipe.request("PUT", &format!("{}/files?path=swap/canary&atomic=true", place.path), "inside"),
-            pipe.request("DELETE", &format!("{}/files?path=swap/new{number}", place.path), ""),
+            pipe.request("GET", &format!("{}/files?path=swap/canary", url.path), ""),
+            pipe.request("PUT", &format!("{}/files?path=swap/new{number}&parents=false", url.path), "x"),
+            pipe.request("PUT", &format!("{}/files?path=swap/canary&atomic=true", url.path), "inside"),
+            pipe.request("DELETE", &format!("{}/files?path=swap/new{number}", url.path), ""),
         ];
         pipe.send(&requests.concat());
         for _ in 0..requests.len() {
@@ -336,7 +336,7 @@ fn a_folder_replaced_by_a_link_does_not_escape() {
         }
         // An archive that fails midway ends the connection, so it gets its own.
         let mut packed = Vec::new();
-        let archive = format!("{}/files/archive?path=swap", place.path);
+        let archive = format!("{}/files/archive?path=swap", url.path);
         let _ = server.send_as(KEY, "GET", &archive, "", b"").read_to_end(&mut packed);
         assert!(!packed.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()));
     }

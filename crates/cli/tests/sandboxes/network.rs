@@ -9,9 +9,9 @@ fn hosts(hosts: &[&str]) -> Value {
     json!({"network": {"mode": "hosts", "hosts": hosts}})
 }
 
-fn put_hosts(server: &Server, place: &str, hosts: &Value) -> Reply {
+fn put_hosts(server: &Server, url: &str, hosts: &Value) -> Reply {
     let body = json!({"hosts": hosts}).to_string();
-    server.call("PUT", place, "Content-Type: application/json\r\n", body.as_bytes())
+    server.call("PUT", url, "Content-Type: application/json\r\n", body.as_bytes())
 }
 
 /// Returns curl's status for a URL, through the sandbox's proxy.
@@ -26,12 +26,12 @@ fn allowed_hosts_can_be_changed_at_run_time() {
     let server = Server::configured(folder.path(), "network = \"hosts\"");
     let port = server.url.rsplit_once(':').unwrap().1.to_owned();
     let sandbox = server.post("/v1/sandboxes", &hosts(&["PyPI.org", "*.example.com:8443"])).json();
-    let place = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
+    let url = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
     let listed = json!({"mode": "hosts", "hosts": ["pypi.org", "*.example.com:8443"]});
-    assert_eq!((&sandbox["network"], &server.get(&place).json()["network"]), (&listed, &listed));
+    assert_eq!((&sandbox["network"], &server.get(&url).json()["network"]), (&listed, &listed));
 
     // The sandbox's own server is unreachable from inside, by any name.
-    let run = |request: &Value| server.post(&format!("{place}/executions"), request).json();
+    let run = |request: &Value| server.post(&format!("{url}/executions"), request).json();
     let health = |host: &str| format!("http://{host}:{port}/healthz");
     for host in ["127.0.0.1", "localhost", "[::1]", "0.0.0.0"] {
         let refused = run(&status_of(&health(host)));
@@ -40,21 +40,21 @@ fn allowed_hosts_can_be_changed_at_run_time() {
         assert_eq!(refused["findings"][0]["message"], message, "{refused}");
         assert_eq!(refused["findings"].as_array().unwrap().len(), 1);
     }
-    let network = server.get(&format!("{place}/network")).json();
+    let network = server.get(&format!("{url}/network")).json();
     assert_eq!((&network["connections"], network["refused"].as_array().unwrap().len()), (&json!(4), 4));
 
     // Unless the owner of the sandbox allows it.
-    let put = |hosts: Value| put_hosts(&server, &format!("{place}/network"), &hosts);
+    let put = |hosts: Value| put_hosts(&server, &format!("{url}/network"), &hosts);
     let refused = put(json!(["https://pypi.org"]));
     assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"));
     let changed = put(json!([format!("localhost:{port}")]));
     assert_eq!((changed.status, &changed.json()["hosts"]), (200, &json!([format!("localhost:{port}")])));
     assert_eq!(run(&status_of(&health("localhost")))["stdout"], "200");
-    assert_eq!(server.get(&place).json()["network"]["hosts"], json!([format!("localhost:{port}")]));
+    assert_eq!(server.get(&url).json()["network"]["hosts"], json!([format!("localhost:{port}")]));
     assert_eq!(run(&status_of("http://pypi.org/"))["stdout"], "403");
-    server.delete(&place);
+    server.delete(&url);
     // The last network settings are still visible after the sandbox has ended.
-    let gone = server.get(&place).json();
+    let gone = server.get(&url).json();
     assert_eq!(
         (&gone["state"], &gone["network"]["hosts"]),
         (&json!("ended"), &json!([format!("localhost:{port}")]))
@@ -67,9 +67,9 @@ fn only_sandboxes_in_hosts_mode_accept_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     let sandbox = server.post("/v1/sandboxes", &json!({})).json();
-    let place = format!("/v1/sandboxes/{}/network", sandbox["id"].as_str().unwrap());
-    assert_eq!(server.get(&place).json(), json!({"mode": "none", "refused": []}));
-    let refused = put_hosts(&server, &place, &json!(["pypi.org"]));
+    let url = format!("/v1/sandboxes/{}/network", sandbox["id"].as_str().unwrap());
+    assert_eq!(server.get(&url).json(), json!({"mode": "none", "refused": []}));
+    let refused = put_hosts(&server, &url, &json!(["pypi.org"]));
     assert_eq!(refused.status, 422);
     assert!(refused.json()["error"]["message"].as_str().unwrap().contains("mode 'hosts'"), "{refused:?}");
     let other = put_hosts(&server, "/v1/sandboxes/sbx_00000000000000000000000000/network", &json!(["a.com"]));

@@ -20,12 +20,12 @@ fn on(name: &str, read_only: bool) -> Value {
     json!({"volumes": [{"name": name, "path": "/data", "read_only": read_only}]})
 }
 
-fn shell(server: &Server, place: &str, line: &str) -> Reply {
-    server.post(&format!("{place}/executions"), &json!({"language": "bash", "code": line}))
+fn shell(server: &Server, url: &str, line: &str) -> Reply {
+    server.post(&format!("{url}/executions"), &json!({"language": "bash", "code": line}))
 }
 
-fn says(server: &Server, place: &str, line: &str) -> String {
-    let ran = shell(server, place, line);
+fn says(server: &Server, url: &str, line: &str) -> String {
+    let ran = shell(server, url, line);
     assert_eq!(ran.json()["status"], "succeeded", "{line}: {}", ran.text());
     ran.json()["stdout"].as_str().unwrap().trim_end().to_owned()
 }
@@ -79,18 +79,18 @@ fn a_sandbox_that_overfills_a_volume_is_halted() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
     volume(&server, "small", 8 << 20);
-    let (place, reader) = (server.sandbox(&on("small", false)), server.sandbox(&on("small", true)));
+    let (url, reader) = (server.sandbox(&on("small", false)), server.sandbox(&on("small", true)));
     let fill =
         "(setsid sleep 98123 &) ; while true; do head -c 1000000 /dev/zero >> /data/big; sleep 0.02; done";
-    let ran = shell(&server, &place, fill).json();
+    let ran = shell(&server, &url, fill).json();
     assert_eq!((&ran["status"], &ran["limit"]), (&json!("limit_exceeded"), &json!("disk")), "{ran}");
     wait_for("its background processes are dead", || {
         alive_with("sleep 98123", std::time::Duration::ZERO).is_empty()
     });
-    let refused = shell(&server, &place, "true");
+    let refused = shell(&server, &url, "true");
     assert_eq!((refused.status, refused.code().as_str()), (409, "disk_full"), "{}", refused.text());
     assert!(refused.text().contains("volume 'small' exceeds its size"), "{}", refused.text());
-    assert_eq!(server.get(&place).json()["state"], "running");
+    assert_eq!(server.get(&url).json()["state"], "running");
     assert!(server.get("/v1/volumes/small").json()["used_bytes"].as_u64().unwrap() > 8 << 20);
     // A sandbox that only reads the volume continues; a new one that could write is halted from the start.
     assert_eq!(says(&server, &reader, "test -s /data/big && echo fine"), "fine");
@@ -99,8 +99,8 @@ fn a_sandbox_that_overfills_a_volume_is_halted() {
     // Freeing space resumes them; nothing else is needed.
     let big = server_file(folder.path(), "big");
     std::fs::remove_file(big).unwrap();
-    for place in [&place, &another] {
-        wait_for("the sandbox continues", || shell(&server, place, "true").status == 200);
+    for url in [&url, &another] {
+        wait_for("the sandbox continues", || shell(&server, url, "true").status == 200);
     }
 }
 
@@ -116,21 +116,21 @@ fn a_new_sandbox_has_the_files_of_a_snapshot() {
     let other = server.tenant("other", json!({}));
     volume(&server, "apart", 64 << 20);
     let request = json!({"volumes": [{"name": "apart", "path": "/workspace/apart"}]});
-    let place = server.sandbox(&request);
+    let url = server.sandbox(&request);
     let make = "mkdir -p a/b && echo one > a/b/file && chmod 640 a/b/file && printf '#!/bin/sh\\necho ran\\n' > run \
                 && chmod 755 run && ln -s a/b/file link && ln -s /nowhere dangling && echo no > apart/secret";
-    says(&server, &place, make);
+    says(&server, &url, make);
     // Programs are paused while the snapshot is taken, and continue afterwards.
     let counting = json!({"language": "bash", "code": "while true; do echo >> counted; sleep 0.02; done", "wait": false});
-    assert_eq!(server.post(&format!("{place}/executions"), &counting).status, 202);
-    let made = server.post(&format!("{place}/snapshots"), &json!({"label": "before"}));
+    assert_eq!(server.post(&format!("{url}/executions"), &counting).status, 202);
+    let made = server.post(&format!("{url}/snapshots"), &json!({"label": "before"}));
     let snapshot = made.json();
     assert_eq!((made.status, &snapshot["label"]), (201, &json!("before")), "{snapshot}");
     assert!(snapshot["ready"].is_i64() && snapshot["size_bytes"].as_u64().unwrap() > 1024, "{snapshot}");
     let path = format!("/v1/snapshots/{}", snapshot["id"].as_str().unwrap());
     assert_eq!(server.get(&path).json(), snapshot);
     assert_eq!(server.get("/v1/snapshots").json()["snapshots"], json!([snapshot]));
-    assert_eq!(server.delete(&place).status, 200);
+    assert_eq!(server.delete(&url).status, 200);
 
     let from = json!({"snapshot": snapshot["id"]});
     let new = server.sandbox(&from);
@@ -143,10 +143,10 @@ fn a_new_sandbox_has_the_files_of_a_snapshot() {
     assert_eq!(refused.status, 422);
     let tight = server.tenant("tight", json!({"disk_bytes": 1500}));
     let opened = server.call_as(&tight, "POST", "/v1/sandboxes", JSON, b"{}").json();
-    let place = format!("/v1/sandboxes/{}/snapshots", opened["id"].as_str().unwrap());
-    let kept = server.call_as(&tight, "POST", &place, JSON, b"{}");
+    let url = format!("/v1/sandboxes/{}/snapshots", opened["id"].as_str().unwrap());
+    let kept = server.call_as(&tight, "POST", &url, JSON, b"{}");
     assert_eq!(kept.status, 201, "an empty one fits: {}", kept.text());
-    let refused = server.call_as(&tight, "POST", &place, JSON, b"{}");
+    let refused = server.call_as(&tight, "POST", &url, JSON, b"{}");
     assert_eq!((refused.status, refused.code().as_str()), (429, "quota_exceeded"), "{}", refused.text());
     assert_eq!(server.delete(&path).status, 204);
     assert_eq!(server.post("/v1/sandboxes", &from).status, 422);
@@ -157,9 +157,9 @@ fn a_new_sandbox_has_the_files_of_a_snapshot() {
 fn incomplete_snapshots_are_discarded() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::new(folder.path());
-    let place = server.sandbox(&json!({"limits": {"memory_bytes": 1_u64 << 30, "disk_bytes": 512 << 20}}));
-    says(&server, &place, "head -c 300000000 /dev/zero > big");
-    let waiting = server.send_as(KEY, "POST", &format!("{place}/snapshots"), JSON, b"{}");
+    let url = server.sandbox(&json!({"limits": {"memory_bytes": 1_u64 << 30, "disk_bytes": 512 << 20}}));
+    says(&server, &url, "head -c 300000000 /dev/zero > big");
+    let waiting = server.send_as(KEY, "POST", &format!("{url}/snapshots"), JSON, b"{}");
     let snapshots = folder.path().join("snapshots");
     wait_for("the snapshot is being written", || {
         names(&snapshots).iter().any(|name| name.ends_with(".part"))
@@ -195,10 +195,10 @@ fn only_allowed_host_folders_can_be_mounted() {
     );
     let server = Server::configured(folder.path(), &settings);
     let asked = |entry: Value| server.post("/v1/sandboxes", &json!({"volumes": [entry]}));
-    let place = server.sandbox(&json!({"volumes": [
+    let url = server.sandbox(&json!({"volumes": [
         {"host": "sets", "path": "/data/sets", "read_only": true}, {"host": "shared", "path": "/data/shared"}]}));
     let line = "cat /data/sets/file; echo x > /data/sets/y || echo refused; echo back > /data/shared/back";
-    assert_eq!(says(&server, &place, line), "setsrefused");
+    assert_eq!(says(&server, &url, line), "setsrefused");
     assert_eq!(std::fs::read_to_string(host.path().join("shared/back")).unwrap(), "back\n");
     for entry in [
         json!({"host": "sets", "path": "/data"}),

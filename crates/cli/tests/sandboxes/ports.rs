@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{Message, client};
 
-use super::files::Place;
+use super::files::SandboxFiles;
 use crate::common::server::{KEY, Reply, Server};
 
 /// A server that answers as its path requests.
@@ -89,34 +89,34 @@ while True:
     c, _ = s.accept(); threading.Thread(target=serve, args=(c,), daemon=True).start()
 "#;
 
-fn get(place: &Place<'_>, rest: &str) -> Reply {
-    place.server.get(&format!("{}/ports/8000{rest}", place.path))
+fn get(sandbox: &SandboxFiles<'_>, rest: &str) -> Reply {
+    sandbox.server.get(&format!("{}/ports/8000{rest}", sandbox.path))
 }
 
 /// Waits until a program listens on the port.
-fn listening(place: &Place<'_>, port: u16) {
+fn listening(sandbox: &SandboxFiles<'_>, port: u16) {
     let started = Instant::now();
-    while place.server.get(&format!("{}/ports/{port}/", place.path)).status == 409 {
+    while sandbox.server.get(&format!("{}/ports/{port}/", sandbox.path)).status == 409 {
         assert!(started.elapsed() < Duration::from_secs(60), "no program listens on {port}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn program<'a>(server: &'a Server, request: serde_json::Value) -> Place<'a> {
-    let place = Place::new(server, request);
-    place.put("program.py", PROGRAM.as_bytes());
-    place.begin("python3 program.py");
-    listening(&place, 8000);
-    place
+fn program<'a>(server: &'a Server, request: serde_json::Value) -> SandboxFiles<'a> {
+    let sandbox = SandboxFiles::new(server, request);
+    sandbox.put("program.py", PROGRAM.as_bytes());
+    sandbox.begin("python3 program.py");
+    listening(&sandbox, 8000);
+    sandbox
 }
 
 #[test]
 fn requests_are_forwarded_without_private_headers() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = program(&server, json!({}));
+    let sandbox = program(&server, json!({}));
     let headers = "Cookie: session=1\r\nProxy-Authorization: Basic x\r\nX-Hop: 1\r\nX-Forwarded-Prefix: /evil\r\nX-Mine: 1\r\nTE: trailers\r\n";
-    let path = format!("{}/ports/8000/a%2Fb//c/%ff;x?y=%20&z=+", place.path);
+    let path = format!("{}/ports/8000/a%2Fb//c/%ff;x?y=%20&z=+", sandbox.path);
     let reply = server.call("GET", &path, headers, b"");
     let seen = reply.text();
     assert!(seen.starts_with("GET /a%2Fb//c/%ff;x?y=%20&z=+ HTTP/1.1\r\n"), "{seen}");
@@ -125,7 +125,7 @@ fn requests_are_forwarded_without_private_headers() {
         assert!(!lower.contains(absent), "{absent}: {seen}");
     }
     for present in
-        ["x-mine: 1", "host: localhost:8000", &format!("x-forwarded-prefix: {}/ports/8000\r\n", place.path)]
+        ["x-mine: 1", "host: localhost:8000", &format!("x-forwarded-prefix: {}/ports/8000\r\n", sandbox.path)]
     {
         assert!(format!("{lower}\r\n").contains(present), "{present}: {seen}");
     }
@@ -159,17 +159,17 @@ fn requests_are_forwarded_without_private_headers() {
     let head = server.call("HEAD", &path, "", b"");
     assert_eq!((head.status, head.body.len(), head.header("content-length").is_some()), (418, 0, true));
     // Nonstandard status codes are not counted individually.
-    assert_eq!(get(&place, "/odd").status, 799);
+    assert_eq!(get(&sandbox, "/odd").status, 799);
     let metrics = server.get("/metrics").text();
     assert!(metrics.contains("status=\"418\"") && !metrics.contains("status=\"799\""), "{metrics}");
     // Relative links in a page need a trailing slash.
-    let moved = server.get(&format!("{}/ports/8000?a=%20", place.path));
-    let location = format!("{}/ports/8000/?a=%20", place.path);
+    let moved = server.get(&format!("{}/ports/8000?a=%20", sandbox.path));
+    let location = format!("{}/ports/8000/?a=%20", sandbox.path);
     assert_eq!((moved.status, moved.header("location")), (308, Some(location.as_str())));
     for wrong in ["0", "65536", "text", "-1", "+80", "080", "%38%30"] {
-        assert_eq!(server.get(&format!("{}/ports/{wrong}/", place.path)).status, 422, "{wrong}");
+        assert_eq!(server.get(&format!("{}/ports/{wrong}/", sandbox.path)).status, 422, "{wrong}");
     }
-    let closed = server.get(&format!("{}/ports/9/", place.path));
+    let closed = server.get(&format!("{}/ports/9/", sandbox.path));
     assert_eq!((closed.status, closed.code().as_str()), (409, "port_closed"));
     assert!(closed.head.contains("sandbox allow-scripts"));
 }
@@ -178,7 +178,7 @@ fn requests_are_forwarded_without_private_headers() {
 fn bytes_stream_both_ways() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = program(&server, json!({}));
+    let sandbox = program(&server, json!({}));
     let file = folder.path().join("large");
     let bytes: Vec<u8> =
         (0..20_u32 << 20).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -187,19 +187,19 @@ fn bytes_stream_both_ways() {
     let data = format!("@{}", file.display());
     let (status, _) = server.curl(
         &["--data-binary", &data, "-H", "Expect:", "-o", echoed.to_str().unwrap()],
-        &format!("{}/ports/8000/echo", place.path),
+        &format!("{}/ports/8000/echo", sandbox.path),
     );
     assert_eq!(status, "200");
     assert!(std::fs::read(&echoed).unwrap() == bytes);
     // The first chunk arrives before the program has produced the second.
-    let mut stream = server.send_as(KEY, "GET", &format!("{}/ports/8000/chunked", place.path), "", b"");
+    let mut stream = server.send_as(KEY, "GET", &format!("{}/ports/8000/chunked", sandbox.path), "", b"");
     let mut seen = Vec::new();
     while !seen.windows(5).any(|part| part == b"first") {
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
         seen.push(byte[0]);
     }
-    assert_eq!(get(&place, "/go").status, 204);
+    assert_eq!(get(&sandbox, "/go").status, 204);
     stream.read_to_end(&mut seen).unwrap();
     assert!(seen.ends_with(b"second\r\n0\r\n\r\n"), "{}", String::from_utf8_lossy(&seen));
 }
@@ -208,16 +208,16 @@ fn bytes_stream_both_ways() {
 fn ambiguous_responses_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = program(&server, json!({"limits": {"timeout_ms": 8000}}));
+    let sandbox = program(&server, json!({"limits": {"timeout_ms": 8000}}));
     for cheat in
         ["two-lengths", "same-lengths", "both", "coding", "many", "long", "no-http", "hang-up", "switch"]
     {
-        let reply = get(&place, &format!("/{cheat}"));
+        let reply = get(&sandbox, &format!("/{cheat}"));
         assert_eq!((reply.status, reply.code().as_str()), (502, "port_failed"), "{cheat}");
     }
     // If the error shows only later, the connection ends in the middle.
     for cheat in ["bad-chunk", "short"] {
-        let mut stream = server.send_as(KEY, "GET", &format!("{}/ports/8000/{cheat}", place.path), "", b"");
+        let mut stream = server.send_as(KEY, "GET", &format!("{}/ports/8000/{cheat}", sandbox.path), "", b"");
         let mut seen = Vec::new();
         let _ = stream.read_to_end(&mut seen);
         assert!(
@@ -226,7 +226,7 @@ fn ambiguous_responses_are_refused() {
             String::from_utf8_lossy(&seen)
         );
     }
-    let silent = get(&place, "/silent");
+    let silent = get(&sandbox, "/silent");
     assert_eq!((silent.status, silent.code().as_str()), (504, "port_timeout"));
 }
 
@@ -234,21 +234,21 @@ fn ambiguous_responses_are_refused() {
 fn files_of_a_web_server_inside_are_served_until_the_sandbox_ends() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = Place::new(&server, json!({}));
-    place.put("site/über uns.html", "<h1>hallo</h1>".as_bytes());
-    place.begin("python3 -m http.server --directory site 8080");
-    listening(&place, 8080);
-    let at = |rest: &str| format!("{}/ports/8080/{rest}", place.path);
+    let sandbox = SandboxFiles::new(&server, json!({}));
+    sandbox.put("site/über uns.html", "<h1>hallo</h1>".as_bytes());
+    sandbox.begin("python3 -m http.server --directory site 8080");
+    listening(&sandbox, 8080);
+    let at = |rest: &str| format!("{}/ports/8080/{rest}", sandbox.path);
     let page = server.get(&at("%C3%BCber%20uns.html"));
     assert_eq!((page.status, page.text().as_str()), (200, "<h1>hallo</h1>"));
     assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
     let missing = server.get(&at("none"));
     assert!(missing.status == 404 && missing.text().contains("<"), "{}", missing.text());
-    assert_eq!(server.post(&format!("{}/pause", place.path), &json!({})).status, 200);
+    assert_eq!(server.post(&format!("{}/pause", sandbox.path), &json!({})).status, 200);
     assert_eq!(server.get(&at("")).code(), "sandbox_paused");
-    assert_eq!(server.post(&format!("{}/resume", place.path), &json!({})).status, 200);
+    assert_eq!(server.post(&format!("{}/resume", sandbox.path), &json!({})).status, 200);
     assert_eq!(server.get(&at("")).status, 200);
-    server.delete(&place.path);
+    server.delete(&sandbox.path);
     assert_eq!(server.get(&at("")).code(), "sandbox_ended");
 }
 
@@ -256,11 +256,11 @@ fn files_of_a_web_server_inside_are_served_until_the_sandbox_ends() {
 fn a_websocket_reaches_the_program_and_ends_with_the_sandbox() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = program(&server, json!({}));
+    let sandbox = program(&server, json!({}));
     let address = server.url.trim_start_matches("http://");
     let connect = |origin: Option<&str>| {
         let mut request =
-            format!("ws://{address}{}/ports/8000/socket?a=b", place.path).into_client_request().unwrap();
+            format!("ws://{address}{}/ports/8000/socket?a=b", sandbox.path).into_client_request().unwrap();
         request.headers_mut().insert("authorization", format!("Bearer {KEY}").parse().unwrap());
         if let Some(origin) = origin {
             request.headers_mut().insert("origin", origin.parse().unwrap());
@@ -281,13 +281,13 @@ fn a_websocket_reaches_the_program_and_ends_with_the_sandbox() {
         assert!(refused.contains("403"), "{refused}");
     }
     // Pages of other sites cannot send other requests either.
-    let path = format!("{}/ports/8000/x", place.path);
+    let path = format!("{}/ports/8000/x", sandbox.path);
     assert_eq!(server.call("POST", &path, "Origin: http://evil.test\r\n", b"x").status, 403);
     assert_eq!(server.call("GET", &path, "Origin: http://evil.test\r\n", b"").status, 418);
     // No other protocol upgrade is possible.
     let other = server.call("GET", &path, "Upgrade: h2c\r\nHTTP2-Settings: x\r\n", b"");
     assert!(other.status == 418 && !other.text().to_ascii_lowercase().contains("h2c"), "{}", other.text());
-    server.delete(&place.path);
+    server.delete(&sandbox.path);
     assert!(socket.read().is_err());
 }
 
@@ -296,7 +296,7 @@ fn a_tunnel_counts_as_connection_and_stream() {
     let folder = tempfile::tempdir().unwrap();
     // Six connections and three streams for a single active tenant.
     let server = Server::configured(folder.path(), "connections = 8");
-    let place = program(&server, json!({}));
+    let sandbox = program(&server, json!({}));
     let address = server.url.trim_start_matches("http://").to_owned();
     let ask = |path: &str, headers: &str| {
         let mut stream = TcpStream::connect(&address).unwrap();
@@ -310,7 +310,7 @@ fn a_tunnel_counts_as_connection_and_stream() {
     };
     let tunnel = || {
         let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n";
-        ask(&format!("{}/ports/8000/socket", place.path), upgrade)
+        ask(&format!("{}/ports/8000/socket", sandbox.path), upgrade)
     };
     let mut tunnels: Vec<_> = (0..3).map(|_| tunnel()).collect();
     assert!(tunnels.iter().all(|(_, status)| status == "101"));

@@ -175,10 +175,10 @@ async fn several_clients_can_attach_and_reconnect() {
 async fn dropped_output_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::new(folder.path());
-    let place = format!("{}/commands", server.sandbox(&json!({})));
+    let url = format!("{}/commands", server.sandbox(&json!({})));
     let request = json!({"shell": "seq 100000; read go", "terminal": {"rows": 24, "columns": 80},
         "keep_bytes": 65536, "background": true});
-    let own = format!("{place}/{}", server.post(&place, &request).json()["id"]);
+    let own = format!("{url}/{}", server.post(&url, &request).json()["id"]);
     let total = (1..=100_000).map(|number| format!("{number}\r\n").len()).sum::<usize>();
     wait_for("all of it", || server.get(&own).json()["output_bytes"] == total);
     let mut terminal = Terminal::new(&server, &own, 0).await;

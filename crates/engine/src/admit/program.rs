@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::{MAX_CODE_BYTES, MAX_ENV_BYTES};
+use super::MAX_CODE_BYTES;
 use crate::Error;
 use crate::language::{CallingConvention, Language};
 use crate::plan::{CodeSource, InputFile, Program};
+use crate::profile::MAX_ENV_BYTES;
 use crate::request::HostPaths;
 
 /// Returns the program to run: `code` in a language, or `command`.

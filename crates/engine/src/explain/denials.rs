@@ -12,17 +12,17 @@ use crate::provider::Capabilities;
 use crate::quantity::show_bytes;
 
 /// Returns findings about denials. A denial that ended the execution is in `error` instead.
-pub fn denial_findings(kept: &Denials, ending: Ending, limits: &Limits) -> Vec<Finding> {
+pub fn denial_findings(denials: &Denials, ending: Ending, limits: &Limits) -> Vec<Finding> {
     let ended_by = |limit| matches!(ending, Ending::LimitHit(ended, _) if ended == limit);
     let mut findings: Vec<Finding> =
-        kept.calls.iter().map(|call| refused_call_finding(call, kept.more_calls)).collect();
-    if kept.forks_refused > 0 && !ended_by(Limit::Processes) {
-        findings.push(processes_finding(Some(kept.forks_refused), limits));
+        denials.calls.iter().map(|call| refused_call_finding(call, denials.more_calls)).collect();
+    if denials.forks_refused > 0 && !ended_by(Limit::Processes) {
+        findings.push(processes_finding(Some(denials.forks_refused), limits));
     }
-    if kept.memory_kills > 0 && !ended_by(Limit::Memory) {
-        findings.push(memory_finding(kept.memory_kills, limits));
+    if denials.memory_kills > 0 && !ended_by(Limit::Memory) {
+        findings.push(memory_finding(denials.memory_kills, limits));
     }
-    if kept.disk_full && !ended_by(Limit::Disk) {
+    if denials.disk_full && !ended_by(Limit::Disk) {
         findings.push(disk_full_finding("the disk was full", limits));
     }
     findings

@@ -4,10 +4,11 @@ use belljar_model::command::{CommandRequest, SignalSpec, TerminalSizeSpec};
 
 use super::{AdmittedSandbox, admit_timeout};
 use crate::Error;
-use crate::admit::{AdmissionRules, MAX_STDIN_BYTES, check_argv, check_env};
+use crate::admit::{AdmissionRules, MAX_STDIN_BYTES, check_argv};
 use crate::explain::signal_number;
 use crate::finding::Finding;
 use crate::policy::{self, PolicyCheck, Verdict};
+use crate::profile::check_env;
 use crate::quantity::show_bytes;
 use crate::sandbox_handle::{CommandLine, StartCommand, StdinMode, TerminalSize};
 

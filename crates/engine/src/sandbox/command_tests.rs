@@ -1,4 +1,3 @@
-use belljar_analysis::policy::Policies;
 use serde_json::{Value, json};
 
 use super::*;
@@ -16,15 +15,8 @@ fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String
     };
     let profiles = Profiles::built_in();
     let ceiling = Limits { timeout: std::time::Duration::from_secs(600), ..Limits::CEILING };
-    let rules = AdmissionRules {
-        ceiling: &ceiling,
-        provider: &SelectedProvider::with_capabilities(capabilities),
-        policies: &Policies::default(),
-        policy_floor: None,
-        network_ceiling: crate::network::NetworkCeiling::Full,
-        private_ranges: &crate::network::PrivateRanges::default(),
-        images: None,
-    };
+    let provider = SelectedProvider::with_capabilities(capabilities);
+    let rules = AdmissionRules { ceiling: &ceiling, ..AdmissionRules::of_provider(&provider) };
     let sandbox = serde_json::from_value(sandbox).unwrap();
     let sandbox = admit_sandbox(sandbox, profiles.of_request(None).unwrap(), &rules).unwrap();
     let request = serde_json::from_value(request).map_err(|error| error.to_string())?;

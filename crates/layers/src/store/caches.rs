@@ -59,8 +59,8 @@ struct CacheEntry {
 
 impl InstallerCaches {
     /// Creates the caches of the store in a folder, with their total size limit.
-    pub fn new(shelf: &Path, bytes: u64) -> Self {
-        Self { store: shelf.to_owned(), max_bytes: bytes }
+    pub fn new(store: &Path, bytes: u64) -> Self {
+        Self { store: store.to_owned(), max_bytes: bytes }
     }
 
     /// Leases a cache, creating it if it is missing.
@@ -108,8 +108,8 @@ impl InstallerCaches {
             let Some(lock) = FileLock::try_acquire(&cache.scope, &lock, LockMode::Exclusive)? else {
                 continue;
             };
-            let nook = StagingDir::new(&staging)?;
-            let moved = rustix::fs::renameat(&*cache.scope, &cache.name, nook.folder(), &cache.name);
+            let staging_dir = StagingDir::new(&staging)?;
+            let moved = rustix::fs::renameat(&*cache.scope, &cache.name, staging_dir.folder(), &cache.name);
             moved.map_err(|errno| cache.scope.error("remove", &cache.name, errno))?;
             lock.unlink_file()?;
             left -= room(&cache);

@@ -131,12 +131,12 @@ impl RemoteCache {
 
     /// Fetches a layer and imports it into this store.
     pub(super) async fn fetch(&self, disk: &Arc<DiskStore>, key: &LayerKey) -> Option<LayerLease> {
-        let (nook, file) = self.attempt(disk, key, self.download(disk, key)).await.flatten()?;
-        let (shelf, wanted) = (Arc::clone(disk), *key);
+        let (staging_dir, file) = self.attempt(disk, key, self.download(disk, key)).await.flatten()?;
+        let (disk_store, wanted) = (Arc::clone(disk), *key);
         let import = move || {
-            let _nook = nook;
-            let held = shelf.import(file, Some(&wanted))?;
-            shelf.enforce_bounds();
+            let _nook = staging_dir;
+            let held = disk_store.import(file, Some(&wanted))?;
+            disk_store.enforce_bounds();
             Ok(held)
         };
         match blocking(import).await {
@@ -222,8 +222,8 @@ impl RemoteCache {
             Err(Error::NotFound { .. }) => return Err(RemoteFailure::invalid("its archive is missing")),
             found => found?,
         };
-        let (shelf, (sender, chunks)) = (Arc::clone(disk), mpsc::channel(MAX_PENDING_CHUNKS));
-        let taking = tokio::task::spawn_blocking(move || receive_archive(&shelf, &label, chunks));
+        let (disk_store, (sender, chunks)) = (Arc::clone(disk), mpsc::channel(MAX_PENDING_CHUNKS));
+        let taking = tokio::task::spawn_blocking(move || receive_archive(&disk_store, &label, chunks));
         let mut stream = found.into_stream();
         while let Some(chunk) = stream.next().await {
             // The receiver stops at a chunk beyond the announced length.
@@ -300,7 +300,7 @@ fn receive_archive(
     label: &ArchiveLabel,
     mut chunks: mpsc::Receiver<impl AsRef<[u8]>>,
 ) -> Result<(StagingDir, File), RemoteFailure> {
-    let (nook, mut file) = temporary_file(disk)?;
+    let (staging_dir, mut file) = temporary_file(disk)?;
     let (mut hasher, mut left) = (Hasher::raw(), label.bytes);
     while let Some(chunk) = chunks.blocking_recv() {
         let chunk = chunk.as_ref();
@@ -315,7 +315,7 @@ fn receive_archive(
     if hasher.finish() != label.sha256 {
         return Err(RemoteFailure::invalid("its archive does not match the hash in its label"));
     }
-    Ok((nook, file))
+    Ok((staging_dir, file))
 }
 
 /// Writes a layer's archive to a temporary file.
@@ -323,14 +323,14 @@ fn export_to_file(
     disk: &DiskStore,
     held: &LayerLease,
 ) -> Result<(StagingDir, File, ArchiveLabel), LayerStoreError> {
-    let (nook, file) = temporary_file(disk)?;
+    let (staging_dir, file) = temporary_file(disk)?;
     let mut to = HashingWriter { file: &file, hasher: Hasher::raw(), bytes: 0 };
     disk.export(held, &mut to)?;
     let label = ArchiveLabel { bytes: to.bytes, sha256: to.hasher.finish() };
     (&file)
         .seek(SeekFrom::Start(0))
         .map_err(|error| LayerStoreError::from_io("read", "an archive", &error))?;
-    Ok((nook, file, label))
+    Ok((staging_dir, file, label))
 }
 
 async fn send(upload: &mut WriteMultipart, mut file: File) -> Result<(), RemoteFailure> {
@@ -353,10 +353,10 @@ async fn send(upload: &mut WriteMultipart, mut file: File) -> Result<(), RemoteF
 
 /// Creates a temporary file for an archive.
 fn temporary_file(disk: &DiskStore) -> Result<(StagingDir, File), LayerStoreError> {
-    let nook = StagingDir::new(&disk.staging)?;
-    let file = rustix::fs::openat(nook.folder(), "archive", NEW_FILE_FLAGS, Mode::RUSR | Mode::WUSR);
-    let file = file.map_err(|errno| nook.folder().error("write", "archive", errno))?;
-    Ok((nook, File::from(file)))
+    let staging_dir = StagingDir::new(&disk.staging)?;
+    let file = rustix::fs::openat(staging_dir.folder(), "archive", NEW_FILE_FLAGS, Mode::RUSR | Mode::WUSR);
+    let file = file.map_err(|errno| staging_dir.folder().error("write", "archive", errno))?;
+    Ok((staging_dir, File::from(file)))
 }
 
 /// A file that is hashed while it is written.

@@ -76,9 +76,9 @@ impl DiskStore {
         question: &ContentDigest,
         text: &[u8],
     ) -> Result<(), LayerStoreError> {
-        let (nook, name) = (StagingDir::new(&self.staging)?, question.to_string());
-        nook.folder().write(&name, text, Mode::RUSR | Mode::WUSR)?;
-        let moved = rustix::fs::renameat(nook.folder(), &name, &self.resolutions, &name);
+        let (staging_dir, name) = (StagingDir::new(&self.staging)?, question.to_string());
+        staging_dir.folder().write(&name, text, Mode::RUSR | Mode::WUSR)?;
+        let moved = rustix::fs::renameat(staging_dir.folder(), &name, &self.resolutions, &name);
         Ok(moved.map_err(|errno| self.resolutions.error("write", &name, errno))?)
     }
 }

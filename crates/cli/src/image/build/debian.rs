@@ -23,7 +23,7 @@ pub(super) fn root(
     shown: &mut BuildLog,
 ) -> Result<File, CliError> {
     let asked = Command::new("apt-get").args(ASK_APT).stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let policy = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let unwritable = |error| {
         CliError::host(format!(
             "create a temporary file for the image: {error}; set TMPDIR to a writable folder"
@@ -31,7 +31,7 @@ pub(super) fn root(
     };
     let archive = tempfile::tempfile().map_err(unwritable)?;
     let mut command = Command::new("mmdebstrap");
-    command.args(recipe.mmdebstrap_arguments(&package_sources(&said), certificates));
+    command.args(recipe.mmdebstrap_arguments(&package_sources(&policy), certificates));
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     command.stdout(archive.try_clone().map_err(unwritable)?);
     shown.progress("building from Debian packages");

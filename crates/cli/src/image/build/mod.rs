@@ -71,7 +71,7 @@ pub(super) async fn run(
     args: &BuildArgs,
     environment: &Environment,
     config: &Config,
-    own: &LocalImages,
+    stored: &LocalImages,
 ) -> Result<u8, CliError> {
     let recipe = ImageRecipe::new(&args.tag, &args.apt, &args.install)?;
     let certificates = environment.ca_cert.as_deref();
@@ -103,7 +103,7 @@ pub(super) async fn run(
         };
         return print_docker_image(args, id, "base", shown);
     }
-    let store = own.store()?;
+    let store = stored.store()?;
     let root = debian::root(&recipe, certificates, &mut shown)?;
     let record = store.import_root(root, &recipe.name, &mut shown).await.map_err(to_cli_error)?;
     drop(shown);

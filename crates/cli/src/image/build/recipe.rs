@@ -94,9 +94,9 @@ impl ImageRecipe {
 
 /// Returns Debian's package sources, from what `apt-get indextargets` prints for this machine: lines of an
 /// address and a label. If empty, `mmdebstrap` uses its defaults.
-pub(super) fn package_sources(said: &str) -> Vec<String> {
+pub(super) fn package_sources(policy: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for (address, label) in said.lines().filter_map(|line| line.trim().split_once(' ')) {
+    for (address, label) in policy.lines().filter_map(|line| line.trim().split_once(' ')) {
         let suites: &[&str] = match label {
             "Debian" => &["", "-updates"],
             "Debian-Security" => &["-security"],
@@ -197,10 +197,10 @@ mod tests {
 
     #[test]
     fn package_sources_follow_this_machines_apt() {
-        let said = "http://m/debian/ Debian\nhttp://m/debian/ Debian\nhttp://m/security/ Debian-Security\n\
+        let policy = "http://m/debian/ Debian\nhttp://m/debian/ Debian\nhttp://m/security/ Debian-Security\n\
                     https://other/ Other\nhttp://m/backports/ Debian Backports\n";
         assert_eq!(
-            package_sources(said),
+            package_sources(policy),
             [
                 "deb http://m/debian/ bookworm main",
                 "deb http://m/debian/ bookworm-updates main",

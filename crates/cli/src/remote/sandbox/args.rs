@@ -99,7 +99,7 @@ pub(super) enum SandboxCommand {
         /// Number of the command
         number: u64,
         /// Signal, by name or number
-        #[arg(long, value_name = "S", default_value = "TERM")]
+        #[arg(long, value_name = "SIGNAL", default_value = "TERM")]
         signal: String,
     },
     /// Copies files and folders into or out of a sandbox
@@ -152,10 +152,10 @@ pub(super) enum SandboxCommand {
 #[derive(Debug, Args)]
 pub(super) struct CreateArgs {
     /// Image of the sandbox [default: host]
-    #[arg(long, value_name = "I")]
+    #[arg(long, value_name = "IMAGE")]
     pub(super) image: Option<String>,
     /// Profile on the server
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "PROFILE")]
     pub(super) profile: Option<String>,
     /// Policy that checks code and commands before they run [default: balanced]
     #[arg(long, value_name = "POLICY")]
@@ -198,7 +198,7 @@ pub(super) struct CreateArgs {
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
     /// Only sandboxes in this state: running, paused, ended [default: all but ended]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "STATE")]
     pub(super) state: Option<String>,
     /// Only sandboxes with this value in their metadata
     #[arg(long, value_name = "K=V", value_parser = pair)]
@@ -235,7 +235,7 @@ pub(super) struct ExecArgs {
     #[arg(short = 'c', value_name = "CODE", allow_hyphen_values = true)]
     pub(super) code: Option<OsString>,
     /// Language of the code [default: by file extension or #! line]
-    #[arg(long, value_name = "L")]
+    #[arg(long, value_name = "LANGUAGE")]
     pub(super) language: Option<String>,
     /// Working directory [default: /workspace]
     #[arg(long, value_name = "DIR")]
@@ -316,7 +316,7 @@ pub(super) enum SnapshotCommand {
         /// Id of the sandbox
         id: String,
         /// Note on what the snapshot is for
-        #[arg(long, value_name = "L")]
+        #[arg(long, value_name = "LABEL")]
         label: Option<String>,
     },
     /// Lists snapshots

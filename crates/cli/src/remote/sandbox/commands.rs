@@ -70,27 +70,27 @@ pub(super) fn list(server: &Server, id: &str, json: bool) -> Result<u8, CliError
 
 pub(super) fn kill(server: &Server, id: &str, number: u64, signal: &str) -> Result<u8, CliError> {
     let signal: Value = signal.parse::<u32>().map_or_else(|_| json!(signal), |number| json!(number));
-    let place = sandbox_url(id, &format!("/commands/{number}/signal"));
-    call(server, Method::POST, &place, Some(&json!({"signal": signal}))).map(|_| 0)
+    let url = sandbox_url(id, &format!("/commands/{number}/signal"));
+    call(server, Method::POST, &url, Some(&json!({"signal": signal}))).map(|_| 0)
 }
 
 pub(super) fn logs(server: &Server, args: &LogsArgs, json: bool) -> Result<u8, CliError> {
-    let place = sandbox_url(&args.id, &format!("/commands/{}/output?from={}", args.number, args.from));
+    let url = sandbox_url(&args.id, &format!("/commands/{}/output?from={}", args.number, args.from));
     if json && !args.follow {
-        return show::print_object(&call(server, Method::GET, &place, None)?);
+        return show::print_object(&call(server, Method::GET, &url, None)?);
     }
-    let place = format!("{place}&follow={}", args.follow);
+    let url = format!("{url}&follow={}", args.follow);
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         tokio::select! {
-            status = follow(server, &place, args.raw) => status,
+            status = follow(server, &url, args.raw) => status,
             () = interrupts.next() => Ok(130),
         }
     })
 }
 
-async fn follow(server: &Server, place: &str, raw: bool) -> Result<u8, CliError> {
-    let mut events = EventStream::new(server.send(Method::GET, place, EVENTS, None).await?);
+async fn follow(server: &Server, url: &str, raw: bool) -> Result<u8, CliError> {
+    let mut events = EventStream::new(server.send(Method::GET, url, EVENTS, None).await?);
     let screen = StreamView::start(raw)?;
     let status = loop {
         match next_event(&mut events, &screen).await? {

@@ -13,7 +13,6 @@ use tokio::time::timeout;
 use super::args::ExecArgs;
 use super::commands::{CommandEvent, EXIT_SIGPIPE, exit_status, next_event};
 use super::{call, sandbox_url, show};
-use crate::args::{LimitArgs, RunArgs};
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::intent::{Intent, parse_variable};
@@ -21,6 +20,7 @@ use crate::os::{self, Interrupts};
 use crate::remote::events::EventStream;
 use crate::remote::http::{EVENTS, Server, bytes};
 use crate::remote::run::run_at;
+use crate::run_args::{LimitArgs, RunArgs};
 use crate::say;
 use crate::view::StreamView;
 
@@ -40,9 +40,9 @@ pub(super) fn exec(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Cl
     if args.language.is_some() {
         return Err(CliError::invalid("--language: only applies to code; pass -c CODE or a FILE"));
     }
-    let (place, body) = (sandbox_url(&args.id, "/commands"), request(&args)?);
+    let (url, body) = (sandbox_url(&args.id, "/commands"), request(&args)?);
     if args.detach {
-        let started = call(server, Method::POST, &place, Some(&body))?;
+        let started = call(server, Method::POST, &url, Some(&body))?;
         if json {
             return show::print_object(&started);
         }
@@ -52,7 +52,7 @@ pub(super) fn exec(server: &Server, args: ExecArgs, json: bool) -> Result<u8, Cl
     os::runtime()?.block_on(async {
         let mut wire = RunningCommand {
             server,
-            place,
+            url,
             interrupts: Interrupts::listen()?,
             number: None,
             interrupted: false,
@@ -79,7 +79,7 @@ fn request(args: &ExecArgs) -> Result<Value, CliError> {
 
 /// Runs code as an execution in the existing sandbox.
 fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, CliError> {
-    let place = sandbox_url(&args.id, "/executions");
+    let url = sandbox_url(&args.id, "/executions");
     let run = RunArgs {
         source: args.source,
         code: args.code,
@@ -94,13 +94,13 @@ fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, CliError> {
     };
     // The sandbox has its own limits and profile; those in the environment are for new sandboxes.
     let Intent { request, output, .. } = Intent::from_args(run, &Environment::default())?;
-    run_at(server, &place, &request, output)
+    run_at(server, &url, &request, output)
 }
 
 /// A running command, and the interrupts to forward to it.
 struct RunningCommand<'a> {
     server: &'a Server,
-    place: String,
+    url: String,
     interrupts: Interrupts,
     /// Number of the command, once known.
     number: Option<u64>,
@@ -112,8 +112,8 @@ impl RunningCommand<'_> {
     /// Prints the result as one object. If the connection closes, the server kills the command.
     async fn result(&mut self, body: &Value) -> Result<u8, CliError> {
         let server = self.server;
-        let place = self.place.clone();
-        let Some(ended) = self.with_interrupts(server.call(Method::POST, &place, Some(body))).await else {
+        let url = self.url.clone();
+        let Some(ended) = self.with_interrupts(server.call(Method::POST, &url, Some(body))).await else {
             return Ok(130);
         };
         let ended = ended?;
@@ -122,9 +122,8 @@ impl RunningCommand<'_> {
     }
 
     async fn live(&mut self, body: &Value, args: &ExecArgs) -> Result<u8, CliError> {
-        let (server, place) = (self.server, self.place.clone());
-        let Some(response) =
-            self.with_interrupts(server.send(Method::POST, &place, EVENTS, Some(body))).await
+        let (server, url) = (self.server, self.url.clone());
+        let Some(response) = self.with_interrupts(server.send(Method::POST, &url, EVENTS, Some(body))).await
         else {
             return Ok(130);
         };
@@ -142,7 +141,7 @@ impl RunningCommand<'_> {
                 Some(Ok(Some(CommandEvent::Started(number)))) => {
                     self.number = Some(number);
                     if args.interactive {
-                        tokio::spawn(forward_stdin(server.clone(), format!("{place}/{number}")));
+                        tokio::spawn(forward_stdin(server.clone(), format!("{url}/{number}")));
                     }
                 }
                 Some(Ok(Some(CommandEvent::Wrote(true)))) => {}
@@ -173,10 +172,10 @@ impl RunningCommand<'_> {
             match self.number {
                 Some(number) if !self.interrupted => {
                     self.interrupted = true;
-                    let (server, place) = (self.server.clone(), format!("{}/{number}/signal", self.place));
+                    let (server, url) = (self.server.clone(), format!("{}/{number}/signal", self.url));
                     // Not awaited: the next interrupt must work whatever the server does.
                     tokio::spawn(async move {
-                        server.call(Method::POST, &place, Some(&json!({"signal": "SIGINT"}))).await
+                        server.call(Method::POST, &url, Some(&json!({"signal": "SIGINT"}))).await
                     });
                 }
                 _ => {
@@ -190,22 +189,22 @@ impl RunningCommand<'_> {
     /// Kills the command. It would die with the connection as well, but this waits for it.
     async fn kill(&self) {
         let Some(number) = self.number else { return };
-        let (place, signal) = (format!("{}/{number}/signal", self.place), json!({"signal": "SIGKILL"}));
-        let _best_effort = timeout(KILL_TIMEOUT, self.server.call(Method::POST, &place, Some(&signal))).await;
+        let (url, signal) = (format!("{}/{number}/signal", self.url), json!({"signal": "SIGKILL"}));
+        let _best_effort = timeout(KILL_TIMEOUT, self.server.call(Method::POST, &url, Some(&signal))).await;
     }
 }
 
 /// Forwards standard input until it or the command ends.
 async fn forward_stdin(server: Server, command: String) {
     let mut pieces = read_stdin();
-    let place = format!("{command}/stdin");
+    let url = format!("{command}/stdin");
     loop {
-        let (place, piece) = match pieces.recv().await {
-            Some(piece) => (place.clone(), piece),
-            None => (format!("{place}?close=true"), Vec::new()),
+        let (url, piece) = match pieces.recv().await {
+            Some(piece) => (url.clone(), piece),
+            None => (format!("{url}?close=true"), Vec::new()),
         };
         let last = piece.is_empty();
-        let Err(failure) = server.put(Method::POST, &place, bytes(Bytes::from(piece))).await else {
+        let Err(failure) = server.put(Method::POST, &url, bytes(Bytes::from(piece))).await else {
             if last {
                 return;
             }

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_engine::limits::LimitsSpec;
 use belljar_engine::quantity::{show_bytes, show_duration};
-use comfy_table::{Table, presets};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
@@ -14,17 +13,18 @@ use super::{call, sandbox_url, show as shown};
 use crate::error::CliError;
 use crate::intent::{parse_network, parse_variable};
 use crate::os::{self, Interrupts};
-use crate::remote::http::{Server, query};
+use crate::remote::http::Server;
+use crate::remote::list_query;
 use crate::remote::show::{Columns, format_duration};
 use crate::say;
+use crate::table::plain_table;
 
-const PLACE: &str = "/v1/sandboxes";
+const URL: &str = "/v1/sandboxes";
 const SANDBOXES: Columns = &["id", "state", "image", "age", "ends", "metadata"];
-/// Maximum page size.
-const PAGE: &str = "200";
+const MAX_PAGE_SIZE: u32 = 200;
 
 pub(super) fn create(server: &Server, args: CreateArgs, json: bool) -> Result<u8, CliError> {
-    let opened = call(server, Method::POST, PLACE, Some(&request(args)?))?;
+    let opened = call(server, Method::POST, URL, Some(&request(args)?))?;
     if json {
         return shown::print_object(&opened);
     }
@@ -47,7 +47,7 @@ fn request(args: CreateArgs) -> Result<Value, CliError> {
     let volumes: Vec<_> = args.volumes.iter().map(|text| volume(text)).collect::<Result<_, _>>()?;
     let metadata: Map<_, _> = args.metadata.into_iter().map(|(key, value)| (key, value.into())).collect();
     let mut request = json!({"limits": limits, "env": variables, "volumes": volumes, "metadata": metadata});
-    let said = [
+    let fields = [
         ("image", args.image.map(Value::from)),
         ("profile", args.profile.map(Value::from)),
         ("policy", args.policy.map(Value::from)),
@@ -56,7 +56,7 @@ fn request(args: CreateArgs) -> Result<Value, CliError> {
         ("network", args.network.map(|text| json!(parse_network(&text)))),
         ("snapshot", args.snapshot.map(Value::from)),
     ];
-    for (name, value) in said.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+    for (name, value) in fields.into_iter().filter_map(|(name, value)| Some((name, value?))) {
         request[name] = value;
     }
     Ok(request)
@@ -76,11 +76,8 @@ fn volume(text: &str) -> Result<Value, CliError> {
 }
 
 pub(super) fn list(server: &Server, args: ListArgs, json: bool) -> Result<u8, CliError> {
-    let mut asked = vec![("limit".to_owned(), args.limit.to_string())];
-    asked.extend(args.state.map(|state| ("state".to_owned(), state)));
-    asked.extend(args.cursor.map(|cursor| ("cursor".to_owned(), cursor)));
-    asked.extend(args.metadata.into_iter().map(|(key, value)| (format!("metadata.{key}"), value)));
-    let mut page = call(server, Method::GET, &format!("{PLACE}?{}", query(&asked)), None)?;
+    let query = list_query(args.limit, [("state", args.state), ("cursor", args.cursor)], args.metadata);
+    let mut page = call(server, Method::GET, &format!("{URL}?{query}"), None)?;
     if !json {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         page["sandboxes"].as_array_mut().into_iter().flatten().for_each(|sandbox| add_times(sandbox, now));
@@ -133,15 +130,14 @@ pub(super) fn for_each_name(
 }
 
 fn all_ids(server: &Server) -> Result<Vec<String>, CliError> {
-    let mut ids = Vec::new();
-    let mut asked = vec![("limit".to_owned(), PAGE.to_owned())];
+    let (mut ids, mut cursor) = (Vec::new(), None);
     loop {
-        let page = call(server, Method::GET, &format!("{PLACE}?{}", query(&asked)), None)?;
+        let query = list_query(MAX_PAGE_SIZE, [("cursor", cursor)], Vec::new());
+        let page = call(server, Method::GET, &format!("{URL}?{query}"), None)?;
         let found = page["sandboxes"].as_array().into_iter().flatten();
         ids.extend(found.filter_map(|sandbox| sandbox["id"].as_str().map(str::to_owned)));
-        let Some(cursor) = page["next_cursor"].as_str() else { return Ok(ids) };
-        asked.truncate(1);
-        asked.push(("cursor".to_owned(), cursor.to_owned()));
+        let Some(next) = page["next_cursor"].as_str() else { return Ok(ids) };
+        cursor = Some(next.to_owned());
     }
 }
 
@@ -166,10 +162,10 @@ pub(super) fn extend(server: &Server, id: &str, timeout_ms: i64, json: bool) -> 
 
 /// Shows the network access; sets other hosts first, if any are given.
 pub(super) fn network_access(server: &Server, id: &str, hosts: &[String]) -> Result<u8, CliError> {
-    let place = sandbox_url(id, "/network");
+    let url = sandbox_url(id, "/network");
     shown::print_object(&match hosts {
-        [] => call(server, Method::GET, &place, None)?,
-        hosts => call(server, Method::PUT, &place, Some(&json!({"hosts": hosts})))?,
+        [] => call(server, Method::GET, &url, None)?,
+        hosts => call(server, Method::PUT, &url, Some(&json!({"hosts": hosts})))?,
     })
 }
 
@@ -180,16 +176,16 @@ pub(super) fn pause_or_resume(server: &Server, id: &str, act: &str, json: bool) 
 }
 
 pub(super) fn stats(server: &Server, id: &str, watch: bool, json: bool) -> Result<u8, CliError> {
-    let place = sandbox_url(id, "/stats");
+    let url = sandbox_url(id, "/stats");
     if !watch {
-        print_stats(&call(server, Method::GET, &place, None)?, json);
+        print_stats(&call(server, Method::GET, &url, None)?, json);
         return Ok(0);
     }
     let redraws = io::stdout().is_terminal() && !json;
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         loop {
-            let stats = server.call(Method::GET, &place, None).await?;
+            let stats = server.call(Method::GET, &url, None).await?;
             if redraws {
                 say::clear();
             }
@@ -206,8 +202,7 @@ fn print_stats(stats: &Value, json: bool) {
     if json {
         return say::answer(&stats.to_string());
     }
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = plain_table();
     for (name, value) in stats.as_object().into_iter().flatten() {
         table.add_row([name.replace('_', " ").replace(" bytes", "").replace(" ms", ""), figure(name, value)]);
     }

@@ -11,8 +11,8 @@ mod shell;
 mod storage;
 mod watch;
 
-use super::http::encode_part;
-use super::{call, server, show};
+use super::http::{Server, encode_part};
+use super::{call, show};
 use crate::env::Environment;
 use crate::error::CliError;
 
@@ -21,7 +21,7 @@ use args::SandboxCommand;
 
 /// Runs `belljar sandbox`.
 pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8, CliError> {
-    let server = server(&args.server, environment)?;
+    let server = Server::new(args.server.server.as_deref(), environment)?;
     let (server, json) = (&server, args.server.json);
     match args.command {
         SandboxCommand::Create(args) => lifecycle::create(server, *args, json),

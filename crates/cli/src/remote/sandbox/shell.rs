@@ -136,8 +136,8 @@ impl TerminalSession<'_> {
     }
 
     async fn connect(&self) -> Result<Socket, CliError> {
-        let place = format!("{}/commands/{}/terminal?from={}", self.sandbox, self.number, self.offset);
-        let stream = self.server.upgrade(&place).await?;
+        let url = format!("{}/commands/{}/terminal?from={}", self.sandbox, self.number, self.offset);
+        let stream = self.server.upgrade(&url).await?;
         Ok(WebSocketStream::from_raw_socket(stream, Role::Client, None).await)
     }
 

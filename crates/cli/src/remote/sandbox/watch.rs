@@ -18,18 +18,18 @@ pub(super) fn watch(
     json: bool,
 ) -> Result<u8, CliError> {
     let asked = [("path".to_owned(), path.to_owned()), ("recursive".to_owned(), recursive.to_string())];
-    let place = sandbox_url(id, &format!("/files/watch?{}", query(&asked)));
+    let url = sandbox_url(id, &format!("/files/watch?{}", query(&asked)));
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         tokio::select! {
-            ended = follow(server, &place, json) => ended.map(|()| 0),
+            ended = follow(server, &url, json) => ended.map(|()| 0),
             () = interrupts.next() => Ok(130),
         }
     })
 }
 
-async fn follow(server: &Server, place: &str, json: bool) -> Result<(), CliError> {
-    let mut events = EventStream::new(server.send(Method::GET, place, EVENTS, None).await?);
+async fn follow(server: &Server, url: &str, json: bool) -> Result<(), CliError> {
+    let mut events = EventStream::new(server.send(Method::GET, url, EVENTS, None).await?);
     while let Some((name, data)) = events.next().await? {
         match name.as_str() {
             "change" => say::answer(&if json { data.to_string() } else { line(&data) }),

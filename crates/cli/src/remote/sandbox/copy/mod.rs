@@ -79,11 +79,11 @@ pub(super) fn copy(server: &Server, source: &str, destination: &str, json: bool)
 
 /// Copies into a sandbox. Returns the number of bytes, or `None` if interrupted.
 async fn send(server: &Server, from: &CopyPath<'_>, id: &str, path: &str) -> Result<Option<u64>, CliError> {
-    let there = server.find(&files_url(id, "/stat", &[("path", path), ("follow", "true")])).await?;
-    let is_folder = there.as_ref().is_some_and(|file| file["kind"] == "directory");
+    let existing = server.find(&files_url(id, "/stat", &[("path", path), ("follow", "true")])).await?;
+    let is_folder = existing.as_ref().is_some_and(|file| file["kind"] == "directory");
     let CopyPath::Local(source) = from else {
-        let place = file_url(id, path, "0644");
-        return pipe::send(server, &place, OutgoingBytes::from_reader(io::stdin()), CopyProgress::new(None))
+        let url = file_url(id, path, "0644");
+        return pipe::send(server, &url, OutgoingBytes::from_reader(io::stdin()), CopyProgress::new(None))
             .await;
     };
     let unreadable =
@@ -100,18 +100,17 @@ async fn send(server: &Server, from: &CopyPath<'_>, id: &str, path: &str) -> Res
         return Err(CliError::invalid(format!("cp: {} is neither a file nor a folder", quote_path(source))));
     }
     let file = File::open(source).map_err(unreadable)?;
-    let place = file_url(id, &target, &mode_of(&metadata));
-    pipe::send(server, &place, OutgoingBytes::from_reader(file), CopyProgress::new(Some(metadata.len())))
-        .await
+    let url = file_url(id, &target, &mode_of(&metadata));
+    pipe::send(server, &url, OutgoingBytes::from_reader(file), CopyProgress::new(Some(metadata.len()))).await
 }
 
 async fn send_folder(server: &Server, source: &Path, id: &str, to: &str) -> Result<Option<u64>, CliError> {
     let folder = json!({"path": to, "parents": true});
     server.call(Method::POST, &sandbox_url(id, "/files/folder"), Some(&folder)).await?;
     let source = PathBuf::from(source);
-    let place = files_url(id, "/archive", &[("path", to), ("format", "tar")]);
+    let url = files_url(id, "/archive", &[("path", to), ("format", "tar")]);
     let archive = OutgoingBytes::from_writer(move |sink| pack::pack(&source, sink));
-    pipe::send(server, &place, archive, CopyProgress::new(None)).await
+    pipe::send(server, &url, archive, CopyProgress::new(None)).await
 }
 
 fn file_url(id: &str, path: &str, permissions: &str) -> String {

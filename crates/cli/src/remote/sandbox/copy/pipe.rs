@@ -78,37 +78,42 @@ impl Write for ChunkWriter {
 /// Sends the bytes. Returns their number, or `None` if interrupted.
 pub(super) async fn send(
     server: &Server,
-    place: &str,
+    url: &str,
     outgoing: OutgoingBytes,
     meter: CopyProgress,
 ) -> Result<Option<u64>, CliError> {
     let mut interrupts = Interrupts::listen()?;
-    let (told, counted) = oneshot::channel();
+    let (total_sender, total) = oneshot::channel();
     let OutgoingBytes { pieces, mut failed } = outgoing;
-    let body = body(pieces, meter, told);
+    let body = body(pieces, meter, total_sender);
     let sent = tokio::select! {
-        sent = server.put(Method::PUT, place, body) => sent,
+        sent = server.put(Method::PUT, url, body) => sent,
         () = interrupts.next() => return Ok(None),
     };
     match (failed.try_recv(), sent) {
         (Ok(failure), _) | (Err(_), Err(failure)) => Err(failure),
-        (Err(_), Ok(_)) => Ok(Some(counted.await.unwrap_or_default())),
+        (Err(_), Ok(_)) => Ok(Some(total.await.unwrap_or_default())),
     }
 }
 
-fn body(pieces: mpsc::Receiver<io::Result<Bytes>>, meter: CopyProgress, told: oneshot::Sender<u64>) -> Body {
-    let frames = stream::unfold((pieces, meter, told), |(mut pieces, mut meter, told)| async {
-        match pieces.recv().await {
-            Some(piece) => {
-                meter.add(piece.as_ref().map_or(0, Bytes::len));
-                Some((piece.map(Frame::data), (pieces, meter, told)))
+fn body(
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    meter: CopyProgress,
+    total_sender: oneshot::Sender<u64>,
+) -> Body {
+    let frames =
+        stream::unfold((pieces, meter, total_sender), |(mut pieces, mut meter, total_sender)| async {
+            match pieces.recv().await {
+                Some(piece) => {
+                    meter.add(piece.as_ref().map_or(0, Bytes::len));
+                    Some((piece.map(Frame::data), (pieces, meter, total_sender)))
+                }
+                None => {
+                    let _waited_for = total_sender.send(meter.finish());
+                    None
+                }
             }
-            None => {
-                let _waited_for = told.send(meter.finish());
-                None
-            }
-        }
-    });
+        });
     StreamBody::new(frames).boxed_unsync()
 }
 

@@ -23,25 +23,25 @@ pub(super) async fn to_file(
     path: &str,
     to: &Path,
 ) -> Result<Option<u64>, CliError> {
-    let there = stat(server, id, path).await?;
+    let metadata = stat(server, id, path).await?;
     let target = match sandbox_name(path) {
         Some(name) if to.is_dir() && !path.ends_with("/.") => to.join(name),
         _ => to.to_path_buf(),
     };
-    let response = fetch(server, id, path, &there).await?;
-    if there["kind"] == "directory" {
+    let response = fetch(server, id, path, &metadata).await?;
+    if metadata["kind"] == "directory" {
         let take = move |archive: IncomingBytes| unpack_into(archive, &target);
         return pipe::receive(response, CopyProgress::new(None), take).await;
     }
-    let mode = there["permissions"].as_str().and_then(|text| u32::from_str_radix(text, 8).ok());
+    let mode = metadata["permissions"].as_str().and_then(|text| u32::from_str_radix(text, 8).ok());
     let take = move |bytes: IncomingBytes| write_file(bytes, &target, mode.unwrap_or(0o644));
-    pipe::receive(response, CopyProgress::new(there["size"].as_u64()), take).await
+    pipe::receive(response, CopyProgress::new(metadata["size"].as_u64()), take).await
 }
 
 pub(super) async fn to_stdout(server: &Server, id: &str, path: &str) -> Result<u8, CliError> {
-    let there = stat(server, id, path).await?;
-    let response = fetch(server, id, path, &there).await?;
-    let copied = pipe::receive(response, CopyProgress::new(there["size"].as_u64()), |mut bytes| {
+    let metadata = stat(server, id, path).await?;
+    let response = fetch(server, id, path, &metadata).await?;
+    let copied = pipe::receive(response, CopyProgress::new(metadata["size"].as_u64()), |mut bytes| {
         let failed =
             |error: io::Error| CliError::host(format!("cp: cannot write to standard output: {error}"));
         let mut out = io::stdout().lock();
@@ -51,13 +51,18 @@ pub(super) async fn to_stdout(server: &Server, id: &str, path: &str) -> Result<u
 }
 
 /// Requests a file as it is, or a folder as an archive.
-async fn fetch(server: &Server, id: &str, path: &str, there: &Value) -> Result<Response<Incoming>, CliError> {
-    let place = match there["kind"].as_str() {
+async fn fetch(
+    server: &Server,
+    id: &str,
+    path: &str,
+    metadata: &Value,
+) -> Result<Response<Incoming>, CliError> {
+    let url = match metadata["kind"].as_str() {
         Some("file") => files_url(id, "", &[("path", path)]),
         Some("directory") => files_url(id, "/archive", &[("path", path), ("format", "tar")]),
         _ => return Err(CliError::invalid("cp: only files and folders can be copied")),
     };
-    server.send(Method::GET, &place, BYTES, None).await
+    server.send(Method::GET, &url, BYTES, None).await
 }
 
 fn unpack_into(archive: IncomingBytes, target: &Path) -> Result<(), CliError> {

@@ -24,16 +24,16 @@ struct EntryNames {
 pub(super) fn unpack(source: impl Read, mut target: UnpackFolder) -> Result<(), CliError> {
     let broken = |error: io::Error| CliError::host(format!("cp: the sandbox's archive: {error}"));
     let mut archive = Archive::new(source);
-    let mut said = EntryNames::default();
+    let mut names = EntryNames::default();
     // Raw entries, because the library would read extended names into memory without a bound.
     for entry in archive.entries().map_err(broken)?.raw(true) {
         let mut entry = entry.map_err(broken)?;
         match entry.header().entry_type() {
-            EntryType::GNULongName => said.name = Some(text(&mut entry).map_err(broken)?),
-            EntryType::GNULongLink => said.target = Some(text(&mut entry).map_err(broken)?),
-            EntryType::XHeader => read_pax(&mut entry, &mut said).map_err(broken)?,
+            EntryType::GNULongName => names.name = Some(text(&mut entry).map_err(broken)?),
+            EntryType::GNULongLink => names.target = Some(text(&mut entry).map_err(broken)?),
+            EntryType::XHeader => read_pax(&mut entry, &mut names).map_err(broken)?,
             EntryType::XGlobalHeader => {}
-            _ => unpack_entry(&mut entry, std::mem::take(&mut said), &mut target)?,
+            _ => unpack_entry(&mut entry, std::mem::take(&mut names), &mut target)?,
         }
     }
     target.apply_pending_modes().map_err(broken)
@@ -42,11 +42,11 @@ pub(super) fn unpack(source: impl Read, mut target: UnpackFolder) -> Result<(), 
 /// Unpacks one entry.
 fn unpack_entry<R: Read>(
     entry: &mut tar::Entry<'_, R>,
-    said: EntryNames,
+    names: EntryNames,
     target: &mut UnpackFolder,
 ) -> Result<(), CliError> {
     let header = entry.header().clone();
-    let name = said.name.unwrap_or_else(|| header.path_bytes().into_owned());
+    let name = names.name.unwrap_or_else(|| header.path_bytes().into_owned());
     let refused = |why: &str| {
         let name = String::from_utf8_lossy(&name);
         CliError::host(format!("cp: the sandbox's archive: '{}': {why}", name.escape_debug()))
@@ -70,7 +70,7 @@ fn unpack_entry<R: Read>(
             UnpackFolder::set_permissions(&file, mode).map_err(failed)
         }
         EntryType::Symlink => {
-            let link = said.target.or_else(|| header.link_name_bytes().map(Into::into)).unwrap_or_default();
+            let link = names.target.or_else(|| header.link_name_bytes().map(Into::into)).unwrap_or_default();
             if !path.may_link_to(&link) {
                 return Err(refused("a symbolic link that leads out of the folder"));
             }
@@ -98,13 +98,13 @@ fn text(entry: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn read_pax(entry: &mut impl Read, said: &mut EntryNames) -> io::Result<()> {
+fn read_pax(entry: &mut impl Read, names: &mut EntryNames) -> io::Result<()> {
     let bytes = content(entry)?;
     for fact in PaxExtensions::new(&bytes) {
         let fact = fact?;
         match fact.key_bytes() {
-            b"path" => said.name = Some(fact.value_bytes().to_vec()),
-            b"linkpath" => said.target = Some(fact.value_bytes().to_vec()),
+            b"path" => names.name = Some(fact.value_bytes().to_vec()),
+            b"linkpath" => names.target = Some(fact.value_bytes().to_vec()),
             // It would change where the next entry starts.
             b"size" => return Err(io::Error::other("a size beside the entry")),
             _ => {}

@@ -11,39 +11,39 @@ use crate::common::{StoreFixture, count, publish};
 
 /// Returns an exported layer.
 async fn exported() -> (Vec<u8>, Manifest, i64) {
-    let place = StoreFixture::new();
-    let shelf = place.open();
-    let held = publish(&shelf, "a").await.unwrap();
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let held = publish(&store, "a").await.unwrap();
     let mut bytes = Vec::new();
-    let manifest = shelf.export(&held.key(), &mut bytes).unwrap();
+    let manifest = store.export(&held.key(), &mut bytes).unwrap();
     let time = fs::metadata(held.files().join("pkg/__init__.py")).unwrap().mtime();
     (bytes, manifest, time)
 }
 
 fn refused(archive: Vec<u8>) -> LayerStoreError {
-    let place = StoreFixture::new();
-    let shelf = place.open_with(LayerBounds { layer_bytes: 1 << 20, ..LayerBounds::default() });
-    let error = shelf.import(Cursor::new(archive)).unwrap_err();
-    assert_eq!(count(&place.path().join("layers")), 0);
-    assert!(place.is_tidy());
+    let fixture = StoreFixture::new();
+    let store = fixture.open_with(LayerBounds { layer_bytes: 1 << 20, ..LayerBounds::default() });
+    let error = store.import(Cursor::new(archive)).unwrap_err();
+    assert_eq!(count(&fixture.path().join("layers")), 0);
+    assert!(fixture.is_tidy());
     error
 }
 
 #[tokio::test]
 async fn an_exported_layer_is_imported_unchanged() {
     let (archive, manifest, time) = exported().await;
-    let place = StoreFixture::new();
-    let shelf = place.open();
-    let held = shelf.import(Cursor::new(&archive)).unwrap();
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let held = store.import(Cursor::new(&archive)).unwrap();
     assert_eq!(held.manifest().tree, manifest.tree);
     assert_eq!(held.manifest().recipe, manifest.recipe);
-    let found = place.open().find(&manifest.key).await.unwrap().unwrap();
+    let found = fixture.open().find(&manifest.key).await.unwrap().unwrap();
     assert_eq!(fs::read_link(found.files().join("pkg/link")).unwrap().to_str(), Some("../bin/tool"));
     assert_eq!(fs::metadata(found.files().join("pkg/__init__.py")).unwrap().mtime(), time);
     // Importing it again is not an error.
-    shelf.import(Cursor::new(&archive)).unwrap();
-    assert!(place.is_tidy());
-    assert_eq!(shelf.export(&manifest.key, Vec::new()).unwrap().tree, manifest.tree);
+    store.import(Cursor::new(&archive)).unwrap();
+    assert!(fixture.is_tidy());
+    assert_eq!(store.export(&manifest.key, Vec::new()).unwrap().tree, manifest.tree);
 }
 
 /// Flips a bit anywhere: the import is refused, or the bit has no meaning (a time, padding) and the layer is
@@ -51,12 +51,12 @@ async fn an_exported_layer_is_imported_unchanged() {
 #[tokio::test]
 async fn no_changed_byte_changes_a_layer() {
     let (archive, manifest, _) = exported().await;
-    let place = StoreFixture::new();
-    let shelf = place.open();
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
     for index in (0..archive.len()).step_by(7) {
         let mut changed = archive.clone();
         changed[index] ^= 0x01;
-        if let Ok(held) = shelf.import(Cursor::new(changed)) {
+        if let Ok(held) = store.import(Cursor::new(changed)) {
             let got = held.manifest();
             assert_eq!(
                 (got.key, got.tree, &got.recipe),
@@ -65,7 +65,7 @@ async fn no_changed_byte_changes_a_layer() {
             );
         }
         // An existing layer would be returned without reading the rest of the archive.
-        shelf.prune(Prune { to_layers: Some(0), ..Prune::default() }).unwrap();
+        store.prune(Prune { to_layers: Some(0), ..Prune::default() }).unwrap();
     }
     for len in (0..archive.len() - 1_024).step_by(200) {
         refused(archive[..len].to_vec());

@@ -8,8 +8,8 @@ use belljar_layers::store::{LayerBounds, LayerKey, Prune, PruneResult};
 use crate::common::{StoreFixture, count, publish, recipe};
 
 /// Sets a layer's last use to `hours` ago.
-fn used(place: &StoreFixture, name: &str, hours: u64) {
-    let lock = place.path().join("locks").join(recipe(name).key().to_string());
+fn used(fixture: &StoreFixture, name: &str, hours: u64) {
+    let lock = fixture.path().join("locks").join(recipe(name).key().to_string());
     let time = SystemTime::now() - Duration::from_secs(hours * 3_600);
     fs::File::options().write(true).open(lock).unwrap().set_modified(time).unwrap();
 }
@@ -20,41 +20,41 @@ fn keys(names: &[&str]) -> Vec<LayerKey> {
 
 #[tokio::test]
 async fn the_least_recently_used_layer_is_removed_first() {
-    let place = StoreFixture::new();
-    let shelf = place.open();
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
     for (name, hours) in [("a", 2), ("b", 9), ("c", 5), ("d", 7)] {
-        drop(publish(&shelf, name).await.unwrap());
-        used(&place, name, hours);
+        drop(publish(&store, name).await.unwrap());
+        used(&fixture, name, hours);
     }
     // A use counts: it is now the most recent.
-    drop(shelf.find(&recipe("d").key()).await.unwrap().unwrap());
-    let listed: Vec<LayerKey> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
+    drop(store.find(&recipe("d").key()).await.unwrap().unwrap());
+    let listed: Vec<LayerKey> = store.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
     assert_eq!(listed, keys(&["b", "c", "a", "d"]));
 
-    let pruned = shelf.prune(Prune { to_layers: Some(3), ..Prune::default() }).unwrap();
+    let pruned = store.prune(Prune { to_layers: Some(3), ..Prune::default() }).unwrap();
     assert_eq!(pruned, PruneResult { layers: 1, bytes: 21 });
-    let pruned = shelf.prune(Prune { to_bytes: Some(42), ..Prune::default() }).unwrap();
+    let pruned = store.prune(Prune { to_bytes: Some(42), ..Prune::default() }).unwrap();
     assert_eq!(pruned, PruneResult { layers: 1, bytes: 21 });
-    let pruned = shelf.prune(Prune { unused_for: Some(Duration::from_secs(3_600)), ..Prune::default() });
+    let pruned = store.prune(Prune { unused_for: Some(Duration::from_secs(3_600)), ..Prune::default() });
     assert_eq!(pruned.unwrap(), PruneResult { layers: 1, bytes: 21 });
-    let listed: Vec<LayerKey> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
+    let listed: Vec<LayerKey> = store.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
     assert_eq!(listed, keys(&["d"]));
-    assert!(shelf.find(&recipe("a").key()).await.unwrap().is_none());
-    assert!(place.is_tidy());
-    assert_eq!(count(&place.path().join("locks")), 2);
+    assert!(store.find(&recipe("a").key()).await.unwrap().is_none());
+    assert!(fixture.is_tidy());
+    assert_eq!(count(&fixture.path().join("locks")), 2);
 }
 
 #[tokio::test]
 async fn publishing_evicts_unused_layers_only() {
-    let place = StoreFixture::new();
-    let shelf = place.open_with(LayerBounds { layers: 2, ..LayerBounds::default() });
-    let held = publish(&shelf, "a").await.unwrap();
-    used(&place, "a", 9);
+    let fixture = StoreFixture::new();
+    let store = fixture.open_with(LayerBounds { layers: 2, ..LayerBounds::default() });
+    let held = publish(&store, "a").await.unwrap();
+    used(&fixture, "a", 9);
     for name in ["b", "c", "d"] {
-        drop(publish(&shelf, name).await.unwrap());
-        used(&place, name, 1);
+        drop(publish(&store, name).await.unwrap());
+        used(&fixture, name, 1);
     }
-    let mut listed: Vec<LayerKey> = shelf.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
+    let mut listed: Vec<LayerKey> = store.list().unwrap().iter().map(|layer| layer.manifest.key).collect();
     listed.sort();
     let mut expected = keys(&["a", "d"]);
     expected.sort();
@@ -64,16 +64,16 @@ async fn publishing_evicts_unused_layers_only() {
 
 #[tokio::test]
 async fn finding_a_layer_rarely_updates_its_last_use() {
-    let place = StoreFixture::new();
-    let shelf = place.open();
-    let key = publish(&shelf, "a").await.unwrap().key();
-    let lock = place.path().join("locks").join(key.to_string());
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let key = publish(&store, "a").await.unwrap().key();
+    let lock = fixture.path().join("locks").join(key.to_string());
     let time = SystemTime::now() - Duration::from_secs(30);
     fs::File::options().write(true).open(&lock).unwrap().set_modified(time).unwrap();
     let noted = || fs::metadata(&lock).unwrap().modified().unwrap();
     let before = noted();
     for _ in 0..10 {
-        assert!(shelf.find(&key).await.unwrap().is_some());
+        assert!(store.find(&key).await.unwrap().is_some());
     }
     assert_eq!(noted(), before);
 }

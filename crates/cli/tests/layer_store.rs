@@ -14,8 +14,8 @@ use serde_json::Value;
 
 /// Puts a layer with one package into a layer store.
 fn publish(folder: &Path, name: &str) -> String {
-    let shelf = LayerStore::open(folder, LayerBounds::default(), Arc::new(|_| {})).unwrap();
-    let stage = shelf.stage().unwrap();
+    let store = LayerStore::open(folder, LayerBounds::default(), Arc::new(|_| {})).unwrap();
+    let stage = store.stage().unwrap();
     fs::write(stage.files().join("module.py"), format!("name = {name:?}\n")).unwrap();
     let recipe = LayerRecipe {
         registry: "https://pypi.org/simple".to_owned(),
@@ -26,7 +26,7 @@ fn publish(folder: &Path, name: &str) -> String {
         scope: LayerScope::Shared,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(shelf.publish(stage, recipe)).unwrap().key().to_string()
+    runtime.block_on(store.publish(stage, recipe)).unwrap().key().to_string()
 }
 
 fn deps(folder: &Path, words: &[&str]) -> Output {

@@ -16,7 +16,7 @@ pub(crate) enum Kit {
 }
 
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct PackageFixture {
     home: tempfile::TempDir,
 }
 
@@ -30,7 +30,7 @@ fn installers() -> Option<PathBuf> {
     ["uv", "bun"].iter().all(|name| folder.join(name).is_file()).then_some(folder)
 }
 
-impl World {
+impl PackageFixture {
     pub(crate) fn new(kit: Kit) -> Result<Self, String> {
         let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).map_err(|error| error.to_string())?;
         let venv = home.path().join("venv");

@@ -83,50 +83,50 @@ const CHANGES: [(&str, Change); 14] = [
 #[tokio::test]
 async fn a_damaged_layer_is_not_used_after_a_start() {
     for (what, change) in CHANGES {
-        let place = StoreFixture::new();
-        let key = publish(&place.open(), "a").await.unwrap().key();
-        change(&place.layer(&key));
-        let shelf = place.open();
-        assert!(shelf.find(&key).await.unwrap().is_none(), "{what}");
+        let fixture = StoreFixture::new();
+        let key = publish(&fixture.open(), "a").await.unwrap().key();
+        change(&fixture.layer(&key));
+        let store = fixture.open();
+        assert!(store.find(&key).await.unwrap().is_none(), "{what}");
         assert!(
-            matches!(&place.told()[..], [StoreWarning::Damaged { key: told, .. }] if *told == key),
+            matches!(&fixture.warnings()[..], [StoreWarning::Damaged { key: warnings, .. }] if *warnings == key),
             "{what}"
         );
-        assert_eq!(count(&place.path().join("broken")), 1, "{what}");
+        assert_eq!(count(&fixture.path().join("broken")), 1, "{what}");
         // Rebuilt, it is valid again.
-        publish(&shelf, "a").await.unwrap();
-        assert!(place.open().find(&key).await.unwrap().is_some(), "{what}");
-        assert!(place.told().is_empty(), "{what}");
+        publish(&store, "a").await.unwrap();
+        assert!(fixture.open().find(&key).await.unwrap().is_some(), "{what}");
+        assert!(fixture.warnings().is_empty(), "{what}");
     }
 }
 
 #[tokio::test]
 async fn verify_finds_damage_of_a_layer_that_is_in_use() {
     for (what, change) in CHANGES {
-        let place = StoreFixture::new();
-        let shelf = place.open();
-        let held = publish(&shelf, "a").await.unwrap();
-        shelf.verify(&held.key()).unwrap();
-        change(&place.layer(&held.key()));
-        let error = shelf.verify(&held.key()).unwrap_err();
+        let fixture = StoreFixture::new();
+        let store = fixture.open();
+        let held = publish(&store, "a").await.unwrap();
+        store.verify(&held.key()).unwrap();
+        change(&fixture.layer(&held.key()));
+        let error = store.verify(&held.key()).unwrap_err();
         assert!(matches!(error, LayerStoreError::Damaged { .. }), "{what}: {error}");
-        assert!(shelf.find(&held.key()).await.unwrap().is_none(), "{what}");
-        assert_eq!(shelf.verify(&held.key()), Err(LayerStoreError::NotFound(held.key())), "{what}");
-        assert_eq!(place.told().len(), 1, "{what}");
+        assert!(store.find(&held.key()).await.unwrap().is_none(), "{what}");
+        assert_eq!(store.verify(&held.key()), Err(LayerStoreError::NotFound(held.key())), "{what}");
+        assert_eq!(fixture.warnings().len(), 1, "{what}");
     }
 }
 
 /// A process that has verified and uses a layer notices that it was replaced.
 #[tokio::test]
 async fn a_layer_that_was_replaced_is_verified_again() {
-    let place = StoreFixture::new();
-    let shelf = place.open();
-    let held = publish(&shelf, "a").await.unwrap();
-    let other = place.open();
-    fs::write(place.layer(&held.key()).join("note"), "").unwrap();
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let held = publish(&store, "a").await.unwrap();
+    let other = fixture.open();
+    fs::write(fixture.layer(&held.key()).join("note"), "").unwrap();
     other.verify(&held.key()).unwrap_err();
     publish(&other, "a").await.unwrap();
-    CHANGES[0].1(&place.layer(&held.key()));
-    CHANGES[5].1(&place.layer(&held.key()));
-    assert!(shelf.find(&recipe("a").key()).await.unwrap().is_none());
+    CHANGES[0].1(&fixture.layer(&held.key()));
+    CHANGES[5].1(&fixture.layer(&held.key()));
+    assert!(store.find(&recipe("a").key()).await.unwrap().is_none());
 }

@@ -14,12 +14,12 @@ use tempfile::TempDir;
 /// A folder with a store, and the warnings that it reported.
 pub(crate) struct StoreFixture {
     pub(crate) folder: TempDir,
-    pub(crate) told: Arc<Mutex<Vec<StoreWarning>>>,
+    pub(crate) warnings: Arc<Mutex<Vec<StoreWarning>>>,
 }
 
 impl StoreFixture {
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), told: Arc::default() }
+        Self { folder: tempfile::tempdir().unwrap(), warnings: Arc::default() }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
@@ -32,13 +32,13 @@ impl StoreFixture {
     }
 
     pub(crate) fn open_with(&self, bounds: LayerBounds) -> LayerStore {
-        let told = Arc::clone(&self.told);
-        let tell = Arc::new(move |notice: &StoreWarning| told.lock().unwrap().push(notice.clone()));
+        let warnings = Arc::clone(&self.warnings);
+        let tell = Arc::new(move |notice: &StoreWarning| warnings.lock().unwrap().push(notice.clone()));
         LayerStore::open(&self.path(), bounds, tell).unwrap()
     }
 
-    pub(crate) fn told(&self) -> Vec<StoreWarning> {
-        std::mem::take(&mut self.told.lock().unwrap())
+    pub(crate) fn warnings(&self) -> Vec<StoreWarning> {
+        std::mem::take(&mut self.warnings.lock().unwrap())
     }
 
     pub(crate) fn layer(&self, key: &LayerKey) -> PathBuf {
@@ -100,8 +100,8 @@ pub(crate) fn fill(stage: &StagedLayer, name: &str) {
     symlink("../bin/tool", top.join("pkg/link")).unwrap();
 }
 
-pub(crate) async fn publish(shelf: &LayerStore, name: &str) -> Result<LayerLease, LayerStoreError> {
-    let stage = shelf.stage()?;
+pub(crate) async fn publish(store: &LayerStore, name: &str) -> Result<LayerLease, LayerStoreError> {
+    let stage = store.stage()?;
     fill(&stage, name);
-    shelf.publish(stage, recipe(name)).await
+    store.publish(stage, recipe(name)).await
 }

@@ -71,26 +71,26 @@ const HOSTILE: [(&str, Make); 22] = [
 async fn hostile_entries_are_refused() {
     let bounds = LayerBounds { layer_bytes: 1 << 20, ..LayerBounds::default() };
     for (what, make) in HOSTILE {
-        let place = StoreFixture::new();
-        let shelf = place.open_with(bounds);
-        let stage = shelf.stage().unwrap();
+        let fixture = StoreFixture::new();
+        let store = fixture.open_with(bounds);
+        let stage = store.stage().unwrap();
         fill(&stage, "a");
         make(stage.files());
-        let error = shelf.publish(stage, recipe("a")).await.unwrap_err();
+        let error = store.publish(stage, recipe("a")).await.unwrap_err();
         assert!(
             matches!(error, LayerStoreError::NotAllowed { .. } | LayerStoreError::TooLarge { .. }),
             "{what}: {error}"
         );
-        assert_eq!(count(&place.path().join("layers")), 0, "{what}");
-        assert!(place.is_tidy(), "{what}");
+        assert_eq!(count(&fixture.path().join("layers")), 0, "{what}");
+        assert!(fixture.is_tidy(), "{what}");
     }
 }
 
 #[tokio::test]
 async fn file_capabilities_are_refused() {
-    let place = StoreFixture::new();
-    let shelf = place.open();
-    let stage = shelf.stage().unwrap();
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let stage = store.stage().unwrap();
     fill(&stage, "a");
     // cap_net_raw+ep, version 2.
     let value = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -99,16 +99,16 @@ async fn file_capabilities_are_refused() {
         println!("skipped: needs root, to give a file capabilities");
         return;
     }
-    let error = shelf.publish(stage, recipe("a")).await.unwrap_err();
+    let error = store.publish(stage, recipe("a")).await.unwrap_err();
     assert!(matches!(error, LayerStoreError::NotAllowed { .. }), "{error}");
 }
 
 /// Files on a mount below the stage would not be those that were hashed.
 #[tokio::test]
 async fn another_file_system_is_not_entered() {
-    let place = StoreFixture::new();
-    let shelf = place.open();
-    let stage = shelf.stage().unwrap();
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let stage = store.stage().unwrap();
     fill(&stage, "a");
     let at = stage.files().join("pkg");
     let mounted = std::process::Command::new("mount")
@@ -120,11 +120,11 @@ async fn another_file_system_is_not_entered() {
         return;
     }
     fs::write(at.join("mine"), "").unwrap();
-    let refused = shelf.publish(stage, recipe("a")).await;
+    let refused = store.publish(stage, recipe("a")).await;
     // Removing the stage did not remove anything on the mount either.
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mut mounts = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-    let below = mounts.find(|at| Path::new(at).starts_with(place.path())).unwrap();
+    let below = mounts.find(|at| Path::new(at).starts_with(fixture.path())).unwrap();
     let kept = Path::new(below).join("mine").exists();
     let _ = std::process::Command::new("umount").arg("-l").arg(below).status();
     assert!(matches!(refused, Err(LayerStoreError::NotAllowed { .. })), "{refused:?}");
@@ -134,12 +134,12 @@ async fn another_file_system_is_not_entered() {
 /// A tree deeper than any descriptor or stack limit is still removed, but not the targets of links.
 #[tokio::test]
 async fn a_very_deep_stage_is_removed() {
-    let place = StoreFixture::new();
-    let shelf = place.open();
-    let outside = place.folder.path().join("outside");
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let outside = fixture.folder.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("mine"), "").unwrap();
-    let stage = shelf.stage().unwrap();
+    let stage = store.stage().unwrap();
     let mut folder = rustix::fs::open(stage.files(), rustix::fs::OFlags::DIRECTORY, Mode::empty()).unwrap();
     for _ in 0..5_000 {
         rustix::fs::mkdirat(&folder, "d", Mode::RWXU).unwrap();
@@ -149,6 +149,6 @@ async fn a_very_deep_stage_is_removed() {
         folder = inner;
     }
     drop(stage);
-    assert!(place.is_tidy());
+    assert!(fixture.is_tidy());
     assert!(outside.join("mine").exists());
 }

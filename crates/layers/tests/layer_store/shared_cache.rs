@@ -27,8 +27,8 @@ impl Cache {
     }
 
     /// Opens the store of a machine that uses the cache.
-    fn shelf(&self, place: &StoreFixture) -> LayerStore {
-        place.open().with_shared_cache(self.settings())
+    fn store(&self, fixture: &StoreFixture) -> LayerStore {
+        fixture.open().with_shared_cache(self.settings())
     }
 
     fn folder(&self, key: &LayerKey) -> PathBuf {
@@ -45,10 +45,10 @@ impl Cache {
     }
 }
 
-async fn obtain(shelf: &LayerStore, name: &str) -> ObtainedLayer {
+async fn obtain(store: &LayerStore, name: &str) -> ObtainedLayer {
     let flights = SingleFlight::<Result<_, LayerStoreError>>::default();
-    let obtained = shelf.obtain(&flights, &recipe(name).key(), publish(shelf, name)).await.unwrap();
-    shelf.wait_for_uploads().await;
+    let obtained = store.obtain(&flights, &recipe(name).key(), publish(store, name)).await.unwrap();
+    store.wait_for_uploads().await;
     obtained
 }
 
@@ -68,26 +68,26 @@ fn label(folder: &Path, text: &str) {
 #[tokio::test]
 async fn a_layer_built_on_one_machine_is_fetched_by_another() {
     let (cache, here, there) = (Cache::new(), StoreFixture::new(), StoreFixture::new());
-    assert_eq!(obtain(&cache.shelf(&here), "a").await.origin, LayerOrigin::Built);
-    let other = cache.shelf(&there);
+    assert_eq!(obtain(&cache.store(&here), "a").await.origin, LayerOrigin::Built);
+    let other = cache.store(&there);
     let got = obtain(&other, "a").await;
     assert_eq!(got.origin, LayerOrigin::Fetched);
     assert_eq!(fs::read_to_string(got.layer.files().join("pkg/__init__.py")).unwrap(), "name = \"a\"\n");
     assert_eq!(obtain(&other, "a").await.origin, LayerOrigin::Local);
     assert_eq!(other.verify(&recipe("a").key()).unwrap().tree, got.layer.manifest().tree);
-    assert!(here.is_tidy() && there.is_tidy() && here.told().is_empty() && there.told().is_empty());
+    assert!(here.is_tidy() && there.is_tidy() && here.warnings().is_empty() && there.warnings().is_empty());
 }
 
 #[tokio::test]
 async fn a_read_only_machine_uploads_nothing() {
-    let (cache, place) = (Cache::new(), StoreFixture::new());
+    let (cache, fixture) = (Cache::new(), StoreFixture::new());
     let reading = SharedCache { read_only: true, ..cache.settings() };
     fs::create_dir(cache.0.path().join("cache")).unwrap();
-    let shelf = place.open().with_shared_cache(reading);
-    assert_eq!(obtain(&shelf, "a").await.origin, LayerOrigin::Built);
-    assert!(cache.is_empty() && place.told().is_empty());
-    obtain(&cache.shelf(&StoreFixture::new()), "b").await;
-    assert_eq!(obtain(&shelf, "b").await.origin, LayerOrigin::Fetched);
+    let store = fixture.open().with_shared_cache(reading);
+    assert_eq!(obtain(&store, "a").await.origin, LayerOrigin::Built);
+    assert!(cache.is_empty() && fixture.warnings().is_empty());
+    obtain(&cache.store(&StoreFixture::new()), "b").await;
+    assert_eq!(obtain(&store, "b").await.origin, LayerOrigin::Fetched);
 }
 
 /// The same packages for another tenant are a different layer, and moving files does not make them the same.
@@ -95,35 +95,35 @@ async fn a_read_only_machine_uploads_nothing() {
 async fn layers_of_other_tenants_are_never_fetched() {
     let of = |tenant: &str| LayerRecipe { scope: LayerScope::Tenant(tenant.to_owned()), ..recipe("a") };
     let (cache, here, there) = (Cache::new(), StoreFixture::new(), StoreFixture::new());
-    let built = async |shelf: LayerStore, recipe: LayerRecipe| {
+    let built = async |store: LayerStore, recipe: LayerRecipe| {
         let flights = SingleFlight::<Result<_, LayerStoreError>>::default();
         let build = async {
-            let stage = shelf.stage()?;
+            let stage = store.stage()?;
             fill(&stage, "a");
-            shelf.publish(stage, recipe.clone()).await
+            store.publish(stage, recipe.clone()).await
         };
-        let obtained = shelf.obtain(&flights, &recipe.key(), build).await.unwrap();
-        shelf.wait_for_uploads().await;
+        let obtained = store.obtain(&flights, &recipe.key(), build).await.unwrap();
+        store.wait_for_uploads().await;
         obtained.origin
     };
-    assert_eq!(built(cache.shelf(&here), of("one")).await, LayerOrigin::Built);
-    assert_eq!(built(cache.shelf(&there), of("two")).await, LayerOrigin::Built);
-    assert!(there.told().is_empty());
+    assert_eq!(built(cache.store(&here), of("one")).await, LayerOrigin::Built);
+    assert_eq!(built(cache.store(&there), of("two")).await, LayerOrigin::Built);
+    assert!(there.warnings().is_empty());
     // An attacker who moves the layer to the other tenant's key moves its manifest along.
     put(&cache.folder(&of("two").key()), &fs::read(cache.archive(&of("one").key())).unwrap());
     let third = StoreFixture::new();
-    assert_eq!(built(cache.shelf(&third), of("two")).await, LayerOrigin::Built);
+    assert_eq!(built(cache.store(&third), of("two")).await, LayerOrigin::Built);
     assert!(
-        matches!(&third.told()[..], [StoreWarning::SharedLayerInvalid { why, .. }] if why.contains("another layer"))
+        matches!(&third.warnings()[..], [StoreWarning::SharedLayerInvalid { why, .. }] if why.contains("another layer"))
     );
 }
 
 #[tokio::test]
 async fn an_invalid_shared_layer_is_reported_rebuilt_and_replaced() {
     let (cache, first) = (Cache::new(), StoreFixture::new());
-    let shelf = cache.shelf(&first);
-    obtain(&shelf, "a").await;
-    obtain(&shelf, "b").await;
+    let store = cache.store(&first);
+    obtain(&store, "a").await;
+    obtain(&store, "b").await;
     let (key, sha) = (recipe("a").key(), "0".repeat(64));
     let folder = cache.folder(&key);
     let good = fs::read(cache.archive(&key)).unwrap();
@@ -155,16 +155,16 @@ async fn an_invalid_shared_layer_is_reported_rebuilt_and_replaced() {
     ];
     for (reason, tamper) in tampering {
         tamper();
-        let place = StoreFixture::new();
-        assert_eq!(obtain(&cache.shelf(&place), "a").await.origin, LayerOrigin::Built, "{reason}");
-        let told = place.told();
+        let fixture = StoreFixture::new();
+        assert_eq!(obtain(&cache.store(&fixture), "a").await.origin, LayerOrigin::Built, "{reason}");
+        let warnings = fixture.warnings();
         assert!(
-            matches!(&told[..], [StoreWarning::SharedLayerInvalid { why, .. }] if why.contains(reason)),
-            "{told:?}"
+            matches!(&warnings[..], [StoreWarning::SharedLayerInvalid { why, .. }] if why.contains(reason)),
+            "{warnings:?}"
         );
-        assert!(place.is_tidy());
+        assert!(fixture.is_tidy());
         assert_eq!(
-            obtain(&cache.shelf(&StoreFixture::new()), "a").await.origin,
+            obtain(&cache.store(&StoreFixture::new()), "a").await.origin,
             LayerOrigin::Fetched,
             "{reason}"
         );
@@ -173,41 +173,41 @@ async fn an_invalid_shared_layer_is_reported_rebuilt_and_replaced() {
 
 #[tokio::test]
 async fn a_layer_beyond_this_machines_limit_is_refused() {
-    let (cache, place) = (Cache::new(), StoreFixture::new());
-    obtain(&cache.shelf(&StoreFixture::new()), "a").await;
+    let (cache, fixture) = (Cache::new(), StoreFixture::new());
+    obtain(&cache.store(&StoreFixture::new()), "a").await;
     let small = LayerBounds { layer_bytes: 10, ..LayerBounds::default() };
-    let shelf = place.open_with(small).with_shared_cache(cache.settings());
+    let store = fixture.open_with(small).with_shared_cache(cache.settings());
     let flights = SingleFlight::<Result<_, LayerStoreError>>::default();
-    let built = shelf.obtain(&flights, &recipe("a").key(), publish(&shelf, "a")).await;
+    let built = store.obtain(&flights, &recipe("a").key(), publish(&store, "a")).await;
     assert!(matches!(built, Err(LayerStoreError::TooLarge { .. })));
     assert!(
-        matches!(&place.told()[..], [StoreWarning::SharedLayerInvalid { why, .. }] if why.contains("the layer is too large"))
+        matches!(&fixture.warnings()[..], [StoreWarning::SharedLayerInvalid { why, .. }] if why.contains("the layer is too large"))
     );
-    assert!(place.is_tidy());
+    assert!(fixture.is_tidy());
 }
 
 #[tokio::test]
 async fn a_failing_shared_cache_is_reported_once() {
-    let (cache, place) = (Cache::new(), StoreFixture::new());
+    let (cache, fixture) = (Cache::new(), StoreFixture::new());
     // A file in place of the folder.
     fs::write(cache.0.path().join("cache"), "").unwrap();
-    let shelf = cache.shelf(&place);
+    let store = cache.store(&fixture);
     for name in ["a", "b"] {
-        assert_eq!(obtain(&shelf, name).await.origin, LayerOrigin::Built);
+        assert_eq!(obtain(&store, name).await.origin, LayerOrigin::Built);
     }
-    assert!(matches!(&place.told()[..], [StoreWarning::SharedCacheFailed { .. }]));
-    assert!(place.is_tidy());
+    assert!(matches!(&fixture.warnings()[..], [StoreWarning::SharedCacheFailed { .. }]));
+    assert!(fixture.is_tidy());
 }
 
 #[tokio::test]
 async fn a_world_writable_shared_folder_is_not_used() {
     use std::os::unix::fs::PermissionsExt;
-    let (cache, place) = (Cache::new(), StoreFixture::new());
-    obtain(&cache.shelf(&StoreFixture::new()), "a").await;
+    let (cache, fixture) = (Cache::new(), StoreFixture::new());
+    obtain(&cache.store(&StoreFixture::new()), "a").await;
     let everybody = fs::Permissions::from_mode(0o777);
     fs::set_permissions(cache.0.path().join("cache"), everybody).unwrap();
-    assert_eq!(obtain(&cache.shelf(&place), "a").await.origin, LayerOrigin::Built);
+    assert_eq!(obtain(&cache.store(&fixture), "a").await.origin, LayerOrigin::Built);
     assert!(
-        matches!(&place.told()[..], [StoreWarning::SharedCacheFailed { why }] if why.contains("world-writable"))
+        matches!(&fixture.warnings()[..], [StoreWarning::SharedCacheFailed { why }] if why.contains("world-writable"))
     );
 }
