@@ -47,17 +47,17 @@ pub(crate) struct ConnectionResources {
 pub(crate) async fn serve(
     stream: TcpStream,
     taken: ConnectionResources,
-    bearer: Arc<ConnectionHandle>,
+    handle: Arc<ConnectionHandle>,
     tls: Option<TlsAcceptor>,
     router: Router,
-    world: Arc<AppState>,
+    state: Arc<AppState>,
     mut ending: watch::Receiver<bool>,
 ) {
     // Send small responses immediately.
     let _ = stream.set_nodelay(true);
-    let settings = &world.settings;
-    let stream = TimeoutStream::new(stream, taken, Arc::clone(&bearer), settings.body_timeout);
-    let routes = ConnectionService { routes: TowerToHyperService::new(router), bearer };
+    let settings = &state.settings;
+    let stream = TimeoutStream::new(stream, taken, Arc::clone(&handle), settings.body_timeout);
+    let routes = ConnectionService { routes: TowerToHyperService::new(router), handle };
     let Some(tls) = tls else { return serve_http(stream, routes, settings, ending).await };
     let handshake = timeout(settings.head_timeout, tls.accept(stream));
     let stream = tokio::select! {
@@ -96,7 +96,7 @@ async fn serve_http(
 #[derive(Debug)]
 struct ConnectionService {
     routes: TowerToHyperService<Router>,
-    bearer: Arc<ConnectionHandle>,
+    handle: Arc<ConnectionHandle>,
 }
 
 impl Service<Request<Incoming>> for ConnectionService {
@@ -105,7 +105,7 @@ impl Service<Request<Incoming>> for ConnectionService {
     type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        request.extensions_mut().insert(Arc::clone(&self.bearer));
+        request.extensions_mut().insert(Arc::clone(&self.handle));
         self.routes.call(request)
     }
 }
@@ -116,7 +116,7 @@ struct TimeoutStream {
     stream: TcpStream,
     write_timeout: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
-    bearer: Arc<ConnectionHandle>,
+    handle: Arc<ConnectionHandle>,
     taken: ConnectionResources,
 }
 
@@ -124,14 +124,14 @@ impl TimeoutStream {
     fn new(
         stream: TcpStream,
         taken: ConnectionResources,
-        bearer: Arc<ConnectionHandle>,
+        handle: Arc<ConnectionHandle>,
         patience: Duration,
     ) -> Self {
-        Self { stream, write_timeout: patience, deadline: None, bearer, taken }
+        Self { stream, write_timeout: patience, deadline: None, handle, taken }
     }
 
     fn check_not_closed(&self, cx: &Context<'_>) -> io::Result<()> {
-        if self.bearer.poll_closed(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+        if self.handle.poll_closed(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
     /// Measures the time since the first pending write, until a write makes progress.

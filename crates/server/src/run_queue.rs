@@ -35,7 +35,7 @@ pub(crate) struct RunQueue(Arc<Mutex<RunQueueTable>>);
 /// A slot: the right to run. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct RunSlot {
-    gate: Arc<Mutex<RunQueueTable>>,
+    shared: Arc<Mutex<RunQueueTable>>,
     tenant: TenantName,
     memory: u64,
 }
@@ -43,7 +43,7 @@ pub(crate) struct RunSlot {
 /// Memory reserved for a tenant's sandbox. Dropping it frees the memory.
 #[derive(Debug)]
 pub(crate) struct MemoryReservation {
-    gate: Arc<Mutex<RunQueueTable>>,
+    shared: Arc<Mutex<RunQueueTable>>,
     tenant: TenantName,
     memory: u64,
 }
@@ -60,7 +60,7 @@ pub(crate) enum RunEntry {
 /// A queued request. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedRun {
-    gate: Arc<Mutex<RunQueueTable>>,
+    shared: Arc<Mutex<RunQueueTable>>,
     tenant: TenantName,
     number: u64,
     turn: oneshot::Receiver<RunSlot>,
@@ -73,7 +73,7 @@ struct RunQueueTable {
     entries: FairShare<TenantName>,
     /// Maximum number of entries of one tenant.
     queue: usize,
-    rivals: OtherTenants,
+    other_tenants: OtherTenants,
     /// How often a tenant was queued or refused because of its share.
     share_delays: ShareDelays,
     waiting: usize,
@@ -139,12 +139,12 @@ impl TenantQueue {
 
 impl RunQueue {
     /// Creates a queue with `turns` slots, `queue` entries per tenant and `queue_total` entries overall.
-    pub(crate) fn new(turns: usize, queue: usize, queue_total: usize, rivals: &OtherTenants) -> Self {
+    pub(crate) fn new(turns: usize, queue: usize, queue_total: usize, other_tenants: &OtherTenants) -> Self {
         Self(Arc::new(Mutex::new(RunQueueTable {
             turns: FairShare::with_reserve_on_top(turns as u64),
             entries: FairShare::with_reserve_on_top(queue_total as u64),
             queue,
-            rivals: rivals.clone(),
+            other_tenants: other_tenants.clone(),
             share_delays: ShareDelays::default(),
             waiting: 0,
             next_number: 0,
@@ -191,7 +191,7 @@ impl RunQueue {
     }
 
     fn new_slot(&self, tenant: &TenantName, need: ResourceNeed) -> RunSlot {
-        RunSlot { gate: Arc::clone(&self.0), tenant: tenant.clone(), memory: need.memory_bytes }
+        RunSlot { shared: Arc::clone(&self.0), tenant: tenant.clone(), memory: need.memory_bytes }
     }
 
     fn enqueue(
@@ -210,7 +210,7 @@ impl RunQueue {
             table.turn_order.push_back(tenant.clone());
         }
         lane.waiting.push_back(QueuedRequest { number, need, occupies_entry: placed, turn: sender });
-        QueuedRun { gate: Arc::clone(&self.0), tenant: tenant.clone(), number, turn }
+        QueuedRun { shared: Arc::clone(&self.0), tenant: tenant.clone(), number, turn }
     }
 
     /// Reserves memory for a sandbox, without waiting: a sandbox may hold its memory for a long time.
@@ -229,7 +229,7 @@ impl RunQueue {
             return Err(Error::MemoryQuotaUsedUp);
         }
         lane.memory += memory;
-        Ok(MemoryReservation { gate: Arc::clone(&self.0), tenant: tenant.clone(), memory })
+        Ok(MemoryReservation { shared: Arc::clone(&self.0), tenant: tenant.clone(), memory })
     }
 
     /// Returns whether one more request of this tenant may be queued.
@@ -262,7 +262,7 @@ impl RunQueueTable {
     }
 
     fn entry_terms(&self) -> ShareTerms {
-        ShareTerms { cap: None, tenure: Tenure::Lasting, has_rivals: self.rivals.exist() }
+        ShareTerms { cap: None, tenure: Tenure::Lasting, has_other_tenants: self.other_tenants.exist() }
     }
 
     /// Takes a queue entry.
@@ -316,12 +316,12 @@ impl RunQueueTable {
 
     /// Takes a slot, if the tenant's quotas and share allow it.
     fn take_slot(&mut self, tenant: &TenantName, need: ResourceNeed) -> Result<(), WaitReason> {
-        let has_rivals = self.rivals.exist();
+        let has_other_tenants = self.other_tenants.exist();
         let lane = self.tenants.get_mut(tenant).filter(|lane| lane.may_run(need.memory_bytes));
         let Some(lane) = lane else { return Err(WaitReason::Quota) };
         // A quota set by an administrator replaces the share.
         let cap = (lane.limit < usize::MAX).then_some(lane.limit as u64);
-        let terms = ShareTerms { cap, tenure: need.tenure, has_rivals };
+        let terms = ShareTerms { cap, tenure: need.tenure, has_other_tenants };
         match self.turns.take(tenant, 1, terms, Instant::now()) {
             Ok(()) => {
                 lane.running += 1;
@@ -360,7 +360,7 @@ impl QueuedRun {
                 biased;
                 turn = &mut self.turn => return turn.map_err(|_| Error::ShuttingDown),
                 // Another tenant's demand may have expired, which triggers no event.
-                () = sleep(DEMAND_WINDOW) => grant_free_slots(&self.gate),
+                () = sleep(DEMAND_WINDOW) => grant_free_slots(&self.shared),
             }
         }
     }
@@ -368,10 +368,10 @@ impl QueuedRun {
 
 impl Drop for QueuedRun {
     fn drop(&mut self) {
-        let mut table = lock(&self.gate);
+        let mut table = lock(&self.shared);
         let Some(lane) = table.tenants.get_mut(&self.tenant) else { return };
-        let place = lane.waiting.iter().position(|waiter| waiter.number == self.number);
-        let left = place.and_then(|place| lane.waiting.remove(place));
+        let position = lane.waiting.iter().position(|waiter| waiter.number == self.number);
+        let left = position.and_then(|position| lane.waiting.remove(position));
         if lane.waiting.is_empty() {
             table.turn_order.retain(|name| *name != self.tenant);
         }
@@ -382,33 +382,36 @@ impl Drop for QueuedRun {
         drop(table);
         // The next request may need less. An unclaimed slot is passed on by its own `Drop`, which runs after
         // this.
-        grant_free_slots(&self.gate);
+        grant_free_slots(&self.shared);
     }
 }
 
 impl Drop for RunSlot {
     fn drop(&mut self) {
-        lock(&self.gate).release(&self.tenant, 1, self.memory);
-        grant_free_slots(&self.gate);
+        lock(&self.shared).release(&self.tenant, 1, self.memory);
+        grant_free_slots(&self.shared);
     }
 }
 
 impl Drop for MemoryReservation {
     fn drop(&mut self) {
-        lock(&self.gate).release(&self.tenant, 0, self.memory);
-        grant_free_slots(&self.gate);
+        lock(&self.shared).release(&self.tenant, 0, self.memory);
+        grant_free_slots(&self.shared);
     }
 }
 
 /// Gives free slots to queued requests.
-fn grant_free_slots(gate: &Arc<Mutex<RunQueueTable>>) {
+fn grant_free_slots(shared: &Arc<Mutex<RunQueueTable>>) {
     loop {
-        let mut table = lock(gate);
+        let mut table = lock(shared);
         let Some((tenant, waiter)) = table.take_next() else { return };
         // Unlock first: if the receiver is gone, the slot is dropped here, and its `Drop` takes the lock.
         drop(table);
-        let _ =
-            waiter.turn.send(RunSlot { gate: Arc::clone(gate), tenant, memory: waiter.need.memory_bytes });
+        let _ = waiter.turn.send(RunSlot {
+            shared: Arc::clone(shared),
+            tenant,
+            memory: waiter.need.memory_bytes,
+        });
     }
 }
 

@@ -84,13 +84,13 @@ impl HttpBody for IdleTimeoutBody {
 
 /// A request body as a reader, to be written into a sandbox.
 #[derive(Debug)]
-pub(super) struct UploadReader {
+pub(crate) struct UploadReader {
     body: IdleTimeoutBody,
     piece: Bytes,
 }
 
 impl UploadReader {
-    pub(super) fn source(body: Body, patience: Duration) -> ByteSource<'static> {
+    pub(crate) fn source(body: Body, patience: Duration) -> ByteSource<'static> {
         Box::pin(Self { body: IdleTimeoutBody::new(body, patience), piece: Bytes::new() })
     }
 }
@@ -115,7 +115,7 @@ impl AsyncRead for UploadReader {
 
 /// Returns a body that streams from a sandbox. With a length, it is cut there; a source that ends early or
 /// fails breaks the connection, so that the client notices that the response is incomplete.
-pub(super) fn download(used: SandboxInUse, source: ByteSource<'static>, length: Option<u64>) -> Body {
+pub(crate) fn download(used: SandboxInUse, source: ByteSource<'static>, length: Option<u64>) -> Body {
     Body::from_stream(stream::try_unfold((used, source, length), |(used, mut source, left)| async move {
         if left == Some(0) {
             return Ok(None);
