@@ -39,7 +39,7 @@ pub(crate) struct CheckWorkers(Arc<CheckWorkersInner>);
 #[derive(Debug)]
 struct CheckWorkersInner {
     table: Mutex<CheckQueueTable>,
-    patience: Duration,
+    time_limit: Duration,
     abandoned: AtomicU64,
     refused: AtomicU64,
 }
@@ -88,10 +88,10 @@ impl CheckWorkers {
         Self::with_workers(cores.max(2), CHECK_TIMEOUT)
     }
 
-    fn with_workers(workers: usize, patience: Duration) -> Self {
+    fn with_workers(workers: usize, time_limit: Duration) -> Self {
         let table = Mutex::new(CheckQueueTable { workers, ..CheckQueueTable::default() });
         let (abandoned, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self(Arc::new(CheckWorkersInner { table, patience, abandoned, refused }))
+        Self(Arc::new(CheckWorkersInner { table, time_limit, abandoned, refused }))
     }
 
     /// Runs `work`, which checks a tenant's code, on a worker.
@@ -112,7 +112,7 @@ impl CheckWorkers {
         };
         let (answer, answered) = oneshot::channel();
         // Supervised by its own task: a client that disconnects does not free a worker that is still busy.
-        tokio::spawn(supervise(worker, self.0.patience, work, answer));
+        tokio::spawn(supervise(worker, self.0.time_limit, work, answer));
         answered.await.unwrap_or(Err(Error::Internal))
     }
 
@@ -125,26 +125,26 @@ impl CheckWorkers {
         let mut table = lock(&self.0);
         let (all, total) = (table.abandoned, table.waiting);
         let free = table.busy < table.workers && table.may_use_worker(tenant);
-        let lane = table.tenants.entry(tenant.clone()).or_default();
-        if lane.abandoned >= MAX_ABANDONED {
+        let checks = table.tenants.entry(tenant.clone()).or_default();
+        if checks.abandoned >= MAX_ABANDONED {
             return Err(Error::ChecksStuck);
         }
         if all >= MAX_ABANDONED_TOTAL {
             return Err(Error::Overloaded);
         }
-        if free && lane.waiting.is_empty() {
-            lane.checking += 1;
+        if free && checks.waiting.is_empty() {
+            checks.checking += 1;
             table.busy += 1;
             return Ok(CheckEntry::Now(CheckWorker { shared: Arc::clone(&self.0), tenant: tenant.clone() }));
         }
-        if lane.waiting.len() >= MAX_WAITING {
+        if checks.waiting.len() >= MAX_WAITING {
             return Err(Error::CheckQueueFull);
         }
         if total >= MAX_WAITING_TOTAL {
             return Err(Error::Overloaded);
         }
         let (sender, receiver) = oneshot::channel();
-        if lane.waiting.is_empty() {
+        if checks.waiting.is_empty() {
             table.turns.push_back(tenant.clone());
         }
         table.waiting += 1;
@@ -158,8 +158,8 @@ impl CheckQueueTable {
     /// all.
     fn may_use_worker(&self, tenant: &TenantName) -> bool {
         let others_wait = self.turns.iter().any(|waiting| waiting != tenant);
-        let reading = self.tenants.get(tenant).map_or(0, |lane| lane.checking);
-        !others_wait || reading < self.workers / 2
+        let running = self.tenants.get(tenant).map_or(0, |checks| checks.checking);
+        !others_wait || running < self.workers / 2
     }
 
     /// Takes the next queued request that may have a worker.
@@ -169,19 +169,21 @@ impl CheckQueueTable {
         }
         let at = self.turns.iter().position(|tenant| self.may_use_worker(tenant))?;
         let tenant = self.turns.remove(at)?;
-        let lane = self.tenants.get_mut(&tenant)?;
-        let sender = lane.waiting.pop_front()?;
-        lane.checking += 1;
+        let checks = self.tenants.get_mut(&tenant)?;
+        let sender = checks.waiting.pop_front()?;
+        checks.checking += 1;
         self.busy += 1;
         self.waiting -= 1;
-        if !lane.waiting.is_empty() {
+        if !checks.waiting.is_empty() {
             self.turns.push_back(tenant.clone());
         }
         Some((tenant, sender))
     }
 
     fn forget_idle(&mut self, tenant: &TenantName) {
-        let idle = |lane: &TenantChecks| lane.checking == 0 && lane.abandoned == 0 && lane.waiting.is_empty();
+        let idle = |checks: &TenantChecks| {
+            checks.checking == 0 && checks.abandoned == 0 && checks.waiting.is_empty()
+        };
         if self.tenants.get(tenant).is_some_and(idle) {
             self.tenants.remove(tenant);
         }
@@ -205,8 +207,8 @@ impl Drop for CheckWorker {
     fn drop(&mut self) {
         let mut table = lock(&self.shared);
         table.busy -= 1;
-        if let Some(lane) = table.tenants.get_mut(&self.tenant) {
-            lane.checking -= 1;
+        if let Some(checks) = table.tenants.get_mut(&self.tenant) {
+            checks.checking -= 1;
         }
         table.forget_idle(&self.tenant);
         let next: Vec<_> = std::iter::from_fn(|| table.next()).collect();
@@ -222,8 +224,8 @@ impl Drop for AbandonedCheck {
     fn drop(&mut self) {
         let mut table = lock(&self.shared);
         table.abandoned -= 1;
-        if let Some(lane) = table.tenants.get_mut(&self.tenant) {
-            lane.abandoned -= 1;
+        if let Some(checks) = table.tenants.get_mut(&self.tenant) {
+            checks.abandoned -= 1;
         }
         table.forget_idle(&self.tenant);
     }
@@ -231,12 +233,12 @@ impl Drop for AbandonedCheck {
 
 async fn supervise<T: Send + 'static>(
     worker: CheckWorker,
-    patience: Duration,
+    time_limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
     answer: oneshot::Sender<Result<T, Error>>,
 ) {
-    let mut reading = tokio::task::spawn_blocking(work);
-    match tokio::time::timeout(patience, &mut reading).await {
+    let mut running = tokio::task::spawn_blocking(work);
+    match tokio::time::timeout(time_limit, &mut running).await {
         Ok(read) => {
             drop(worker);
             drop(answer.send(read.map_err(|_| Error::Internal)));
@@ -244,7 +246,7 @@ async fn supervise<T: Send + 'static>(
         Err(_) => {
             let abandoned = worker.abandon();
             drop(answer.send(Err(Error::CheckTimedOut)));
-            drop(reading.await);
+            drop(running.await);
             drop(abandoned);
         }
     }

@@ -38,7 +38,7 @@ async fn until(workers: &CheckWorkers, what: impl Fn(&CheckQueueTable) -> bool) 
 }
 
 fn reading(table: &CheckQueueTable, name: &str) -> usize {
-    table.tenants.get(&tenant(name)).map_or(0, |lane| lane.checking)
+    table.tenants.get(&tenant(name)).map_or(0, |checks| checks.checking)
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn read_in_the_end(workers: &CheckWorkers, name: &str) {
 }
 
 fn reading_abandoned(table: &CheckQueueTable, name: &str) -> usize {
-    table.tenants.get(&tenant(name)).map_or(0, |lane| lane.abandoned)
+    table.tenants.get(&tenant(name)).map_or(0, |checks| checks.abandoned)
 }
 
 #[tokio::test]

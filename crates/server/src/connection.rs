@@ -125,9 +125,9 @@ impl TimeoutStream {
         stream: TcpStream,
         taken: ConnectionResources,
         handle: Arc<ConnectionHandle>,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Self {
-        Self { stream, write_timeout: patience, deadline: None, handle, taken }
+        Self { stream, write_timeout: time_limit, deadline: None, handle, taken }
     }
 
     fn check_not_closed(&self, cx: &Context<'_>) -> io::Result<()> {
@@ -144,9 +144,9 @@ impl TimeoutStream {
             self.deadline = None;
             return poll;
         }
-        let patience = self.write_timeout;
-        let stuck = self.deadline.get_or_insert_with(|| Box::pin(sleep(patience)));
-        match stuck.as_mut().poll(cx) {
+        let time_limit = self.write_timeout;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(time_limit)));
+        match deadline.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }

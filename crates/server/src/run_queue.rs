@@ -205,11 +205,11 @@ impl RunQueue {
         let number = table.next_number;
         table.next_number += 1;
         table.waiting += 1;
-        let lane = table.tenants.entry(tenant.clone()).or_default();
-        if lane.waiting.is_empty() {
+        let tenant_queue = table.tenants.entry(tenant.clone()).or_default();
+        if tenant_queue.waiting.is_empty() {
             table.turn_order.push_back(tenant.clone());
         }
-        lane.waiting.push_back(QueuedRequest { number, need, occupies_entry: placed, turn: sender });
+        tenant_queue.waiting.push_back(QueuedRequest { number, need, occupies_entry: placed, turn: sender });
         QueuedRun { shared: Arc::clone(&self.0), tenant: tenant.clone(), number, turn }
     }
 
@@ -222,13 +222,13 @@ impl RunQueue {
     ) -> Result<MemoryReservation, Error> {
         check_fits_quota(quotas, memory)?;
         let mut table = lock(&self.0);
-        let lane = table.tenants.entry(tenant.clone()).or_default();
-        lane.set_quotas(quotas);
-        if !lane.has_memory(memory) {
+        let tenant_queue = table.tenants.entry(tenant.clone()).or_default();
+        tenant_queue.set_quotas(quotas);
+        if !tenant_queue.has_memory(memory) {
             table.forget_idle(tenant);
             return Err(Error::MemoryQuotaUsedUp);
         }
-        lane.memory += memory;
+        tenant_queue.memory += memory;
         Ok(MemoryReservation { shared: Arc::clone(&self.0), tenant: tenant.clone(), memory })
     }
 
@@ -252,9 +252,9 @@ impl RunQueue {
 impl RunQueueTable {
     /// Takes a slot at once, if the tenant has no queued requests and its quotas and shares allow it.
     fn try_take_slot(&mut self, tenant: &TenantName, quotas: &Quotas, need: ResourceNeed) -> bool {
-        let lane = self.tenants.entry(tenant.clone()).or_default();
-        lane.set_quotas(quotas);
-        let is_first = lane.waiting.is_empty();
+        let tenant_queue = self.tenants.entry(tenant.clone()).or_default();
+        tenant_queue.set_quotas(quotas);
+        let is_first = tenant_queue.waiting.is_empty();
         self.turns.record_demand(tenant, Instant::now());
         let given = if is_first { self.take_slot(tenant, need) } else { Err(WaitReason::OtherTenants) };
         self.share_delays.turns += u64::from(given == Err(WaitReason::Share));
@@ -287,8 +287,11 @@ impl RunQueueTable {
         self.turn_order.iter().for_each(|tenant| self.turns.record_demand(tenant, now));
         for _ in 0..self.turn_order.len() {
             let tenant = self.turn_order.pop_front()?;
-            let Some(need) =
-                self.tenants.get(&tenant).and_then(|lane| lane.waiting.front()).map(|first| first.need)
+            let Some(need) = self
+                .tenants
+                .get(&tenant)
+                .and_then(|tenant_queue| tenant_queue.waiting.front())
+                .map(|first| first.need)
             else {
                 continue;
             };
@@ -296,9 +299,9 @@ impl RunQueueTable {
                 self.turn_order.push_back(tenant);
                 continue;
             }
-            let lane = self.tenants.get_mut(&tenant)?;
-            let waiter = lane.waiting.pop_front()?;
-            if !lane.waiting.is_empty() {
+            let tenant_queue = self.tenants.get_mut(&tenant)?;
+            let waiter = tenant_queue.waiting.pop_front()?;
+            if !tenant_queue.waiting.is_empty() {
                 self.turn_order.push_back(tenant.clone());
             }
             self.remove_from_queue(&tenant, &waiter);
@@ -317,15 +320,16 @@ impl RunQueueTable {
     /// Takes a slot, if the tenant's quotas and share allow it.
     fn take_slot(&mut self, tenant: &TenantName, need: ResourceNeed) -> Result<(), WaitReason> {
         let has_other_tenants = self.other_tenants.exist();
-        let lane = self.tenants.get_mut(tenant).filter(|lane| lane.may_run(need.memory_bytes));
-        let Some(lane) = lane else { return Err(WaitReason::Quota) };
+        let tenant_queue =
+            self.tenants.get_mut(tenant).filter(|tenant_queue| tenant_queue.may_run(need.memory_bytes));
+        let Some(tenant_queue) = tenant_queue else { return Err(WaitReason::Quota) };
         // A quota set by an administrator replaces the share.
-        let cap = (lane.limit < usize::MAX).then_some(lane.limit as u64);
+        let cap = (tenant_queue.limit < usize::MAX).then_some(tenant_queue.limit as u64);
         let terms = ShareTerms { cap, tenure: need.tenure, has_other_tenants };
         match self.turns.take(tenant, 1, terms, Instant::now()) {
             Ok(()) => {
-                lane.running += 1;
-                lane.memory += need.memory_bytes;
+                tenant_queue.running += 1;
+                tenant_queue.memory += need.memory_bytes;
                 Ok(())
             }
             Err(ShareRefusal::Full) => Err(WaitReason::OtherTenants),
@@ -336,9 +340,9 @@ impl RunQueueTable {
 
     fn release(&mut self, tenant: &TenantName, running: usize, memory: u64) {
         self.turns.give_back(tenant, running as u64);
-        if let Some(lane) = self.tenants.get_mut(tenant) {
-            lane.running -= running;
-            lane.memory -= memory;
+        if let Some(tenant_queue) = self.tenants.get_mut(tenant) {
+            tenant_queue.running -= running;
+            tenant_queue.memory -= memory;
         }
         self.forget_idle(tenant);
     }
@@ -369,10 +373,10 @@ impl QueuedRun {
 impl Drop for QueuedRun {
     fn drop(&mut self) {
         let mut table = lock(&self.shared);
-        let Some(lane) = table.tenants.get_mut(&self.tenant) else { return };
-        let position = lane.waiting.iter().position(|waiter| waiter.number == self.number);
-        let left = position.and_then(|position| lane.waiting.remove(position));
-        if lane.waiting.is_empty() {
+        let Some(tenant_queue) = table.tenants.get_mut(&self.tenant) else { return };
+        let position = tenant_queue.waiting.iter().position(|waiter| waiter.number == self.number);
+        let left = position.and_then(|position| tenant_queue.waiting.remove(position));
+        if tenant_queue.waiting.is_empty() {
             table.turn_order.retain(|name| *name != self.tenant);
         }
         if let Some(waiter) = left {

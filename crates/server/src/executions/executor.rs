@@ -29,7 +29,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Duration, sleep};
 
 use super::admission::Admission;
-use super::live_executions::{ExecutionResult, LiveExecution, LiveRegistration, TranscriptSink};
+use super::live_executions::{
+    CancelOnDrop, ExecutionResult, LiveExecution, LiveRegistration, TranscriptSink,
+};
 use super::{ExecutionJob, result_json};
 use crate::app_state::AppState;
 use crate::authentication::Caller;
@@ -89,6 +91,19 @@ pub(crate) async fn start(
         BeginResult::Fresh => Ok(StartOutcome::Running(running, SpawnOnDrop::default())),
         BeginResult::InProgress(id) | BeginResult::Done(id) => Ok(StartOutcome::Known(id)),
         BeginResult::Conflict => Err(Error::IdempotencyConflict),
+    }
+}
+
+/// Runs a job without an idempotency key, and returns its result. Dropping the future cancels it.
+pub(crate) async fn run_to_end(state: &Arc<AppState>, caller: &Caller, job: ExecutionJob) -> ExecutionResult {
+    match start(state, caller, job).await? {
+        StartOutcome::Running(running, task) => {
+            let execution = CancelOnDrop(running);
+            task.await;
+            execution.0.done().await
+        }
+        // Only requests with an idempotency key can be known.
+        StartOutcome::Known(_) => Err(Error::Internal),
     }
 }
 

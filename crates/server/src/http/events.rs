@@ -27,14 +27,14 @@ pub(crate) trait EventProducer: Send + 'static {
 }
 
 /// Streams all events of a source, at the client's pace.
-pub(crate) fn event_stream(teller: impl EventProducer) -> Response {
-    let events = stream::unfold(teller, |mut teller| async {
+pub(crate) fn event_stream(producer: impl EventProducer) -> Response {
+    let events = stream::unfold(producer, |mut producer| async {
         let event = tokio::select! {
             biased;
-            event = teller.next() => event?,
+            event = producer.next() => event?,
             () = sleep(HEARTBEAT) => Bytes::from_static(b": still running\n\n"),
         };
-        Some((Ok::<_, Infallible>(event), teller))
+        Some((Ok::<_, Infallible>(event), producer))
     });
     as_events(Body::from_stream(events))
 }

@@ -325,8 +325,8 @@ impl RegistryState {
     }
 }
 
-async fn self_test(provider: &Arc<dyn Provider>, patience: Duration) -> Result<(), String> {
-    match timeout(patience, provider.self_test()).await {
+async fn self_test(provider: &Arc<dyn Provider>, time_limit: Duration) -> Result<(), String> {
+    match timeout(time_limit, provider.self_test()).await {
         Ok(works) => works.map_err(|error| error.to_string()),
         Err(_) => Err("no answer in time".to_owned()),
     }

@@ -58,7 +58,7 @@ impl PortRequest {
         idle_timeout: Duration,
     ) -> Result<Response, Error> {
         let client = proxy_headers::is_websocket(request.headers()).then(|| hyper::upgrade::on(&mut request));
-        let patience = self.used.admitted.plan.limits.timeout;
+        let time_limit = self.used.admitted.plan.limits.timeout;
         let (mut head, body) = request.into_parts();
         head.extensions.clear();
         head.uri = self.target.clone();
@@ -67,7 +67,7 @@ impl PortRequest {
         let body = IdleTimeoutBody::new(body, idle_timeout);
         let progress = body.progress();
         let asking = send_request(&self.used, self.port, hyper::Request::from_parts(head, body));
-        let (mut answer, connection) = with_timeout(asking, progress, patience).await?;
+        let (mut answer, connection) = with_timeout(asking, progress, time_limit).await?;
         proxy_headers::check_framing(&answer, client.is_some())?;
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let program = hyper::upgrade::on(&mut answer);
@@ -129,11 +129,11 @@ fn port_error(used: &SandboxInUse, error: &hyper::Error) -> Error {
     Error::PortFailed(if error.is_parse() { "it is not HTTP" } else { "it closed the connection" })
 }
 
-/// Waits for a response, up to `patience` after the last part of the request was sent.
+/// Waits for a response, up to `time_limit` after the last part of the request was sent.
 async fn with_timeout<T>(
     asking: impl Future<Output = Result<T, Error>>,
     mut progress: watch::Receiver<Instant>,
-    patience: Duration,
+    time_limit: Duration,
 ) -> Result<T, Error> {
     let mut asking = std::pin::pin!(asking);
     loop {
@@ -143,7 +143,7 @@ async fn with_timeout<T>(
             answer = asking.as_mut() => return answer,
             // Fails once the request is complete and its sender is dropped.
             Ok(()) = progress.changed() => {}
-            () = sleep_until(last + patience) => return Err(Error::PortTimeout),
+            () = sleep_until(last + time_limit) => return Err(Error::PortTimeout),
         }
     }
 }

@@ -32,9 +32,9 @@ pub(super) struct IdleTimeoutBody {
 }
 
 impl IdleTimeoutBody {
-    pub(super) fn new(body: Body, patience: Duration) -> Self {
-        let (stuck, progress) = (Box::pin(sleep(patience)), watch::Sender::new(Instant::now()));
-        Self { body, idle_timeout: patience, deadline: stuck, waiting: false, progress }
+    pub(super) fn new(body: Body, time_limit: Duration) -> Self {
+        let (deadline, progress) = (Box::pin(sleep(time_limit)), watch::Sender::new(Instant::now()));
+        Self { body, idle_timeout: time_limit, deadline, waiting: false, progress }
     }
 
     /// Returns the time of the last progress.
@@ -90,8 +90,8 @@ pub(crate) struct UploadReader {
 }
 
 impl UploadReader {
-    pub(crate) fn source(body: Body, patience: Duration) -> ByteSource<'static> {
-        Box::pin(Self { body: IdleTimeoutBody::new(body, patience), piece: Bytes::new() })
+    pub(crate) fn source(body: Body, time_limit: Duration) -> ByteSource<'static> {
+        Box::pin(Self { body: IdleTimeoutBody::new(body, time_limit), piece: Bytes::new() })
     }
 }
 
@@ -152,13 +152,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_body_is_read_and_a_stalled_one_fails() {
-        let patience = Duration::from_secs(2);
+        let time_limit = Duration::from_secs(2);
         let mut text = String::new();
-        let mut slow = UploadReader::source(body(vec![Some("slow"); 130]), patience);
+        let mut slow = UploadReader::source(body(vec![Some("slow"); 130]), time_limit);
         slow.read_to_string(&mut text).await.unwrap();
         assert_eq!(text, "slow".repeat(130));
-        let mut stuck = UploadReader::source(body(vec![Some("some"), None]), patience);
-        let error = stuck.read_to_string(&mut text).await.unwrap_err();
+        let mut stalled = UploadReader::source(body(vec![Some("some"), None]), time_limit);
+        let error = stalled.read_to_string(&mut text).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -51,7 +51,7 @@ async fn only_known_dialects_have_listeners() {
     for name in ["v1", "nothing", ""] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let refused = DialectListener::new(name, listener).unwrap_err().to_string();
-        assert_eq!(refused, format!("dialect: no such dialect: '{name}'; known: mcp"));
+        assert!(refused.starts_with(&format!("dialect: no such dialect: '{name}'; known: mcp")), "{refused}");
     }
 }
 

@@ -28,8 +28,8 @@ use crate::app_state::AppState;
 use crate::authentication::Caller;
 use crate::body_memory::BodyReservation;
 use crate::error::Error;
-use crate::executions::executor::{self, StartOutcome};
-use crate::executions::live_executions::{CancelOnDrop, ExecutionResult};
+use crate::executions::executor;
+use crate::executions::live_executions::ExecutionResult;
 use crate::executions::{admit, check_quota};
 use crate::http::body::{check_type, too_large};
 use crate::http::callers::RunCaller;
@@ -148,14 +148,7 @@ async fn attempt(
     while !state.run_queue.has_room(&caller.tenant) {
         sleep(QUEUE_POLL_INTERVAL).await;
     }
-    match executor::start(state, caller, job).await? {
-        StartOutcome::Running(running, task) => {
-            let cancel_on_drop = CancelOnDrop(running);
-            task.await;
-            cancel_on_drop.0.done().await
-        }
-        StartOutcome::Known(_) => Err(Error::Internal),
-    }
+    executor::run_to_end(state, caller, job).await
 }
 
 /// Returns the result object, or an error object, with `index` in front.

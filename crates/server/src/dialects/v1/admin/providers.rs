@@ -377,11 +377,11 @@ pub(crate) async fn test(
 
 async fn run(provider: Arc<dyn Provider>, ceiling: Limits, request: Request) -> Result<Report, String> {
     let engine = Engine::new(provider, Profiles::built_in(), ceiling);
-    let said = |error: belljar_engine::Error| error.to_string();
-    let admitted = engine.admit(request, HostPaths::default()).map_err(said)?;
+    let describe = |error: belljar_engine::Error| error.to_string();
+    let admitted = engine.admit(request, HostPaths::default()).map_err(describe)?;
     let id = ExecutionId::generate().map_err(|error| error.to_string())?.to_string();
     let never = Box::pin(std::future::pending());
-    engine.execute(id, admitted, &mut DiscardSink, never).await.map_err(said)
+    engine.execute(id, admitted, &mut DiscardSink, never).await.map_err(describe)
 }
 
 fn test_result(

@@ -107,8 +107,8 @@ impl CommandEvents {
         }
     }
 
-    fn push_event(&mut self, came: Result<Option<OutputEvent>, Error>) {
-        match came {
+    fn push_event(&mut self, next: Result<Option<OutputEvent>, Error>) {
+        match next {
             Ok(Some(OutputEvent::Bytes { stream, offset, bytes })) => {
                 let pieces = self.pieces.split_whole(CommandOutputChunk { stream, offset, bytes });
                 self.queue.extend(pieces.map(CommandOutputChunk::event));
@@ -152,8 +152,8 @@ impl EventProducer for CommandEvents {
                 self.finish();
                 continue;
             }
-            let came = self.source.next().await;
-            self.push_event(came);
+            let event = self.source.next().await;
+            self.push_event(event);
         }
     }
 }

@@ -120,16 +120,16 @@ async fn send_output(
     let mut ping = interval(state.settings.terminal_silence / 4);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let came = tokio::select! {
+        let event = tokio::select! {
             biased;
             () = state.live_executions.closing() => return Ok(close_frame(close_code::AWAY, &Error::ShuttingDown)),
             _ = ping.tick() => {
                 sink.send(Message::Ping(Default::default())).await?;
                 continue;
             }
-            came = reader.next() => came,
+            event = reader.next() => event,
         };
-        match came {
+        match event {
             Ok(Some(OutputEvent::Bytes { bytes, .. })) => sink.send(Message::Binary(bytes.into())).await?,
             Ok(Some(OutputEvent::Lost { offset, bytes })) => {
                 send_control(sink, TerminalMessage::Lost(LostEvent { bytes, offset })).await?;
