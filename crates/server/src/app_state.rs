@@ -1,4 +1,4 @@
-//! Shared state of all handlers, created once when the server starts.
+//! The handles that operations share, created once when the server starts.
 
 use std::sync::Arc;
 
@@ -8,106 +8,106 @@ use belljar_engine::profile::Profiles;
 use belljar_store::Store;
 
 use crate::authentication::{Authenticator, Caller};
-use crate::body::BodyMemory;
+use crate::body_memory::BodyMemory;
 use crate::check_workers::CheckWorkers;
 use crate::connections::Connections;
 use crate::error::Error;
+use crate::executions::live_executions::LiveExecutions;
 use crate::health::Readiness;
-use crate::live_executions::LiveExecutions;
-use crate::mcp::McpSessions;
 use crate::metrics::Metrics;
-use crate::mismatches::PendingMismatches;
-use crate::places::VolumeMounts;
 use crate::provider_registry::ProviderRegistry;
 use crate::retention_trigger::RetentionTrigger;
 use crate::revocation::ConnectionHandles;
 use crate::run_queue::RunQueue;
-use crate::sandboxes::SandboxRegistry;
+use crate::sandboxes::registry::SandboxRegistry;
 use crate::settings::Settings;
 use crate::share_pool::OtherTenants;
+use crate::storage::mounts::VolumeMounts;
 use crate::streams::Streams;
 use crate::trace::Tracer;
 
-/// State that every handler can access.
+/// The handles that operations share.
 #[derive(Debug)]
 pub struct AppState {
     pub(crate) engine: Arc<Engine>,
     pub(crate) store: Arc<Store>,
     pub(crate) settings: Settings,
-    pub(crate) accounts: Authenticator,
-    pub(crate) bearers: ConnectionHandles,
-    pub(crate) gate: RunQueue,
-    pub(crate) readers: CheckWorkers,
-    pub(crate) live: LiveExecutions,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) connection_handles: ConnectionHandles,
+    pub(crate) run_queue: RunQueue,
+    pub(crate) check_workers: CheckWorkers,
+    pub(crate) live_executions: Arc<LiveExecutions>,
     pub(crate) sandboxes: SandboxRegistry,
-    pub(crate) mcp: McpSessions,
-    pub(crate) places: Arc<dyn HostStorage>,
-    pub(crate) mounts: VolumeMounts,
-    pub(crate) meters: Metrics,
-    pub(crate) mismatches: PendingMismatches,
-    pub(crate) written: RetentionTrigger,
+    pub(crate) host_storage: Arc<dyn HostStorage>,
+    pub(crate) volume_mounts: VolumeMounts,
+    pub(crate) metrics: Metrics,
+    pub(crate) retention_trigger: RetentionTrigger,
     pub(crate) tracer: Option<Tracer>,
     pub(crate) readiness: Readiness,
-    pub(crate) bodies: BodyMemory,
+    pub(crate) body_memory: BodyMemory,
     pub(crate) connections: Connections,
     pub(crate) streams: Streams,
     /// Whether more than one tenant competes for the server's resources.
-    pub(crate) rivals: OtherTenants,
+    pub(crate) other_tenants: OtherTenants,
     /// Profiles from the configuration file. Profiles in the database override them.
     pub(crate) profiles: Profiles,
-    pub(crate) roster: ProviderRegistry,
+    pub(crate) provider_registry: ProviderRegistry,
 }
 
 impl AppState {
     pub(crate) fn new(
         engine: Arc<Engine>,
         store: Arc<Store>,
-        places: Arc<dyn HostStorage>,
+        host_storage: Arc<dyn HostStorage>,
         profiles: Profiles,
         settings: Settings,
-        accounts: Authenticator,
-        roster: ProviderRegistry,
+        authenticator: Authenticator,
+        provider_registry: ProviderRegistry,
     ) -> Self {
-        let rivals = OtherTenants::default();
+        let other_tenants = OtherTenants::default();
         Self {
-            gate: RunQueue::new(settings.concurrency, settings.queue, settings.queue_total, &rivals),
-            bodies: BodyMemory::new(settings.bodies_total, settings.max_body, &rivals),
-            connections: Connections::new(settings.connections, &rivals),
-            streams: Streams::new(&settings, &rivals),
-            readers: CheckWorkers::new(),
-            bearers: ConnectionHandles::default(),
-            live: LiveExecutions::default(),
-            written: RetentionTrigger::new(settings.retention.max_bytes),
-            sandboxes: SandboxRegistry::new(settings.sandboxes, &rivals),
-            rivals,
-            mcp: McpSessions::default(),
-            mounts: VolumeMounts::default(),
-            meters: Metrics::new(),
-            mismatches: PendingMismatches::default(),
+            run_queue: RunQueue::new(
+                settings.concurrency,
+                settings.queue,
+                settings.queue_total,
+                &other_tenants,
+            ),
+            body_memory: BodyMemory::new(settings.bodies_total, settings.max_body, &other_tenants),
+            connections: Connections::new(settings.connections, &other_tenants),
+            streams: Streams::new(&settings, &other_tenants),
+            check_workers: CheckWorkers::new(),
+            connection_handles: ConnectionHandles::default(),
+            live_executions: Arc::default(),
+            retention_trigger: RetentionTrigger::new(settings.retention.max_bytes),
+            sandboxes: SandboxRegistry::new(settings.sandboxes, &other_tenants),
+            other_tenants,
+            volume_mounts: VolumeMounts::default(),
+            metrics: Metrics::new(),
             tracer: settings.collector.clone().map(Tracer::new),
             readiness: Readiness::default(),
             engine,
             store,
-            places,
+            host_storage,
             profiles,
             settings,
-            accounts,
-            roster,
+            authenticator,
+            provider_registry,
         }
     }
 
     /// Records whether more than one tenant is enabled.
-    pub(crate) async fn update_has_rivals(&self) -> Result<(), Error> {
+    pub(crate) async fn update_other_tenants(&self) -> Result<(), Error> {
         let tenants = self.store.tenants().await?;
-        self.rivals.set(tenants.iter().filter(|tenant| tenant.disabled.is_none()).count() > 1);
+        self.other_tenants.set(tenants.iter().filter(|tenant| tenant.disabled.is_none()).count() > 1);
         Ok(())
     }
 
     /// Returns how often a tenant was refused or had to wait because of its share, by kind.
     pub(crate) fn share_refusals(&self) -> Vec<(&'static str, u64)> {
-        let gate = self.gate.share_delays();
-        let mut all = vec![("turns", gate.turns), ("queue", gate.queue), self.sandboxes.share_refusals()];
-        all.extend(self.bodies.share_refusals());
+        let run_queue = self.run_queue.share_delays();
+        let mut all =
+            vec![("turns", run_queue.turns), ("queue", run_queue.queue), self.sandboxes.share_refusals()];
+        all.extend(self.body_memory.share_refusals());
         all.extend(self.connections.share_refusals());
         all.push(self.streams.share_refusals());
         all

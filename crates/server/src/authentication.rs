@@ -7,16 +7,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::extract::FromRequestParts;
-use axum::http::{HeaderMap, header, request::Parts};
 use belljar_engine::TenantRules;
-use belljar_store::{Digest, KeyId, Quotas, Scope, Scopes, Store, Tenant, TenantName, Timestamp};
-use std::sync::Arc;
+use belljar_store::{Digest, Quotas, Scope, Scopes, Store, Tenant, TenantName, Timestamp};
 
-use crate::app_state::AppState;
-use crate::body::SendingTenant;
 use crate::error::Error;
-use crate::revocation::ConnectionHandle;
 use crate::trace::{self, TraceContext};
 
 /// How long a result is cached. An expired key stays usable no longer than that.
@@ -47,70 +41,8 @@ impl Caller {
         TenantRules { policy: self.policy.as_deref(), provider: self.provider.as_deref() }
     }
 
-    fn require(self, scope: Scope) -> Result<Self, Error> {
+    pub(crate) fn require(self, scope: Scope) -> Result<Self, Error> {
         if self.scopes.contains(scope) { Ok(self) } else { Err(Error::Forbidden(scope)) }
-    }
-}
-
-/// A caller with the scope `run`.
-#[derive(Debug)]
-pub(crate) struct RunCaller(pub(crate) Caller);
-
-/// A caller with the scope `sandboxes`.
-#[derive(Debug)]
-pub(crate) struct SandboxCaller(pub(crate) Caller);
-
-/// A caller with the scope `admin`.
-#[derive(Debug)]
-pub(crate) struct AdminCaller(pub(crate) Caller);
-
-impl FromRequestParts<Arc<AppState>> for RunCaller {
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, world: &Arc<AppState>) -> Result<Self, Error> {
-        caller(parts, world).await?.require(Scope::Run).map(Self)
-    }
-}
-
-impl FromRequestParts<Arc<AppState>> for SandboxCaller {
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, world: &Arc<AppState>) -> Result<Self, Error> {
-        caller(parts, world).await?.require(Scope::Sandboxes).map(Self)
-    }
-}
-
-impl FromRequestParts<Arc<AppState>> for AdminCaller {
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, world: &Arc<AppState>) -> Result<Self, Error> {
-        let caller = caller(parts, world).await?;
-        // A caller that revokes or rotates its own key must still receive the response.
-        set_connection_key(parts, None);
-        let refused = crate::admin::AuditedAction::refused_request(&caller, parts);
-        match caller.require(Scope::Admin) {
-            Ok(caller) => Ok(Self(caller)),
-            Err(error) => {
-                refused.record_refusal(&world.store).await?;
-                Err(error)
-            }
-        }
-    }
-}
-
-async fn caller(parts: &mut Parts, world: &AppState) -> Result<Caller, Error> {
-    let caller = world.accounts.caller(&world.store, &parts.headers).await?;
-    set_connection_key(parts, caller.actor.parse().ok());
-    if let Some(bearer) = parts.extensions.get::<Arc<ConnectionHandle>>() {
-        bearer.assign_to_tenant(&caller.tenant)?;
-    }
-    parts.extensions.insert(SendingTenant(caller.tenant.clone()));
-    Ok(caller)
-}
-
-fn set_connection_key(parts: &Parts, key: Option<KeyId>) {
-    if let Some(bearer) = parts.extensions.get::<Arc<ConnectionHandle>>() {
-        bearer.set_key(key);
     }
 }
 
@@ -149,17 +81,17 @@ impl Authenticator {
         self.home == *tenant
     }
 
-    /// Authenticates the sender of these headers.
-    pub(crate) async fn caller(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
-        let caller = self.authenticate(store, headers).await?;
+    /// Authenticates the sender of a request with this key, or without one.
+    pub(crate) async fn caller(&self, store: &Store, key: Option<&str>) -> Result<Caller, Error> {
+        let caller = match key {
+            Some(key) => self.authenticate(store, key).await?,
+            None => self.authenticate_keyless(store).await?,
+        };
         let context = trace::set_tenant(&caller.tenant);
         Ok(Caller { context, ..caller })
     }
 
-    async fn authenticate(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
-        let Some(presented) = bearer_token(headers) else {
-            return self.authenticate_keyless(store, headers).await;
-        };
+    async fn authenticate(&self, store: &Store, presented: &str) -> Result<Caller, Error> {
         let digest = Digest::compute(presented.as_bytes());
         if self.set_key.is_some_and(|key| key.matches(&digest)) {
             return self.default_tenant_caller(store, "BELLJAR_ADMIN_KEY", Scopes::all()).await;
@@ -185,10 +117,8 @@ impl Authenticator {
         Ok(caller)
     }
 
-    /// Authenticates a request without a valid bearer token. A malformed `Authorization` header is always
-    /// refused.
-    async fn authenticate_keyless(&self, store: &Store, headers: &HeaderMap) -> Result<Caller, Error> {
-        if !self.without_keys || headers.contains_key(header::AUTHORIZATION) {
+    async fn authenticate_keyless(&self, store: &Store) -> Result<Caller, Error> {
+        if !self.without_keys {
             return Err(Error::Unauthorized);
         }
         self.default_tenant_caller(store, "anonymous", [Scope::Run, Scope::Sandboxes].into_iter().collect())
@@ -243,12 +173,6 @@ impl Authenticator {
     fn lock(&self) -> MutexGuard<'_, CallerCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, key) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
 
 #[cfg(test)]

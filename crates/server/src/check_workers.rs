@@ -45,7 +45,7 @@ pub(crate) struct CheckWorkers(Arc<CheckWorkersInner>);
 #[derive(Debug)]
 struct CheckWorkersInner {
     table: Mutex<CheckQueueTable>,
-    patience: Duration,
+    time_limit: Duration,
     abandoned: AtomicU64,
     refused: AtomicU64,
 }
@@ -97,10 +97,10 @@ impl CheckWorkers {
         Self::with_workers(cores.max(2), CHECK_TIMEOUT)
     }
 
-    fn with_workers(workers: usize, patience: Duration) -> Self {
+    fn with_workers(workers: usize, time_limit: Duration) -> Self {
         let table = Mutex::new(CheckQueueTable { workers, ..CheckQueueTable::default() });
         let (abandoned, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self(Arc::new(CheckWorkersInner { table, patience, abandoned, refused }))
+        Self(Arc::new(CheckWorkersInner { table, time_limit, abandoned, refused }))
     }
 
     /// Runs `work`, which checks a tenant's code, on a worker.
@@ -127,7 +127,7 @@ impl CheckWorkers {
             drop(worker);
             drop(answer.send(result));
         });
-        match timeout(self.0.patience, answered).await {
+        match timeout(self.0.time_limit, answered).await {
             Ok(result) => result.map_err(|_| Error::Internal),
             Err(_) => {
                 self.0.abandon(number);
@@ -145,7 +145,7 @@ impl CheckWorkers {
                 biased;
                 worker = &mut worker => return worker.map_err(|_| Error::Internal),
                 // The client of a check that timed out may be gone, so nothing else notices the timeout.
-                () = sleep(self.0.patience) => self.0.abandon_overdue(),
+                () = sleep(self.0.time_limit) => self.0.abandon_overdue(),
             }
         }
     }
@@ -160,25 +160,25 @@ impl CheckWorkers {
         let mut table = lock(&self.0);
         let (all, total) = (table.abandoned, table.waiting);
         let free = table.busy < table.workers && table.may_use_worker(tenant);
-        let lane = table.tenants.entry(tenant.clone()).or_default();
-        if lane.abandoned >= MAX_ABANDONED {
+        let checks = table.tenants.entry(tenant.clone()).or_default();
+        if checks.abandoned >= MAX_ABANDONED {
             return Err(Error::ChecksStuck);
         }
         if all >= MAX_ABANDONED_TOTAL {
             return Err(Error::Overloaded);
         }
-        if free && lane.waiting.is_empty() {
+        if free && checks.waiting.is_empty() {
             let number = table.occupy_worker(tenant);
             return Ok(CheckEntry::Now(self.0.worker(number, tenant.clone())));
         }
-        if lane.waiting.len() >= MAX_WAITING {
+        if checks.waiting.len() >= MAX_WAITING {
             return Err(Error::CheckQueueFull);
         }
         if total >= MAX_WAITING_TOTAL {
             return Err(Error::Overloaded);
         }
         let (sender, receiver) = oneshot::channel();
-        if lane.waiting.is_empty() {
+        if checks.waiting.is_empty() {
             table.turns.push_back(tenant.clone());
         }
         table.waiting += 1;
@@ -192,8 +192,8 @@ impl CheckQueueTable {
     /// all.
     fn may_use_worker(&self, tenant: &TenantName) -> bool {
         let others_wait = self.turns.iter().any(|waiting| waiting != tenant);
-        let reading = self.tenants.get(tenant).map_or(0, |lane| lane.checking);
-        !others_wait || reading < self.workers / 2
+        let running = self.tenants.get(tenant).map_or(0, |checks| checks.checking);
+        !others_wait || running < self.workers / 2
     }
 
     /// Counts one more check of a tenant as running; returns its number.
@@ -210,8 +210,8 @@ impl CheckQueueTable {
     fn free_worker(&mut self, number: u64) -> bool {
         let Some(check) = self.running.remove(&number) else { return false };
         self.busy -= 1;
-        if let Some(lane) = self.tenants.get_mut(&check.tenant) {
-            lane.checking -= 1;
+        if let Some(checks) = self.tenants.get_mut(&check.tenant) {
+            checks.checking -= 1;
         }
         true
     }
@@ -223,10 +223,10 @@ impl CheckQueueTable {
         }
         let at = self.turns.iter().position(|tenant| self.may_use_worker(tenant))?;
         let tenant = self.turns.remove(at)?;
-        let lane = self.tenants.get_mut(&tenant)?;
-        let sender = lane.waiting.pop_front()?;
+        let checks = self.tenants.get_mut(&tenant)?;
+        let sender = checks.waiting.pop_front()?;
         self.waiting -= 1;
-        if !lane.waiting.is_empty() {
+        if !checks.waiting.is_empty() {
             self.turns.push_back(tenant.clone());
         }
         let number = self.occupy_worker(&tenant);
@@ -234,7 +234,9 @@ impl CheckQueueTable {
     }
 
     fn forget_idle(&mut self, tenant: &TenantName) {
-        let idle = |lane: &TenantChecks| lane.checking == 0 && lane.abandoned == 0 && lane.waiting.is_empty();
+        let idle = |checks: &TenantChecks| {
+            checks.checking == 0 && checks.abandoned == 0 && checks.waiting.is_empty()
+        };
         if self.tenants.get(tenant).is_some_and(idle) {
             self.tenants.remove(tenant);
         }
@@ -260,7 +262,7 @@ impl CheckWorkersInner {
 
     /// Abandons every check that has timed out.
     fn abandon_overdue(self: &Arc<Self>) {
-        let is_overdue = |check: &RunningCheck| check.started.elapsed() >= self.patience;
+        let is_overdue = |check: &RunningCheck| check.started.elapsed() >= self.time_limit;
         let table = lock(self);
         let overdue: Vec<u64> =
             table.running.iter().filter(|(_, check)| is_overdue(check)).map(|(number, _)| *number).collect();
@@ -285,8 +287,8 @@ impl Drop for CheckWorker {
         let mut table = lock(&self.shared);
         if !table.free_worker(self.number) {
             table.abandoned -= 1;
-            if let Some(lane) = table.tenants.get_mut(&self.tenant) {
-                lane.abandoned -= 1;
+            if let Some(checks) = table.tenants.get_mut(&self.tenant) {
+                checks.abandoned -= 1;
             }
         }
         table.forget_idle(&self.tenant);

@@ -13,10 +13,10 @@ struct BlockedCheck {
 }
 
 impl BlockedCheck {
-    fn start(readers: &CheckWorkers, name: &'static str) -> Self {
-        let ((go, wait), readers) = (mpsc::channel::<()>(), readers.clone());
+    fn start(workers: &CheckWorkers, name: &'static str) -> Self {
+        let ((go, wait), workers) = (mpsc::channel::<()>(), workers.clone());
         let answer = tokio::spawn(async move {
-            readers.run_check(&tenant(name), move || wait.recv().unwrap_or_default()).await
+            workers.run_check(&tenant(name), move || wait.recv().unwrap_or_default()).await
         });
         Self { go, answer }
     }
@@ -27,64 +27,64 @@ impl BlockedCheck {
     }
 }
 
-async fn until(readers: &CheckWorkers, what: impl Fn(&CheckQueueTable) -> bool) {
+async fn until(workers: &CheckWorkers, what: impl Fn(&CheckQueueTable) -> bool) {
     for _ in 0..10_000 {
-        if what(&lock(&readers.0)) {
+        if what(&lock(&workers.0)) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("never: {:?}", lock(&readers.0));
+    panic!("never: {:?}", lock(&workers.0));
 }
 
 fn reading(table: &CheckQueueTable, name: &str) -> usize {
-    table.tenants.get(&tenant(name)).map_or(0, |lane| lane.checking)
+    table.tenants.get(&tenant(name)).map_or(0, |checks| checks.checking)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_has_all_workers_alone_and_half_while_another_waits() {
-    let readers = CheckWorkers::with_workers(4, Duration::from_secs(600));
-    let mut greedy: Vec<_> = (0..8).map(|_| BlockedCheck::start(&readers, "greedy")).collect();
-    until(&readers, |table| reading(table, "greedy") == 4 && table.waiting == 4).await;
-    let others: Vec<_> = (0..3).map(|_| BlockedCheck::start(&readers, "other")).collect();
-    until(&readers, |table| table.waiting == 7).await;
+    let workers = CheckWorkers::with_workers(4, Duration::from_secs(600));
+    let mut greedy: Vec<_> = (0..8).map(|_| BlockedCheck::start(&workers, "greedy")).collect();
+    until(&workers, |table| reading(table, "greedy") == 4 && table.waiting == 4).await;
+    let others: Vec<_> = (0..3).map(|_| BlockedCheck::start(&workers, "other")).collect();
+    until(&workers, |table| table.waiting == 7).await;
     for running in greedy.drain(..2) {
         running.end().await.unwrap();
     }
-    until(&readers, |table| reading(table, "greedy") == 2 && reading(table, "other") == 2).await;
+    until(&workers, |table| reading(table, "greedy") == 2 && reading(table, "other") == 2).await;
     for running in greedy.drain(..1) {
         running.end().await.unwrap();
     }
-    until(&readers, |table| table.busy == 4).await;
+    until(&workers, |table| table.busy == 4).await;
     for running in greedy.into_iter().chain(others) {
         running.end().await.unwrap();
     }
-    until(&readers, |table| table.busy == 0 && table.waiting == 0 && table.tenants.is_empty()).await;
+    until(&workers, |table| table.busy == 0 && table.waiting == 0 && table.tenants.is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn abandoned_checks_count_for_their_tenant_until_they_end() {
-    let readers = CheckWorkers::with_workers(2, Duration::from_millis(20));
-    let stuck: Vec<_> = (0..2).map(|_| BlockedCheck::start(&readers, "stuck")).collect();
-    until(&readers, |table| table.abandoned == 2 && table.busy == 0).await;
-    let refused = readers.run_check(&tenant("stuck"), || ()).await;
+    let workers = CheckWorkers::with_workers(2, Duration::from_millis(20));
+    let stuck: Vec<_> = (0..2).map(|_| BlockedCheck::start(&workers, "stuck")).collect();
+    until(&workers, |table| table.abandoned == 2 && table.busy == 0).await;
+    let refused = workers.run_check(&tenant("stuck"), || ()).await;
     assert!(matches!(refused, Err(Error::ChecksStuck)), "{refused:?}");
-    assert_eq!(readers.failures(), (2, 1));
-    read_in_the_end(&readers, "other").await;
+    assert_eq!(workers.failures(), (2, 1));
+    read_in_the_end(&workers, "other").await;
     for one in stuck {
         assert!(matches!(one.end().await, Err(Error::CheckTimedOut)));
     }
-    until(&readers, |table| table.abandoned == 0).await;
-    read_in_the_end(&readers, "stuck").await;
+    until(&workers, |table| table.abandoned == 0).await;
+    read_in_the_end(&workers, "stuck").await;
 }
 
 /// Checks code, retrying on timeouts: on a busy machine the short timeout may pass. Any other refusal is a
 /// failure.
-async fn read_in_the_end(readers: &CheckWorkers, name: &str) {
+async fn read_in_the_end(workers: &CheckWorkers, name: &str) {
     for _ in 0..1_000 {
-        match readers.run_check(&tenant(name), || 7).await {
+        match workers.run_check(&tenant(name), || 7).await {
             Ok(seven) => return assert_eq!(seven, 7),
-            Err(Error::CheckTimedOut) => until(readers, |table| reading_abandoned(table, name) == 0).await,
+            Err(Error::CheckTimedOut) => until(workers, |table| reading_abandoned(table, name) == 0).await,
             Err(other) => panic!("{other}"),
         }
     }
@@ -92,20 +92,20 @@ async fn read_in_the_end(readers: &CheckWorkers, name: &str) {
 }
 
 fn reading_abandoned(table: &CheckQueueTable, name: &str) -> usize {
-    table.tenants.get(&tenant(name)).map_or(0, |lane| lane.abandoned)
+    table.tenants.get(&tenant(name)).map_or(0, |checks| checks.abandoned)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_refuses_its_own_tenant_only() {
-    let readers = CheckWorkers::with_workers(2, Duration::from_secs(600));
-    let all: Vec<_> = (0..2 + MAX_WAITING).map(|_| BlockedCheck::start(&readers, "many")).collect();
-    until(&readers, |table| table.waiting == MAX_WAITING).await;
-    assert!(matches!(readers.run_check(&tenant("many"), || ()).await, Err(Error::CheckQueueFull)));
-    let other = BlockedCheck::start(&readers, "other");
-    until(&readers, |table| table.waiting == MAX_WAITING + 1).await;
+    let workers = CheckWorkers::with_workers(2, Duration::from_secs(600));
+    let all: Vec<_> = (0..2 + MAX_WAITING).map(|_| BlockedCheck::start(&workers, "many")).collect();
+    until(&workers, |table| table.waiting == MAX_WAITING).await;
+    assert!(matches!(workers.run_check(&tenant("many"), || ()).await, Err(Error::CheckQueueFull)));
+    let other = BlockedCheck::start(&workers, "other");
+    until(&workers, |table| table.waiting == MAX_WAITING + 1).await;
     let mut all = all.into_iter();
     all.next().unwrap().end().await.unwrap();
-    until(&readers, |table| reading(table, "other") == 1).await;
+    until(&workers, |table| reading(table, "other") == 1).await;
     other.end().await.unwrap();
     for one in all {
         one.end().await.unwrap();
@@ -114,12 +114,12 @@ async fn a_full_queue_refuses_its_own_tenant_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disconnecting_client_does_not_free_a_busy_worker() {
-    let readers = CheckWorkers::with_workers(2, Duration::from_secs(600));
-    let gone = BlockedCheck::start(&readers, "gone");
-    until(&readers, |table| table.busy == 1).await;
+    let workers = CheckWorkers::with_workers(2, Duration::from_secs(600));
+    let gone = BlockedCheck::start(&workers, "gone");
+    until(&workers, |table| table.busy == 1).await;
     gone.answer.abort();
     tokio::task::yield_now().await;
-    assert_eq!(lock(&readers.0).busy, 1);
+    assert_eq!(lock(&workers.0).busy, 1);
     drop(gone.go);
-    until(&readers, |table| table.busy == 0).await;
+    until(&workers, |table| table.busy == 0).await;
 }

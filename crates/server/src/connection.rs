@@ -47,17 +47,17 @@ pub(crate) struct ConnectionResources {
 pub(crate) async fn serve(
     stream: TcpStream,
     taken: ConnectionResources,
-    bearer: Arc<ConnectionHandle>,
+    handle: Arc<ConnectionHandle>,
     tls: Option<TlsAcceptor>,
     router: Router,
-    world: Arc<AppState>,
+    state: Arc<AppState>,
     mut ending: watch::Receiver<bool>,
 ) {
     // Send small responses immediately.
     let _ = stream.set_nodelay(true);
-    let settings = &world.settings;
-    let stream = TimeoutStream::new(stream, taken, Arc::clone(&bearer), settings.body_timeout);
-    let routes = ConnectionService { routes: TowerToHyperService::new(router), bearer };
+    let settings = &state.settings;
+    let stream = TimeoutStream::new(stream, taken, Arc::clone(&handle), settings.body_timeout);
+    let routes = ConnectionService { routes: TowerToHyperService::new(router), handle };
     let Some(tls) = tls else { return serve_http(stream, routes, settings, ending).await };
     let handshake = timeout(settings.head_timeout, tls.accept(stream));
     let stream = tokio::select! {
@@ -96,7 +96,7 @@ async fn serve_http(
 #[derive(Debug)]
 struct ConnectionService {
     routes: TowerToHyperService<Router>,
-    bearer: Arc<ConnectionHandle>,
+    handle: Arc<ConnectionHandle>,
 }
 
 impl Service<Request<Incoming>> for ConnectionService {
@@ -105,7 +105,7 @@ impl Service<Request<Incoming>> for ConnectionService {
     type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        request.extensions_mut().insert(Arc::clone(&self.bearer));
+        request.extensions_mut().insert(Arc::clone(&self.handle));
         self.routes.call(request)
     }
 }
@@ -116,7 +116,7 @@ struct TimeoutStream {
     stream: TcpStream,
     write_timeout: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
-    bearer: Arc<ConnectionHandle>,
+    handle: Arc<ConnectionHandle>,
     taken: ConnectionResources,
 }
 
@@ -124,14 +124,14 @@ impl TimeoutStream {
     fn new(
         stream: TcpStream,
         taken: ConnectionResources,
-        bearer: Arc<ConnectionHandle>,
-        patience: Duration,
+        handle: Arc<ConnectionHandle>,
+        time_limit: Duration,
     ) -> Self {
-        Self { stream, write_timeout: patience, deadline: None, bearer, taken }
+        Self { stream, write_timeout: time_limit, deadline: None, handle, taken }
     }
 
     fn check_not_closed(&self, cx: &Context<'_>) -> io::Result<()> {
-        if self.bearer.poll_closed(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+        if self.handle.poll_closed(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 
     /// Measures the time since the first pending write, until a write makes progress.
@@ -144,9 +144,9 @@ impl TimeoutStream {
             self.deadline = None;
             return poll;
         }
-        let patience = self.write_timeout;
-        let stuck = self.deadline.get_or_insert_with(|| Box::pin(sleep(patience)));
-        match stuck.as_mut().poll(cx) {
+        let time_limit = self.write_timeout;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(time_limit)));
+        match deadline.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }

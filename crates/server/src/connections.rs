@@ -38,7 +38,7 @@ pub(crate) struct Connections(Arc<ConnectionsInner>);
 #[derive(Debug)]
 struct ConnectionsInner {
     table: Mutex<ConnectionTable>,
-    rivals: OtherTenants,
+    other_tenants: OtherTenants,
     refused_tenants: AtomicU64,
     refused_addresses: AtomicU64,
 }
@@ -61,7 +61,7 @@ pub(crate) struct ConnectionSlot {
 }
 
 impl Connections {
-    pub(crate) fn new(total: usize, rivals: &OtherTenants) -> Self {
+    pub(crate) fn new(total: usize, other_tenants: &OtherTenants) -> Self {
         let table = ConnectionTable {
             shares: FairShare::with_reserve_within(total as u64),
             keyless: HashMap::new(),
@@ -70,7 +70,7 @@ impl Connections {
         };
         Self(Arc::new(ConnectionsInner {
             table: Mutex::new(table),
-            rivals: rivals.clone(),
+            other_tenants: other_tenants.clone(),
             refused_tenants: AtomicU64::new(0),
             refused_addresses: AtomicU64::new(0),
         }))
@@ -81,7 +81,7 @@ impl Connections {
     pub(crate) fn admit(
         &self,
         address: IpAddr,
-        bearer: &Arc<ConnectionHandle>,
+        handle: &Arc<ConnectionHandle>,
     ) -> Option<Arc<ConnectionSlot>> {
         let (address, now) = (client_address(address), Instant::now());
         let (holder, terms) = (ConnectionHolder::Address(address), self.0.terms(Tenure::Brief));
@@ -94,7 +94,7 @@ impl Connections {
         let number = table.next_number;
         table.next_number += 1;
         table.holders.insert(number, holder);
-        table.keyless.entry(address).or_default().insert(number, Arc::downgrade(bearer));
+        table.keyless.entry(address).or_default().insert(number, Arc::downgrade(handle));
         Some(Arc::new(ConnectionSlot { shared: Arc::clone(&self.0), number }))
     }
 
@@ -110,7 +110,7 @@ impl Connections {
 
 impl ConnectionsInner {
     fn terms(&self, tenure: Tenure) -> ShareTerms {
-        ShareTerms { cap: None, tenure, has_rivals: self.rivals.exist() }
+        ShareTerms { cap: None, tenure, has_other_tenants: self.other_tenants.exist() }
     }
 
     fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
@@ -129,11 +129,11 @@ impl ConnectionTable {
             _ => self.keyless.iter().max_by_key(|(_, theirs)| theirs.len()).map(|(address, _)| *address),
         };
         let Some(theirs) = crowded.and_then(|address| self.keyless.get(&address)) else { return };
-        let oldest = theirs.first_key_value().map(|(number, bearer)| (*number, bearer.upgrade()));
-        if let Some((number, bearer)) = oldest {
+        let oldest = theirs.first_key_value().map(|(number, handle)| (*number, handle.upgrade()));
+        if let Some((number, handle)) = oldest {
             self.release(number);
-            if let Some(bearer) = bearer {
-                bearer.close();
+            if let Some(handle) = handle {
+                handle.close();
             }
         }
     }
@@ -203,9 +203,9 @@ mod tests {
     use super::*;
 
     fn connections(total: usize) -> Connections {
-        let rivals = OtherTenants::default();
-        rivals.set(true);
-        Connections::new(total, &rivals)
+        let other_tenants = OtherTenants::default();
+        other_tenants.set(true);
+        Connections::new(total, &other_tenants)
     }
 
     fn address(text: &str) -> IpAddr {
@@ -214,36 +214,36 @@ mod tests {
 
     #[test]
     fn an_address_at_its_share_evicts_its_oldest_keyless_connection() {
-        let (all, bearer) = (connections(32), Arc::new(ConnectionHandle::default()));
-        let other = all.admit(address("192.0.2.2"), &bearer).unwrap();
+        let (all, handle) = (connections(32), Arc::new(ConnectionHandle::default()));
+        let other = all.admit(address("192.0.2.2"), &handle).unwrap();
         let first = Arc::new(ConnectionHandle::default());
-        let mut places = vec![all.admit(address("192.0.2.1"), &first).unwrap()];
-        places.extend((1..12).map(|_| all.admit(address("192.0.2.1"), &bearer).unwrap()));
+        let mut slots = vec![all.admit(address("192.0.2.1"), &first).unwrap()];
+        slots.extend((1..12).map(|_| all.admit(address("192.0.2.1"), &handle).unwrap()));
         assert!(!first.is_closed());
-        places.push(all.admit(address("192.0.2.1"), &bearer).unwrap());
+        slots.push(all.admit(address("192.0.2.1"), &handle).unwrap());
         assert!(first.is_closed());
         assert_eq!(all.0.lock().shares.used(), 13);
-        drop((places, other));
+        drop((slots, other));
         let table = all.0.lock();
         assert!(table.shares.used() == 0 && table.keyless.is_empty() && table.holders.is_empty());
     }
 
     #[test]
     fn a_tenant_at_its_share_does_not_block_others() {
-        let (all, bearer) = (connections(32), Arc::new(ConnectionHandle::default()));
+        let (all, handle) = (connections(32), Arc::new(ConnectionHandle::default()));
         let (mallory, bob): (TenantName, TenantName) = ("mallory".parse().unwrap(), "bob".parse().unwrap());
-        let admit = || all.admit(address("192.0.2.1"), &bearer).unwrap();
-        let mut places = Vec::new();
+        let admit = || all.admit(address("192.0.2.1"), &handle).unwrap();
+        let mut slots = Vec::new();
         for number in 0..32 {
-            places.push(admit());
-            let counted = places[number].assign_to_tenant(&mallory);
+            slots.push(admit());
+            let counted = slots[number].assign_to_tenant(&mallory);
             assert_eq!(counted.is_ok(), number < 12, "{number}");
         }
         let bobs = admit();
         bobs.assign_to_tenant(&bob).unwrap();
         bobs.assign_to_tenant(&bob).unwrap();
         assert_eq!(all.share_refusals()[0], ("connections", 20));
-        drop((places, bobs));
+        drop((slots, bobs));
         assert_eq!(all.0.lock().shares.used(), 0);
     }
 

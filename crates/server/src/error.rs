@@ -1,43 +1,17 @@
-//! Errors of requests: their codes, HTTP statuses and messages.
+//! Errors of requests: their codes and messages. `http/problem.rs` turns them into responses.
 //!
 //! Messages are for the caller: they contain no path of this machine, and no message of the operating system
 //! or the database. Those go to the log, together with the request id.
 
 use std::sync::Arc;
 
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
 pub use belljar_engine::ErrorCode as Code;
-use belljar_engine::finding::Finding;
 use belljar_engine::host_storage::HostStorageError;
 use belljar_engine::sandbox_handle::{FailureKind, SandboxError};
 use belljar_store::{Error as Store, Scope};
-use schemars::JsonSchema;
-use serde::Serialize;
 use thiserror::Error as ThisError;
 
 use crate::share_pool::ShareKind;
-
-/// Error response.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Problem {
-    /// Reason the request failed.
-    pub(crate) error: Reason,
-}
-
-/// Reason a request failed.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Reason {
-    /// Machine-readable code.
-    code: Code,
-    /// Findings of the policy; only with the code `refused`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    findings: Option<Vec<Finding>>,
-    /// Description for people.
-    message: String,
-    /// Request id for finding the error in the server's log.
-    request_id: Option<String>,
-}
 
 /// The reason a request was not served.
 #[derive(Debug, Clone, ThisError)]
@@ -50,10 +24,10 @@ pub enum Error {
     Store(Arc<Store>),
     /// An operation in a sandbox failed.
     #[error(transparent)]
-    Living(Arc<SandboxError>),
+    Sandbox(Arc<SandboxError>),
     /// A volume or snapshot could not be stored or read.
     #[error(transparent)]
-    Places(Arc<HostStorageError>),
+    HostStorage(Arc<HostStorageError>),
     /// A part of the request is not valid.
     #[error("{field}: {message}")]
     Invalid {
@@ -186,10 +160,10 @@ impl From<HostStorageError> for Error {
         match error {
             // An error of the sandbox keeps its own code.
             HostStorageError::Source(error) => match error.downcast::<SandboxError>() {
-                Ok(living) => living.into(),
-                Err(error) => Self::Places(Arc::new(HostStorageError::Source(error))),
+                Ok(error) => error.into(),
+                Err(error) => Self::HostStorage(Arc::new(HostStorageError::Source(error))),
             },
-            error => Self::Places(Arc::new(error)),
+            error => Self::HostStorage(Arc::new(error)),
         }
     }
 }
@@ -202,7 +176,7 @@ impl From<SandboxError> for Error {
             // The reason is recorded with the sandbox's end.
             SandboxError::Gone(_) => Self::SandboxEnded,
             SandboxError::Source(_) => Self::SlowBody,
-            error => Self::Living(Arc::new(error)),
+            error => Self::Sandbox(Arc::new(error)),
         }
     }
 }
@@ -213,8 +187,8 @@ impl Error {
         match self {
             Self::Engine(error) => error.code(),
             Self::Store(error) => store_code(error),
-            Self::Living(error) => living_code(error),
-            Self::Places(error) => places_code(error),
+            Self::Sandbox(error) => sandbox_code(error),
+            Self::HostStorage(error) => host_storage_code(error),
             Self::Invalid { .. } => Code::InvalidRequest,
             Self::Unauthorized => Code::Unauthorized,
             Self::Forbidden(_) => Code::Forbidden,
@@ -258,28 +232,12 @@ impl Error {
         }
     }
 
-    /// Returns the body of this error.
-    pub(crate) fn to_problem(&self, request_id: Option<String>) -> Problem {
-        let findings = match self {
-            Self::Engine(engine) => match &**engine {
-                belljar_engine::Error::Refused { findings, .. } => Some(findings.clone()),
-                _ => None,
-            },
-            _ => None,
-        };
-        Problem { error: Reason { findings, ..self.to_reason(request_id) } }
-    }
-
-    /// Returns the reason without findings, for a response that has already started.
-    pub(crate) fn to_reason(&self, request_id: Option<String>) -> Reason {
-        Reason { code: self.code(), findings: None, message: self.message(), request_id }
-    }
-
     fn is_package_error(&self) -> bool {
         matches!(self, Self::Engine(error) if matches!(**error, belljar_engine::Error::Packages(_)))
     }
 
-    fn retry_after(&self) -> Option<u64> {
+    /// Returns after how many seconds the request may be sent again, if a retry can help.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
         match self {
             Self::CpuQuotaUsedUp { retry_after } => Some(*retry_after),
             _ => match self.code() {
@@ -295,7 +253,7 @@ impl Error {
     }
 }
 
-fn living_code(error: &SandboxError) -> Code {
+fn sandbox_code(error: &SandboxError) -> Code {
     match error {
         SandboxError::Failed(failure) => failure_code(failure.kind),
         SandboxError::Paused => Code::SandboxPaused,
@@ -306,7 +264,7 @@ fn living_code(error: &SandboxError) -> Code {
     }
 }
 
-fn places_code(error: &HostStorageError) -> Code {
+fn host_storage_code(error: &HostStorageError) -> Code {
     match error {
         HostStorageError::TooLarge(_) => Code::QuotaExceeded,
         HostStorageError::NoSpace => Code::StorageFull,
@@ -358,71 +316,5 @@ fn store_code(error: &Store) -> Code {
         | Store::Damaged(_)
         | Store::Database(_)
         | Store::Random(_) => Code::StorageUnavailable,
-    }
-}
-
-/// Returns the HTTP status of a code.
-pub(crate) fn http_status(code: Code) -> StatusCode {
-    match code {
-        Code::InvalidRequest
-        | Code::InvalidLimit
-        | Code::UnknownLanguage
-        | Code::LanguageUnavailable
-        | Code::UnknownProfile
-        | Code::Unsupported
-        | Code::LayerUnavailable
-        | Code::DependencyUnresolvable
-        | Code::DependencyBuildFailed
-        | Code::BadArchive => StatusCode::UNPROCESSABLE_ENTITY,
-        Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::Forbidden | Code::ForeignOrigin | Code::PermissionDenied | Code::Refused => {
-            StatusCode::FORBIDDEN
-        }
-        Code::Misdirected => StatusCode::MISDIRECTED_REQUEST,
-        Code::NotFound => StatusCode::NOT_FOUND,
-        Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        Code::Conflict
-        | Code::PortClosed
-        | Code::IdempotencyConflict
-        | Code::SandboxPaused
-        | Code::DiskFull => StatusCode::CONFLICT,
-        Code::SandboxEnded => StatusCode::GONE,
-        Code::RangeNotSatisfiable => StatusCode::RANGE_NOT_SATISFIABLE,
-        Code::PortFailed => StatusCode::BAD_GATEWAY,
-        Code::PortTimeout => StatusCode::GATEWAY_TIMEOUT,
-        Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-        Code::TooManyRequests | Code::QuotaExceeded | Code::TooManySandboxes => StatusCode::TOO_MANY_REQUESTS,
-        Code::SetupFailed
-        | Code::SandboxMemoryExhausted
-        | Code::Overloaded
-        | Code::ShuttingDown
-        | Code::StorageUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Code::StorageFull => StatusCode::INSUFFICIENT_STORAGE,
-        Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-    }
-}
-
-/// Produces status and headers only. The middleware adds the body, because it knows the request id.
-impl IntoResponse for Error {
-    fn into_response(self) -> Response {
-        let mut response = http_status(self.code()).into_response();
-        if let Some(seconds) = self.retry_after() {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        }
-        if matches!(self, Self::Unauthorized) {
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        if let Self::Range(size) = self
-            && let Ok(place) = HeaderValue::try_from(format!("bytes */{size}"))
-        {
-            response.headers_mut().insert(header::CONTENT_RANGE, place);
-        }
-        if matches!(self, Self::ShareTaken { kind: ShareKind::Connections, .. }) {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        response.extensions_mut().insert(self);
-        response
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct ShareTerms {
     pub(crate) cap: Option<u64>,
     pub(crate) tenure: Tenure,
     /// Whether the server has other tenants, active or not.
-    pub(crate) has_rivals: bool,
+    pub(crate) has_other_tenants: bool,
 }
 
 /// The reason no units were given.
@@ -154,7 +154,7 @@ impl<P: Eq + Hash + Clone> FairShare<P> {
         }
         let may_borrow = match terms.tenure {
             Tenure::Brief => !self.is_contested(party),
-            Tenure::Lasting => !terms.has_rivals,
+            Tenure::Lasting => !terms.has_other_tenants,
         };
         if may_borrow { self.ordinary } else { (self.ordinary / 2).max(1) }
     }

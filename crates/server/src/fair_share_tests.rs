@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::{DEMAND_WINDOW, FairShare, ShareRefusal, ShareTerms, Tenure};
 
-const BRIEF: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Brief, has_rivals: true };
-const LASTING: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Lasting, has_rivals: true };
-const ALONE: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Lasting, has_rivals: false };
+const BRIEF: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Brief, has_other_tenants: true };
+const LASTING: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Lasting, has_other_tenants: true };
+const ALONE: ShareTerms = ShareTerms { cap: None, tenure: Tenure::Lasting, has_other_tenants: false };
 
 fn take_all(pool: &mut FairShare<u8>, party: u8, terms: ShareTerms, now: Instant) -> u64 {
     while pool.take(&party, 1, terms, now).is_ok() {}

@@ -1,65 +1,58 @@
 //! The service: executions, batches, sandboxes, tenants, keys and profiles over HTTP.
 //!
 //! ```text
-//! connection ─▶ middleware (request id, Host, Origin, uniform errors)
-//!   ─▶ handler: two conversions and a call ─▶ Caller (key → tenant, scopes, quotas)
-//!   ─▶ run queue (fair slots per tenant) ─▶ engine ─▶ store: committed ─▶ answer
+//! connection ─▶ middleware: request id, Host, Origin, errors in the format of the dialect
+//!   ─▶ a handler of a dialect: two conversions and a call ─▶ Caller (key → tenant, scopes, quotas)
+//!   ─▶ an operation ─▶ run queue (fair slots per tenant) ─▶ engine ─▶ store: committed ─▶ answer
 //! ```
 //!
+//! - A dialect (`dialects`) is an HTTP API. The operations (`executions`, `sandboxes`, `storage`) know no dialect,
+//!   and the handles that they share (`app_state`) know no operation.
 //! - The outcome of a program is a 200 response. An error is about the request or the server, and its code
 //!   comes from a closed list.
 //! - Another tenant's id answers exactly like an unknown id.
 //! - If a waiting client disconnects, its execution is canceled.
 //! - Everything is bounded: connections, bodies, queues, running work, and how long a client may be slow.
 
-mod admin;
-mod admission;
 mod app_state;
+mod audit;
 mod authentication;
-mod batches;
-mod body;
+mod body_memory;
 mod check_workers;
 mod connection;
 mod connections;
-mod docs;
+mod dialects;
 mod error;
-mod events;
 mod executions;
-mod executor;
 mod fair_share;
 mod health;
+mod http;
 mod listeners;
-mod live_executions;
-mod mcp;
 mod metrics;
-mod middleware;
 mod mismatches;
-mod openapi;
-mod places;
+mod profiles;
 mod provider_registry;
-mod query;
 mod resource_need;
-mod result_json;
 mod retention_trigger;
 mod revocation;
 mod routes;
 mod run_queue;
 mod sandboxes;
-mod schema;
 mod serve;
 mod settings;
 mod share_pool;
 mod startup;
+mod storage;
 mod streams;
 mod tls;
-mod tools;
+mod tool_backend;
 mod trace;
 mod uncancellable;
 
 pub use app_state::AppState;
+pub use dialects::v1::document;
 pub use error::{Code, Error};
-pub use listeners::Listeners;
-pub use openapi::document;
+pub use listeners::{DialectListener, Listeners};
 pub use provider_registry::{InitialProviderConfig, InitialProviders};
 pub use serve::run;
 pub use settings::Settings;

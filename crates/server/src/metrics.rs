@@ -1,23 +1,16 @@
 //! Metrics for Prometheus. Label values come from closed lists: no tenant, no code, no id.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::{HeaderName, Method, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::http::{Method, StatusCode};
+use belljar_engine::ErrorCode as Code;
 use belljar_engine::packages::PackageStats;
 use belljar_engine::provider::{LongestTurns, PoolMetrics};
 use belljar_engine::report::Report;
-use belljar_engine::sandbox_handle::SandboxPhase as Life;
 use belljar_store::SandboxEnd;
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-
-use crate::app_state::AppState;
-use crate::authentication::AdminCaller;
-use belljar_engine::ErrorCode as Code;
 
 /// Histogram buckets in seconds, from a warm run to a long one.
 const DURATION_BUCKETS: &[f64] =
@@ -66,7 +59,7 @@ pub(crate) struct Metrics(PrometheusRecorder);
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Meters")
+        f.write_str("Metrics")
     }
 }
 
@@ -126,7 +119,7 @@ impl Metrics {
 
     /// Sets the pool metrics, summed per runtime: the name of a single pool could reveal its tenant's
     /// packages.
-    fn set_pool_metrics(&self, pools: &[PoolMetrics]) {
+    pub(crate) fn set_pool_metrics(&self, pools: &[PoolMetrics]) {
         for runtime in RUNTIMES {
             let of = || pools.iter().filter(|pool| pool.name.split('+').next() == Some(runtime));
             let labels = || vec![Label::new("runtime", *runtime)];
@@ -146,7 +139,7 @@ impl Metrics {
     }
 
     /// Sets the longest iterations of the launchers' event loops.
-    fn set_loop_turns(&self, turns: &[LongestTurns]) {
+    pub(crate) fn set_loop_turns(&self, turns: &[LongestTurns]) {
         for turn in turns {
             let labels = || vec![Label::new("handler", turn.handler.clone())];
             let seconds = |name, longest: Duration| self.set_gauge(name, labels(), longest.as_secs_f64());
@@ -156,68 +149,29 @@ impl Metrics {
     }
 
     /// Sets the layer metrics. The values are totals counted by the layer store.
-    fn set_layer_metrics(&self, stock: &PackageStats) {
+    pub(crate) fn set_layer_metrics(&self, stock: &PackageStats) {
         let PackageStats { hits, fetched, built, failed, install_time: install, layers, bytes } = *stock;
         for (from, count) in
             [("shelf", hits), ("shared_cache", fetched), ("installed", built), ("nowhere", failed)]
         {
-            let key = Key::from_parts("belljar_layers_total", vec![Label::new("from", from)]);
-            self.0.register_counter(&key, &METADATA).absolute(count);
+            self.set_counter("belljar_layers_total", vec![Label::new("from", from)], count);
         }
         self.set_gauge("belljar_layers_install_seconds", vec![], install.as_secs_f64());
         self.set_gauge("belljar_layers", vec![], layers as f64);
         self.set_gauge("belljar_layers_bytes", vec![], bytes as f64);
     }
 
-    fn set_gauge(&self, name: &'static str, labels: Vec<Label>, value: f64) {
+    /// Sets a counter that is counted elsewhere.
+    pub(crate) fn set_counter(&self, name: &'static str, labels: Vec<Label>, total: u64) {
+        self.0.register_counter(&Key::from_parts(name, labels), &METADATA).absolute(total);
+    }
+
+    pub(crate) fn set_gauge(&self, name: &'static str, labels: Vec<Label>, value: f64) {
         self.0.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);
     }
-}
 
-/// Returns all metrics in the Prometheus text format.
-#[utoipa::path(
-    get, path = "/metrics", tag = "service",
-    responses(
-        (status = 200, description = "Metrics in the Prometheus text format", body = String,
-            content_type = "text/plain"),
-        (status = 403, description = "The key lacks the scope `admin`"),
-    )
-)]
-pub(crate) async fn show(State(world): State<Arc<AppState>>, _admin: AdminCaller) -> impl IntoResponse {
-    render(&world).await
-}
-
-/// Returns all metrics without a key, on the metrics listener.
-pub(crate) async fn show_without_key(State(world): State<Arc<AppState>>) -> impl IntoResponse {
-    render(&world).await
-}
-
-async fn render(world: &AppState) -> ([(HeaderName, &'static str); 1], String) {
-    let meters = &world.meters;
-    meters.set_gauge("belljar_executions_waiting", vec![], world.gate.queued_count() as f64);
-    meters.set_gauge("belljar_executions_under_way", vec![], world.live.count() as f64);
-    let (abandoned, refused) = world.readers.failures();
-    for (why, count) in [("abandoned", abandoned), ("refused", refused)] {
-        let key = Key::from_parts("belljar_readings_failed_total", vec![Label::new("why", why)]);
-        meters.0.register_counter(&key, &METADATA).absolute(count);
+    /// Returns all metrics in the Prometheus text format.
+    pub(crate) fn render(&self) -> String {
+        self.0.handle().render()
     }
-    let sandboxes = world.sandboxes.all();
-    let paused = sandboxes.iter().filter(|open| open.living.state() == Life::Paused).count();
-    for (state, count) in [("running", sandboxes.len() - paused), ("paused", paused)] {
-        meters.set_gauge("belljar_sandboxes", vec![Label::new("state", state)], count as f64);
-    }
-    for (kind, count) in world.share_refusals() {
-        let key = Key::from_parts("belljar_share_refusals_total", vec![Label::new("kind", kind)]);
-        meters.0.register_counter(&key, &METADATA).absolute(count);
-    }
-    meters.set_pool_metrics(&world.engine.pools().await);
-    meters.set_loop_turns(&world.engine.longest_turns().await);
-    if let Some(stock) = world.engine.package_stats().await {
-        meters.set_layer_metrics(&stock);
-    }
-    if let Some(tracer) = &world.tracer {
-        let key = Key::from_static_name("belljar_spans_dropped_total");
-        meters.0.register_counter(&key, &METADATA).absolute(tracer.dropped());
-    }
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], meters.0.handle().render())
 }

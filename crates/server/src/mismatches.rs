@@ -4,13 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_engine::Engine;
 use belljar_engine::provider::ConfinementMismatch;
 use belljar_store::{AuditEntry, AuditOutcome, Store, Timestamp};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
-
-use crate::app_state::AppState;
-use crate::error::Error;
 
 /// Interval at which the engine is polled. Providers buffer mismatches until then.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -23,39 +21,48 @@ const ACTION: &str = "isolation.mismatch";
 const MAX_TARGET_CHARS: usize = 64;
 const MAX_DETAIL_CHARS: usize = 200;
 
-/// Audit entries that are not yet written.
-#[derive(Debug, Default)]
-pub(crate) struct PendingMismatches(Mutex<VecDeque<AuditEntry>>);
-
-/// Writes audit entries as mismatches occur. Runs forever.
-pub(crate) async fn watch(world: Arc<AppState>) {
-    loop {
-        sleep(POLL_INTERVAL).await;
-        write_pending(&world).await;
-    }
+/// Writes audit entries for the mismatches that an engine reports.
+#[derive(Debug)]
+pub(crate) struct MismatchAudit {
+    engine: Arc<Engine>,
+    store: Arc<Store>,
+    /// Entries that are not yet written.
+    unwritten: Mutex<VecDeque<AuditEntry>>,
 }
 
-/// Writes all pending entries, each once. Entries that cannot be written now are retried on the next call.
-pub(crate) async fn write_pending(world: &AppState) {
-    let mut unwritten = world.mismatches.0.lock().await;
-    for mismatch in world.engine.take_mismatches() {
-        let ConfinementMismatch { pool, tenant, what } = &mismatch;
-        tracing::error!(%pool, %tenant, %what, "a warm child was not confined as its interpreter claimed");
-        if unwritten.len() < MAX_PENDING {
-            unwritten.push_back(entry(mismatch));
-        }
+impl MismatchAudit {
+    pub(crate) fn new(engine: &Arc<Engine>, store: &Arc<Store>) -> Arc<Self> {
+        let (engine, store) = (Arc::clone(engine), Arc::clone(store));
+        Arc::new(Self { engine, store, unwritten: Mutex::default() })
     }
-    while let Some(entry) = unwritten.front() {
-        if let Err(error) = write(&world.store, entry.clone()).await {
-            tracing::warn!(%error, "cannot write the audit log; retrying");
-            return;
-        }
-        unwritten.pop_front();
-    }
-}
 
-async fn write(store: &Store, entry: AuditEntry) -> Result<(), Error> {
-    Ok(store.audit(entry).await?)
+    /// Writes audit entries as mismatches occur. Runs forever.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        loop {
+            sleep(POLL_INTERVAL).await;
+            self.write_pending().await;
+        }
+    }
+
+    /// Writes all pending entries, each once. Entries that cannot be written now are retried on the next
+    /// call.
+    pub(crate) async fn write_pending(&self) {
+        let mut unwritten = self.unwritten.lock().await;
+        for mismatch in self.engine.take_mismatches() {
+            let ConfinementMismatch { pool, tenant, what } = &mismatch;
+            tracing::error!(%pool, %tenant, %what, "a warm child was not confined as its interpreter claimed");
+            if unwritten.len() < MAX_PENDING {
+                unwritten.push_back(entry(mismatch));
+            }
+        }
+        while let Some(entry) = unwritten.front() {
+            if let Err(error) = self.store.audit(entry.clone()).await {
+                tracing::warn!(%error, "cannot write the audit log; retrying");
+                return;
+            }
+            unwritten.pop_front();
+        }
+    }
 }
 
 fn entry(mismatch: ConfinementMismatch) -> AuditEntry {

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Context;
 use std::time::Duration;
 
-use belljar_store::{KeyId, TenantName, Timestamp};
+use belljar_store::{KeyId, Store, TenantName, Timestamp};
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use crate::app_state::AppState;
 use crate::connections::ConnectionSlot;
 use crate::error::Error;
 
@@ -42,15 +41,15 @@ impl ConnectionHandle {
     }
 
     /// Sets the connection's slot.
-    pub(crate) fn set_slot(&self, place: &Arc<ConnectionSlot>) {
+    pub(crate) fn set_slot(&self, slot: &Arc<ConnectionSlot>) {
         // Called once per connection.
-        let _ = self.slot.set(Arc::downgrade(place));
+        let _ = self.slot.set(Arc::downgrade(slot));
     }
 
     /// Counts the connection for a tenant.
     pub(crate) fn assign_to_tenant(&self, tenant: &TenantName) -> Result<(), Error> {
         match self.slot.get().and_then(Weak::upgrade) {
-            Some(place) => place.assign_to_tenant(tenant),
+            Some(slot) => slot.assign_to_tenant(tenant),
             None => Ok(()),
         }
     }
@@ -76,13 +75,13 @@ pub(crate) struct ConnectionHandles {
 
 impl ConnectionHandles {
     pub(crate) fn register(&self) -> Arc<ConnectionHandle> {
-        let bearer = Arc::new(ConnectionHandle::default());
+        let handle = Arc::new(ConnectionHandle::default());
         let mut all = lock(&self.all);
         if all.len() == all.capacity() {
-            all.retain(|bearer| bearer.strong_count() > 0);
+            all.retain(|handle| handle.strong_count() > 0);
         }
-        all.push(Arc::downgrade(&bearer));
-        bearer
+        all.push(Arc::downgrade(&handle));
+        handle
     }
 
     /// Triggers a check of all keys, after one was revoked or changed.
@@ -90,36 +89,36 @@ impl ConnectionHandles {
         self.keys_changed.notify_one();
     }
 
+    /// Closes connections whose key is no longer valid. Runs forever.
+    pub(crate) async fn close_revoked(&self, store: &Store) {
+        loop {
+            tokio::select! {
+                () = self.keys_changed.notified() => {}
+                () = sleep(KEY_CHECK_INTERVAL) => {}
+            }
+            for (key, handles) in self.by_key() {
+                match store.is_key_valid(&key, Timestamp::now()).await {
+                    Ok(true) => {}
+                    // On a keep-alive connection, a later request may have used another key meanwhile.
+                    Ok(false) => {
+                        let theirs = handles.iter().filter(|handle| lock(&handle.key).as_ref() == Some(&key));
+                        theirs.for_each(|handle| handle.close());
+                    }
+                    Err(error) => tracing::warn!(%key, %error, "cannot check whether a key is still valid"),
+                }
+            }
+        }
+    }
+
     fn by_key(&self) -> HashMap<KeyId, Vec<Arc<ConnectionHandle>>> {
         let mut found: HashMap<_, Vec<_>> = HashMap::new();
-        for bearer in lock(&self.all).iter().filter_map(Weak::upgrade) {
-            let key = lock(&bearer.key).clone();
+        for handle in lock(&self.all).iter().filter_map(Weak::upgrade) {
+            let key = lock(&handle.key).clone();
             if let Some(key) = key {
-                found.entry(key).or_default().push(bearer);
+                found.entry(key).or_default().push(handle);
             }
         }
         found
-    }
-}
-
-/// Closes connections whose key is no longer valid. Runs forever.
-pub(crate) async fn close_revoked(world: Arc<AppState>) {
-    loop {
-        tokio::select! {
-            () = world.bearers.keys_changed.notified() => {}
-            () = sleep(KEY_CHECK_INTERVAL) => {}
-        }
-        for (key, bearers) in world.bearers.by_key() {
-            match world.store.is_key_valid(&key, Timestamp::now()).await {
-                Ok(true) => {}
-                // On a keep-alive connection, a later request may have used another key meanwhile.
-                Ok(false) => {
-                    let theirs = bearers.iter().filter(|bearer| lock(&bearer.key).as_ref() == Some(&key));
-                    theirs.for_each(|bearer| bearer.close());
-                }
-                Err(error) => tracing::warn!(%key, %error, "cannot check whether a key is still valid"),
-            }
-        }
     }
 }
 

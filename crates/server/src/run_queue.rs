@@ -35,7 +35,7 @@ pub(crate) struct RunQueue(Arc<Mutex<RunQueueTable>>);
 /// A slot: the right to run. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct RunSlot {
-    gate: Arc<Mutex<RunQueueTable>>,
+    shared: Arc<Mutex<RunQueueTable>>,
     tenant: TenantName,
     memory: u64,
 }
@@ -43,7 +43,7 @@ pub(crate) struct RunSlot {
 /// Memory reserved for a tenant's sandbox. Dropping it frees the memory.
 #[derive(Debug)]
 pub(crate) struct MemoryReservation {
-    gate: Arc<Mutex<RunQueueTable>>,
+    shared: Arc<Mutex<RunQueueTable>>,
     tenant: TenantName,
     memory: u64,
 }
@@ -60,7 +60,7 @@ pub(crate) enum RunEntry {
 /// A queued request. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedRun {
-    gate: Arc<Mutex<RunQueueTable>>,
+    shared: Arc<Mutex<RunQueueTable>>,
     tenant: TenantName,
     number: u64,
     turn: oneshot::Receiver<RunSlot>,
@@ -73,7 +73,7 @@ struct RunQueueTable {
     entries: FairShare<TenantName>,
     /// Maximum number of entries of one tenant.
     queue: usize,
-    rivals: OtherTenants,
+    other_tenants: OtherTenants,
     /// How often a tenant was queued or refused because of its share.
     share_delays: ShareDelays,
     waiting: usize,
@@ -139,12 +139,12 @@ impl TenantQueue {
 
 impl RunQueue {
     /// Creates a queue with `turns` slots, `queue` entries per tenant and `queue_total` entries overall.
-    pub(crate) fn new(turns: usize, queue: usize, queue_total: usize, rivals: &OtherTenants) -> Self {
+    pub(crate) fn new(turns: usize, queue: usize, queue_total: usize, other_tenants: &OtherTenants) -> Self {
         Self(Arc::new(Mutex::new(RunQueueTable {
             turns: FairShare::with_reserve_on_top(turns as u64),
             entries: FairShare::with_reserve_on_top(queue_total as u64),
             queue,
-            rivals: rivals.clone(),
+            other_tenants: other_tenants.clone(),
             share_delays: ShareDelays::default(),
             waiting: 0,
             next_number: 0,
@@ -191,7 +191,7 @@ impl RunQueue {
     }
 
     fn new_slot(&self, tenant: &TenantName, need: ResourceNeed) -> RunSlot {
-        RunSlot { gate: Arc::clone(&self.0), tenant: tenant.clone(), memory: need.memory_bytes }
+        RunSlot { shared: Arc::clone(&self.0), tenant: tenant.clone(), memory: need.memory_bytes }
     }
 
     fn enqueue(
@@ -205,12 +205,12 @@ impl RunQueue {
         let number = table.next_number;
         table.next_number += 1;
         table.waiting += 1;
-        let lane = table.tenants.entry(tenant.clone()).or_default();
-        if lane.waiting.is_empty() {
+        let tenant_queue = table.tenants.entry(tenant.clone()).or_default();
+        if tenant_queue.waiting.is_empty() {
             table.turn_order.push_back(tenant.clone());
         }
-        lane.waiting.push_back(QueuedRequest { number, need, occupies_entry: placed, turn: sender });
-        QueuedRun { gate: Arc::clone(&self.0), tenant: tenant.clone(), number, turn }
+        tenant_queue.waiting.push_back(QueuedRequest { number, need, occupies_entry: placed, turn: sender });
+        QueuedRun { shared: Arc::clone(&self.0), tenant: tenant.clone(), number, turn }
     }
 
     /// Reserves memory for a sandbox, without waiting: a sandbox may hold its memory for a long time.
@@ -222,14 +222,14 @@ impl RunQueue {
     ) -> Result<MemoryReservation, Error> {
         check_fits_quota(quotas, memory)?;
         let mut table = lock(&self.0);
-        let lane = table.tenants.entry(tenant.clone()).or_default();
-        lane.set_quotas(quotas);
-        if !lane.has_memory(memory) {
+        let tenant_queue = table.tenants.entry(tenant.clone()).or_default();
+        tenant_queue.set_quotas(quotas);
+        if !tenant_queue.has_memory(memory) {
             table.forget_idle(tenant);
             return Err(Error::MemoryQuotaUsedUp);
         }
-        lane.memory += memory;
-        Ok(MemoryReservation { gate: Arc::clone(&self.0), tenant: tenant.clone(), memory })
+        tenant_queue.memory += memory;
+        Ok(MemoryReservation { shared: Arc::clone(&self.0), tenant: tenant.clone(), memory })
     }
 
     /// Returns whether one more request of this tenant may be queued.
@@ -252,9 +252,9 @@ impl RunQueue {
 impl RunQueueTable {
     /// Takes a slot at once, if the tenant has no queued requests and its quotas and shares allow it.
     fn try_take_slot(&mut self, tenant: &TenantName, quotas: &Quotas, need: ResourceNeed) -> bool {
-        let lane = self.tenants.entry(tenant.clone()).or_default();
-        lane.set_quotas(quotas);
-        let is_first = lane.waiting.is_empty();
+        let tenant_queue = self.tenants.entry(tenant.clone()).or_default();
+        tenant_queue.set_quotas(quotas);
+        let is_first = tenant_queue.waiting.is_empty();
         self.turns.record_demand(tenant, Instant::now());
         let given = if is_first { self.take_slot(tenant, need) } else { Err(WaitReason::OtherTenants) };
         self.share_delays.turns += u64::from(given == Err(WaitReason::Share));
@@ -262,7 +262,7 @@ impl RunQueueTable {
     }
 
     fn entry_terms(&self) -> ShareTerms {
-        ShareTerms { cap: None, tenure: Tenure::Lasting, has_rivals: self.rivals.exist() }
+        ShareTerms { cap: None, tenure: Tenure::Lasting, has_other_tenants: self.other_tenants.exist() }
     }
 
     /// Takes a queue entry.
@@ -287,8 +287,11 @@ impl RunQueueTable {
         self.turn_order.iter().for_each(|tenant| self.turns.record_demand(tenant, now));
         for _ in 0..self.turn_order.len() {
             let tenant = self.turn_order.pop_front()?;
-            let Some(need) =
-                self.tenants.get(&tenant).and_then(|lane| lane.waiting.front()).map(|first| first.need)
+            let Some(need) = self
+                .tenants
+                .get(&tenant)
+                .and_then(|tenant_queue| tenant_queue.waiting.front())
+                .map(|first| first.need)
             else {
                 continue;
             };
@@ -296,9 +299,9 @@ impl RunQueueTable {
                 self.turn_order.push_back(tenant);
                 continue;
             }
-            let lane = self.tenants.get_mut(&tenant)?;
-            let waiter = lane.waiting.pop_front()?;
-            if !lane.waiting.is_empty() {
+            let tenant_queue = self.tenants.get_mut(&tenant)?;
+            let waiter = tenant_queue.waiting.pop_front()?;
+            if !tenant_queue.waiting.is_empty() {
                 self.turn_order.push_back(tenant.clone());
             }
             self.remove_from_queue(&tenant, &waiter);
@@ -316,16 +319,17 @@ impl RunQueueTable {
 
     /// Takes a slot, if the tenant's quotas and share allow it.
     fn take_slot(&mut self, tenant: &TenantName, need: ResourceNeed) -> Result<(), WaitReason> {
-        let has_rivals = self.rivals.exist();
-        let lane = self.tenants.get_mut(tenant).filter(|lane| lane.may_run(need.memory_bytes));
-        let Some(lane) = lane else { return Err(WaitReason::Quota) };
+        let has_other_tenants = self.other_tenants.exist();
+        let tenant_queue =
+            self.tenants.get_mut(tenant).filter(|tenant_queue| tenant_queue.may_run(need.memory_bytes));
+        let Some(tenant_queue) = tenant_queue else { return Err(WaitReason::Quota) };
         // A quota set by an administrator replaces the share.
-        let cap = (lane.limit < usize::MAX).then_some(lane.limit as u64);
-        let terms = ShareTerms { cap, tenure: need.tenure, has_rivals };
+        let cap = (tenant_queue.limit < usize::MAX).then_some(tenant_queue.limit as u64);
+        let terms = ShareTerms { cap, tenure: need.tenure, has_other_tenants };
         match self.turns.take(tenant, 1, terms, Instant::now()) {
             Ok(()) => {
-                lane.running += 1;
-                lane.memory += need.memory_bytes;
+                tenant_queue.running += 1;
+                tenant_queue.memory += need.memory_bytes;
                 Ok(())
             }
             Err(ShareRefusal::Full) => Err(WaitReason::OtherTenants),
@@ -336,9 +340,9 @@ impl RunQueueTable {
 
     fn release(&mut self, tenant: &TenantName, running: usize, memory: u64) {
         self.turns.give_back(tenant, running as u64);
-        if let Some(lane) = self.tenants.get_mut(tenant) {
-            lane.running -= running;
-            lane.memory -= memory;
+        if let Some(tenant_queue) = self.tenants.get_mut(tenant) {
+            tenant_queue.running -= running;
+            tenant_queue.memory -= memory;
         }
         self.forget_idle(tenant);
     }
@@ -360,7 +364,7 @@ impl QueuedRun {
                 biased;
                 turn = &mut self.turn => return turn.map_err(|_| Error::ShuttingDown),
                 // Another tenant's demand may have expired, which triggers no event.
-                () = sleep(DEMAND_WINDOW) => grant_free_slots(&self.gate),
+                () = sleep(DEMAND_WINDOW) => grant_free_slots(&self.shared),
             }
         }
     }
@@ -368,11 +372,11 @@ impl QueuedRun {
 
 impl Drop for QueuedRun {
     fn drop(&mut self) {
-        let mut table = lock(&self.gate);
-        let Some(lane) = table.tenants.get_mut(&self.tenant) else { return };
-        let place = lane.waiting.iter().position(|waiter| waiter.number == self.number);
-        let left = place.and_then(|place| lane.waiting.remove(place));
-        if lane.waiting.is_empty() {
+        let mut table = lock(&self.shared);
+        let Some(tenant_queue) = table.tenants.get_mut(&self.tenant) else { return };
+        let position = tenant_queue.waiting.iter().position(|waiter| waiter.number == self.number);
+        let left = position.and_then(|position| tenant_queue.waiting.remove(position));
+        if tenant_queue.waiting.is_empty() {
             table.turn_order.retain(|name| *name != self.tenant);
         }
         if let Some(waiter) = left {
@@ -382,33 +386,36 @@ impl Drop for QueuedRun {
         drop(table);
         // The next request may need less. An unclaimed slot is passed on by its own `Drop`, which runs after
         // this.
-        grant_free_slots(&self.gate);
+        grant_free_slots(&self.shared);
     }
 }
 
 impl Drop for RunSlot {
     fn drop(&mut self) {
-        lock(&self.gate).release(&self.tenant, 1, self.memory);
-        grant_free_slots(&self.gate);
+        lock(&self.shared).release(&self.tenant, 1, self.memory);
+        grant_free_slots(&self.shared);
     }
 }
 
 impl Drop for MemoryReservation {
     fn drop(&mut self) {
-        lock(&self.gate).release(&self.tenant, 0, self.memory);
-        grant_free_slots(&self.gate);
+        lock(&self.shared).release(&self.tenant, 0, self.memory);
+        grant_free_slots(&self.shared);
     }
 }
 
 /// Gives free slots to queued requests.
-fn grant_free_slots(gate: &Arc<Mutex<RunQueueTable>>) {
+fn grant_free_slots(shared: &Arc<Mutex<RunQueueTable>>) {
     loop {
-        let mut table = lock(gate);
+        let mut table = lock(shared);
         let Some((tenant, waiter)) = table.take_next() else { return };
         // Unlock first: if the receiver is gone, the slot is dropped here, and its `Drop` takes the lock.
         drop(table);
-        let _ =
-            waiter.turn.send(RunSlot { gate: Arc::clone(gate), tenant, memory: waiter.need.memory_bytes });
+        let _ = waiter.turn.send(RunSlot {
+            shared: Arc::clone(shared),
+            tenant,
+            memory: waiter.need.memory_bytes,
+        });
     }
 }
 

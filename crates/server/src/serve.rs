@@ -19,9 +19,11 @@ use tokio::time::{sleep, timeout};
 use crate::app_state::AppState;
 use crate::connection::ConnectionResources;
 use crate::connections::Connections;
-use crate::listeners::Listeners;
+use crate::listeners::{DialectListener, Listeners};
+use crate::mismatches::MismatchAudit;
+use crate::sandboxes::lifecycle;
 use crate::tls::Tls;
-use crate::{connection, mismatches, provider_registry, revocation, routes, sandboxes};
+use crate::{connection, provider_registry, routes};
 
 /// How long canceled work may take to be recorded, and answers to be sent.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -36,38 +38,39 @@ const TOO_MANY_CONNECTIONS: &[u8] =
 const RETENTION_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Serves until `shutdown` completes, then shuts down within bounded time.
-pub async fn run(doors: impl Into<Listeners>, world: Arc<AppState>, shutdown: impl Future<Output = ()>) {
-    let doors = doors.into();
+pub async fn run(listeners: impl Into<Listeners>, state: Arc<AppState>, shutdown: impl Future<Output = ()>) {
+    let listeners = listeners.into();
     let (end, ending) = watch::channel(false);
     // Every connection holds a sender, so the channel closes with the last connection.
     let (alive, mut connections) = mpsc::channel::<()>(1);
+    let mismatches = MismatchAudit::new(&state.engine, &state.store);
     let sweepers = [
-        tokio::spawn(enforce_retention(Arc::clone(&world))),
-        tokio::spawn(sandboxes::end_idle_periodically(Arc::clone(&world))),
-        tokio::spawn(revocation::close_revoked(Arc::clone(&world))),
-        tokio::spawn(provider_registry::check_health_periodically(Arc::clone(&world))),
-        tokio::spawn(mismatches::watch(Arc::clone(&world))),
+        tokio::spawn(enforce_retention(Arc::clone(&state))),
+        tokio::spawn(lifecycle::end_idle_periodically(Arc::clone(&state))),
+        tokio::spawn(close_revoked(Arc::clone(&state))),
+        tokio::spawn(provider_registry::check_health_periodically(Arc::clone(&state.engine))),
+        tokio::spawn(Arc::clone(&mismatches).watch()),
     ];
     let mut accepting = JoinSet::new();
-    for door in bind_routes(doors, &world) {
-        accepting.spawn(accept(door, Arc::clone(&world), ending.clone(), alive.clone()));
+    for bound in bind_routes(listeners, &state) {
+        accepting.spawn(accept(bound, Arc::clone(&state), ending.clone(), alive.clone()));
     }
     drop(alive);
     shutdown.await;
     accepting.shutdown().await;
-    tracing::info!(under_way = world.live.count(), "shutting down");
-    world.live.close();
+    tracing::info!(under_way = state.live_executions.count(), "shutting down");
+    state.live_executions.close();
     end.send_replace(true);
-    if timeout(world.settings.drain, world.live.idle()).await.is_err() {
-        tracing::warn!(under_way = world.live.count(), "drain time is over; canceling");
-        world.live.cancel_all();
-        let _ = timeout(SHUTDOWN_GRACE, world.live.idle()).await;
+    if timeout(state.settings.drain, state.live_executions.idle()).await.is_err() {
+        tracing::warn!(under_way = state.live_executions.count(), "drain time is over; canceling");
+        state.live_executions.cancel_all();
+        let _ = timeout(SHUTDOWN_GRACE, state.live_executions.idle()).await;
     }
-    sandboxes::end_all(&world).await;
+    lifecycle::end_all(&state).await;
     let _ = timeout(SHUTDOWN_GRACE, connections.recv()).await;
     sweepers.iter().for_each(JoinHandle::abort);
-    let _ = timeout(SHUTDOWN_GRACE, mismatches::write_pending(&world)).await;
-    if let Some(tracer) = &world.tracer {
+    let _ = timeout(SHUTDOWN_GRACE, mismatches.write_pending()).await;
+    if let Some(tracer) = &state.tracer {
         tracer.close().await;
     }
 }
@@ -80,30 +83,36 @@ struct BoundListener {
     connections: Connections,
 }
 
-fn bind_routes(doors: Listeners, world: &Arc<AppState>) -> Vec<BoundListener> {
-    let Listeners { api, tls, metrics } = doors;
-    let (router, connections) = (routes::router(Arc::clone(world)), world.connections.clone());
-    let mut open = vec![BoundListener { listener: api, tls, router, connections }];
+fn bind_routes(listeners: Listeners, state: &Arc<AppState>) -> Vec<BoundListener> {
+    let Listeners { api, dialects, tls, metrics } = listeners;
+    let bind = |listener, router| {
+        let (tls, connections) = (tls.clone(), state.connections.clone());
+        BoundListener { listener, tls, router, connections }
+    };
+    let mut open = vec![bind(api, routes::main(Arc::clone(state)))];
+    open.extend(dialects.into_iter().map(|DialectListener { dialect, listener }| {
+        bind(listener, routes::only(dialect, Arc::clone(state)))
+    }));
     open.extend(metrics.map(|listener| {
-        let router = routes::metrics(Arc::clone(world));
+        let router = routes::metrics(Arc::clone(state));
         BoundListener {
             listener,
             tls: None,
             router,
-            connections: Connections::new(MAX_METRICS_CONNECTIONS, &world.rivals),
+            connections: Connections::new(MAX_METRICS_CONNECTIONS, &state.other_tenants),
         }
     }));
     open
 }
 
 async fn accept(
-    door: BoundListener,
-    world: Arc<AppState>,
+    bound: BoundListener,
+    state: Arc<AppState>,
     ending: watch::Receiver<bool>,
     alive: mpsc::Sender<()>,
 ) {
     loop {
-        let (stream, peer) = match door.listener.accept().await {
+        let (stream, peer) = match bound.listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "cannot accept a connection");
@@ -111,27 +120,31 @@ async fn accept(
                 continue;
             }
         };
-        let tls = door.tls.as_ref().map(|tls| tls.acceptor());
-        let bearer = world.bearers.register();
-        let Some(place) = door.connections.admit(peer.ip(), &bearer) else {
+        let tls = bound.tls.as_ref().map(|tls| tls.acceptor());
+        let handle = state.connection_handles.register();
+        let Some(slot) = bound.connections.admit(peer.ip(), &handle) else {
             if tls.is_none() {
                 // Writes what fits into the socket buffer; the accept loop does not wait for a client.
                 let _ = stream.try_write(TOO_MANY_CONNECTIONS);
             }
             continue;
         };
-        bearer.set_slot(&place);
-        let taken = ConnectionResources { slot: Some(place), _alive: alive.clone() };
-        let (router, world) = (door.router.clone(), Arc::clone(&world));
-        tokio::spawn(connection::serve(stream, taken, bearer, tls, router, world, ending.clone()));
+        handle.set_slot(&slot);
+        let taken = ConnectionResources { slot: Some(slot), _alive: alive.clone() };
+        let (router, state) = (bound.router.clone(), Arc::clone(&state));
+        tokio::spawn(connection::serve(stream, taken, handle, tls, router, state, ending.clone()));
     }
 }
 
+async fn close_revoked(state: Arc<AppState>) {
+    state.connection_handles.close_revoked(&state.store).await;
+}
+
 /// Removes results that exceed the retention limits.
-async fn enforce_retention(world: Arc<AppState>) {
+async fn enforce_retention(state: Arc<AppState>) {
     loop {
-        world.written.reset();
-        match world.store.prune(world.settings.retention, belljar_store::Timestamp::now()).await {
+        state.retention_trigger.reset();
+        match state.store.prune(state.settings.retention, belljar_store::Timestamp::now()).await {
             Ok(pruned) if pruned.executions > 0 => {
                 tracing::info!(executions = pruned.executions, bytes = pruned.bytes, "removed old results");
             }
@@ -140,7 +153,7 @@ async fn enforce_retention(world: Arc<AppState>) {
         }
         tokio::select! {
             () = sleep(RETENTION_INTERVAL) => {}
-            () = world.written.reached_threshold() => {}
+            () = state.retention_trigger.reached_threshold() => {}
         }
     }
 }

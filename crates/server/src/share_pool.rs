@@ -87,7 +87,7 @@ impl ShareKind {
 struct PoolInner<P> {
     kind: ShareKind,
     shares: Mutex<FairShare<P>>,
-    rivals: OtherTenants,
+    other_tenants: OtherTenants,
     refused: AtomicU64,
 }
 
@@ -110,9 +110,9 @@ pub(crate) struct ShareReservation<P: Eq + Hash + Clone> {
 }
 
 impl<P: Eq + Hash + Clone> SharePool<P> {
-    pub(crate) fn new(kind: ShareKind, shares: FairShare<P>, rivals: &OtherTenants) -> Self {
-        let (shares, rivals) = (Mutex::new(shares), rivals.clone());
-        Self(Arc::new(PoolInner { kind, shares, rivals, refused: AtomicU64::new(0) }))
+    pub(crate) fn new(kind: ShareKind, shares: FairShare<P>, other_tenants: &OtherTenants) -> Self {
+        let (shares, other_tenants) = (Mutex::new(shares), other_tenants.clone());
+        Self(Arc::new(PoolInner { kind, shares, other_tenants, refused: AtomicU64::new(0) }))
     }
 
     /// Returns a reservation that holds nothing yet.
@@ -128,7 +128,7 @@ impl<P: Eq + Hash + Clone> SharePool<P> {
         cap: Option<u64>,
         tenure: Tenure,
     ) -> Result<ShareReservation<P>, ShareRefusal> {
-        let terms = ShareTerms { cap, tenure, has_rivals: self.0.rivals.exist() };
+        let terms = ShareTerms { cap, tenure, has_other_tenants: self.0.other_tenants.exist() };
         let taken = self.lock().take(party, amount, terms, Instant::now());
         self.count_refusal(party, amount, taken)
     }
@@ -140,7 +140,7 @@ impl<P: Eq + Hash + Clone> SharePool<P> {
         most: u64,
         tenure: Tenure,
     ) -> Result<ShareReservation<P>, ShareRefusal> {
-        let terms = ShareTerms { cap: None, tenure, has_rivals: self.0.rivals.exist() };
+        let terms = ShareTerms { cap: None, tenure, has_other_tenants: self.0.other_tenants.exist() };
         let mut shares = self.lock();
         let taken = match shares.held(party) {
             held if held >= most => Err(ShareRefusal::Cap(most)),
@@ -229,16 +229,16 @@ mod tests {
     fn reservations_return_their_units() {
         let pool =
             SharePool::new(ShareKind::Bodies, FairShare::with_reserve_within(100), &OtherTenants::default());
-        let mut hold = pool.empty_reservation(&1);
-        hold.grow_to(30, Tenure::Brief).unwrap();
-        hold.grow_to(20, Tenure::Brief).unwrap();
-        let part = hold.split(10);
-        assert_eq!((hold.amount(), part.amount(), pool.used()), (20, 10, 30));
-        assert!(matches!(hold.grow_to(70, Tenure::Brief), Err(Error::ShareTaken { most: 75, .. })));
+        let mut reservation = pool.empty_reservation(&1);
+        reservation.grow_to(30, Tenure::Brief).unwrap();
+        reservation.grow_to(20, Tenure::Brief).unwrap();
+        let part = reservation.split(10);
+        assert_eq!((reservation.amount(), part.amount(), pool.used()), (20, 10, 30));
+        assert!(matches!(reservation.grow_to(70, Tenure::Brief), Err(Error::ShareTaken { most: 75, .. })));
         drop(part);
         assert_eq!(pool.used(), 20);
-        hold.grow_to(75, Tenure::Brief).unwrap();
-        drop(hold);
+        reservation.grow_to(75, Tenure::Brief).unwrap();
+        drop(reservation);
         assert_eq!((pool.used(), pool.share_refusals()), (0, ("bodies", 1)));
     }
 }

@@ -9,13 +9,13 @@ use belljar_engine::host_storage::HostStorage;
 use belljar_engine::profile::Profiles;
 use belljar_store::{Digest, KeySecret, Quotas, Scope, Scopes, Store, TenantName, Timestamp};
 
-use crate::admin::profiles;
 use crate::app_state::AppState;
 use crate::authentication::Authenticator;
 use crate::error::Error;
-use crate::places::remove_leftovers;
-use crate::provider_registry::{self, InitialProviders, ProviderRegistry};
+use crate::profiles;
+use crate::provider_registry::{InitialProviders, ProviderRegistry};
 use crate::settings::Settings;
+use crate::storage::remove_leftovers;
 
 /// Minimum length of a configured admin key.
 const MIN_ADMIN_KEY_BYTES: usize = 32;
@@ -47,7 +47,7 @@ pub type FirstKey = Option<KeySecret>;
 pub async fn prepare(
     engine: Arc<Engine>,
     store: Arc<Store>,
-    places: Arc<dyn HostStorage>,
+    host_storage: Arc<dyn HostStorage>,
     configured: Profiles,
     providers: InitialProviders,
     settings: Settings,
@@ -61,21 +61,22 @@ pub async fn prepare(
     if ended > 0 {
         tracing::warn!(sandboxes = ended, "marked sandboxes of an earlier server as interrupted");
     }
-    remove_leftovers(&*places, &store).await?;
+    remove_leftovers(&*host_storage, &store).await?;
     let home: TenantName = DEFAULT_TENANT.parse()?;
     if store.tenant(&home).await?.is_none() {
         store.add_tenant(&home, Quotas::default(), Timestamp::now()).await?;
     }
     let needs_key = set_key.is_none() && !settings.without_keys && !has_admin(&store, &home).await?;
     let first = if needs_key { Some(first_key(&store, &home).await?) } else { None };
-    let accounts = Authenticator::new(home, set_key.map(|key| key.0), settings.without_keys);
+    let authenticator = Authenticator::new(home, set_key.map(|key| key.0), settings.without_keys);
     let InitialProviders { catalog, seeds, usual, key } = providers;
-    let roster = ProviderRegistry::new(catalog, key);
-    let world = Arc::new(AppState::new(engine, store, places, configured, settings, accounts, roster));
-    world.update_has_rivals().await?;
-    profiles::load(&world).await?;
-    provider_registry::load(&world, seeds, usual).await?;
-    Ok((world, first))
+    let registry = ProviderRegistry::new(&engine, &store, catalog, key);
+    let state =
+        Arc::new(AppState::new(engine, store, host_storage, configured, settings, authenticator, registry));
+    state.update_other_tenants().await?;
+    profiles::load(&state).await?;
+    state.provider_registry.load(seeds, usual).await?;
+    Ok((state, first))
 }
 
 async fn has_admin(store: &Store, home: &TenantName) -> Result<bool, Error> {

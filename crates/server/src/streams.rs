@@ -28,16 +28,18 @@ pub(crate) struct StreamSlot {
 }
 
 impl Streams {
-    pub(crate) fn new(settings: &Settings, rivals: &OtherTenants) -> Self {
+    pub(crate) fn new(settings: &Settings, other_tenants: &OtherTenants) -> Self {
         let total = settings.streams.min(settings.connections / 2).max(2) as u64;
-        let places = SharePool::new(ShareKind::Streams, FairShare::with_reserve_within(total), rivals);
-        Self { slots: places, max_per_tenant: settings.tenant_streams as u64 }
+        let slots = SharePool::new(ShareKind::Streams, FairShare::with_reserve_within(total), other_tenants);
+        Self { slots, max_per_tenant: settings.tenant_streams as u64 }
     }
 
     /// Takes a stream slot for a tenant.
     pub(crate) fn open(&self, tenant: &TenantName) -> Result<StreamSlot, Error> {
         let taken = self.slots.take_at_most(tenant, self.max_per_tenant, Tenure::Lasting);
-        taken.map(|hold| StreamSlot { _hold: hold }).map_err(|refusal| self.slots.error(refusal))
+        taken
+            .map(|reservation| StreamSlot { _hold: reservation })
+            .map_err(|refusal| self.slots.error(refusal))
     }
 
     pub(crate) fn share_refusals(&self) -> (&'static str, u64) {
@@ -48,14 +50,14 @@ impl Streams {
 impl StreamSlot {
     /// Keeps the slot until the response has been sent.
     pub(crate) fn hold_during(self, response: Response) -> Response {
-        response.map(|body| Body::new(BodyWithSlot { body, _place: self }))
+        response.map(|body| Body::new(BodyWithSlot { body, _slot: self }))
     }
 }
 
 /// A response body that holds its stream slot.
 struct BodyWithSlot {
     body: Body,
-    _place: StreamSlot,
+    _slot: StreamSlot,
 }
 
 impl HttpBody for BodyWithSlot {

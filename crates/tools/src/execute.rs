@@ -107,7 +107,7 @@ impl Tool {
     /// Says why the call failed, in words for a model.
     pub async fn call(
         &self,
-        hands: &dyn ToolBackend,
+        backend: &dyn ToolBackend,
         input: Map<String, Value>,
         progress: &mut dyn Progress,
         cancel: BoxFuture<'_, ()>,
@@ -117,39 +117,39 @@ impl Tool {
             ToolKind::RunCommand => self.parse_input::<RunCommand>(input)?.into_request(),
             _ => {
                 return tokio::select! {
-                    answer = self.call_cancel_safe(hands, input, progress) => answer,
+                    answer = self.call_cancel_safe(backend, input, progress) => answer,
                     () = cancel => Err(Error::Cancelled),
                 };
             }
         };
-        render::render_result(hands.run(request, inside.as_deref(), progress, cancel).await?)
+        render::render_result(backend.run(request, inside.as_deref(), progress, cancel).await?)
     }
 
     /// Executes a call that can be canceled by dropping the future.
     async fn call_cancel_safe(
         &self,
-        hands: &dyn ToolBackend,
+        backend: &dyn ToolBackend,
         input: Map<String, Value>,
         progress: &mut dyn Progress,
     ) -> Result<ToolAnswer, Error> {
         match self.kind {
-            ToolKind::SandboxOpen => open_sandbox(hands, self.parse_input(input)?, progress).await,
-            ToolKind::SandboxClose => close_sandbox(hands, self.parse_input(input)?).await,
+            ToolKind::SandboxOpen => open_sandbox(backend, self.parse_input(input)?, progress).await,
+            ToolKind::SandboxClose => close_sandbox(backend, self.parse_input(input)?).await,
             ToolKind::ReadFile => {
                 let ReadFile { sandbox, path, offset } = self.parse_input(input)?;
-                read_file(hands.sandbox_files(&sandbox).await?.files(), path, offset.unwrap_or(0)).await
+                read_file(backend.sandbox_files(&sandbox).await?.files(), path, offset.unwrap_or(0)).await
             }
             ToolKind::WriteFile => {
                 let (sandbox, path, bytes) = self.parse_write(self.parse_input(input)?)?;
-                write_file(hands.sandbox_files(&sandbox).await?.files(), path, bytes).await
+                write_file(backend.sandbox_files(&sandbox).await?.files(), path, bytes).await
             }
             ToolKind::ListFiles => {
                 let ListFiles { sandbox, path } = self.parse_input(input)?;
                 let path = path.unwrap_or_else(|| "/workspace".to_owned());
-                list_folder(hands.sandbox_files(&sandbox).await?.files(), path).await
+                list_folder(backend.sandbox_files(&sandbox).await?.files(), path).await
             }
             ToolKind::CheckCode => {
-                check_code(hands, self.parse_input::<CheckCode>(input)?.into_request()).await
+                check_code(backend, self.parse_input::<CheckCode>(input)?.into_request()).await
             }
             ToolKind::RunCode | ToolKind::RunCommand => Err(self.input_error("cannot be executed here")),
         }
@@ -176,11 +176,11 @@ impl Tool {
 }
 
 async fn open_sandbox(
-    hands: &dyn ToolBackend,
+    backend: &dyn ToolBackend,
     input: SandboxOpen,
     progress: &mut dyn Progress,
 ) -> Result<ToolAnswer, Error> {
-    let opened = hands.open(input.into_request(), progress).await?;
+    let opened = backend.open(input.into_request(), progress).await?;
     let lives = show_duration(Duration::from_millis(opened.timeout_ms));
     let text = format!(
         "Opened sandbox {}. Pass it as 'sandbox' to the other tools; its working folder is /workspace. It is closed after {lives}.",
@@ -189,8 +189,8 @@ async fn open_sandbox(
     Ok(ToolAnswer::new(text, json!(opened)))
 }
 
-async fn close_sandbox(hands: &dyn ToolBackend, input: SandboxClose) -> Result<ToolAnswer, Error> {
-    hands.close(&input.sandbox).await?;
+async fn close_sandbox(backend: &dyn ToolBackend, input: SandboxClose) -> Result<ToolAnswer, Error> {
+    backend.close(&input.sandbox).await?;
     Ok(ToolAnswer::new(
         format!("Closed sandbox {}.", input.sandbox),
         json!(CloseResult { sandbox: input.sandbox }),
@@ -208,14 +208,14 @@ async fn read_file(files: &dyn Files, path: String, offset: u64) -> Result<ToolA
             FileContent { path, size, offset, content: None, content_base64: Some(data), next_offset: None };
         return Ok(ToolAnswer { text, images, structured: Some(json!(read)) });
     }
-    let told = &bytes[..bytes.len().min(MAX_CONTENT_BYTES)];
-    let (text, told) = match as_text(told) {
+    let shown = &bytes[..bytes.len().min(MAX_CONTENT_BYTES)];
+    let (text, shown) = match as_text(shown) {
         Some(text) => (Some(text.to_owned()), text.len()),
-        None => (None, told.len()),
+        None => (None, shown.len()),
     };
-    let end = offset + told as u64;
+    let end = offset + shown as u64;
     let read = FileContent {
-        content_base64: text.is_none().then(|| STANDARD.encode(&bytes[..told])),
+        content_base64: text.is_none().then(|| STANDARD.encode(&bytes[..shown])),
         content: text,
         next_offset: (end < size).then_some(end),
         path,
@@ -312,8 +312,8 @@ impl FolderItem {
     }
 }
 
-async fn check_code(hands: &dyn ToolBackend, request: Request) -> Result<ToolAnswer, Error> {
-    let Verdict { findings, refusal } = hands.check(request).await?;
+async fn check_code(backend: &dyn ToolBackend, request: Request) -> Result<ToolAnswer, Error> {
+    let Verdict { findings, refusal } = backend.check(request).await?;
     let said = render::render_findings(&findings);
     let verdict = match &refusal {
         Some(why) => format!("It would be refused: {why}"),

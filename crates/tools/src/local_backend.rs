@@ -218,12 +218,16 @@ impl ToolBackend for LocalBackend {
     }
 
     fn sandbox_files<'a>(&'a self, sandbox: &'a str) -> BackendFuture<'a, Box<dyn SandboxFiles>> {
-        let entered = self.find(sandbox).map(|kept| Box::new(kept) as Box<dyn SandboxFiles>);
-        Box::pin(std::future::ready(entered))
+        let files = self.find(sandbox).map(|kept| Box::new(kept) as Box<dyn SandboxFiles>);
+        Box::pin(std::future::ready(files))
     }
 
     fn sandboxes(&self) -> Vec<String> {
-        lock(&self.sandboxes).iter().filter(|(_, place)| place.is_some()).map(|(id, _)| id.clone()).collect()
+        lock(&self.sandboxes)
+            .iter()
+            .filter(|(_, sandbox)| sandbox.is_some())
+            .map(|(id, _)| id.clone())
+            .collect()
     }
 }
 

@@ -48,12 +48,12 @@ pub struct McpServer<O>(pub O);
 
 /// Serves one client over a pair of streams until it disconnects.
 pub async fn serve(
-    hands: Arc<dyn ToolBackend>,
+    backend: Arc<dyn ToolBackend>,
     read: impl AsyncRead + Send + Unpin + 'static,
     write: impl AsyncWrite + Send + Unpin + 'static,
 ) {
     let transport = AsyncRwTransport::new_server(read, write).with_max_line_length(MAX_REQUEST_BYTES);
-    match McpServer(hands).serve(transport).await {
+    match McpServer(backend).serve(transport).await {
         Ok(running) => drop(running.waiting().await),
         // The client disconnected before initialization.
         Err(error) => tracing::debug!(%error, "MCP session not established"),
@@ -97,10 +97,10 @@ impl<O: McpHost> ServerHandler for McpServer<O> {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let hands = self.0.backend(&context.extensions)?;
+        let backend = self.0.backend(&context.extensions)?;
         let tool =
             Tool::find(&request.name).map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        Ok(call_tool_with_progress(tool, &*hands, request.arguments.unwrap_or_default(), &context)
+        Ok(call_tool_with_progress(tool, &*backend, request.arguments.unwrap_or_default(), &context)
             .await
             .into())
     }
@@ -110,8 +110,8 @@ impl<O: McpHost> ServerHandler for McpServer<O> {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let hands = self.0.backend(&context.extensions)?;
-        Ok(ListResourcesResult::with_all_items(resources::list(&*hands).await))
+        let backend = self.0.backend(&context.extensions)?;
+        Ok(ListResourcesResult::with_all_items(resources::list(&*backend).await))
     }
 
     async fn list_resource_templates(
@@ -127,8 +127,8 @@ impl<O: McpHost> ServerHandler for McpServer<O> {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let hands = self.0.backend(&context.extensions)?;
-        let contents = resources::read(&*hands, &request.uri)
+        let backend = self.0.backend(&context.extensions)?;
+        let contents = resources::read(&*backend, &request.uri)
             .await
             .map_err(|error| ErrorData::resource_not_found(error.to_string(), None))?;
         Ok(ReadResourceResult::new(vec![contents]).into())
@@ -138,19 +138,19 @@ impl<O: McpHost> ServerHandler for McpServer<O> {
 /// Calls a tool and sends progress notifications meanwhile.
 async fn call_tool_with_progress(
     tool: &Tool,
-    hands: &dyn ToolBackend,
+    backend: &dyn ToolBackend,
     input: Map<String, Value>,
     context: &RequestContext<RoleServer>,
 ) -> CallToolResult {
-    let mut telling = ProgressSender::default();
-    let told = telling.0.subscribe();
-    let calling = tool.call(hands, input, &mut telling, Box::pin(context.ct.cancelled()));
+    let mut progress = ProgressSender::default();
+    let messages = progress.0.subscribe();
+    let call = tool.call(backend, input, &mut progress, Box::pin(context.ct.cancelled()));
     let mut steps = 0;
-    let called = forward_progress(told, calling, |what| {
+    let answer = forward_progress(messages, call, |what| {
         steps += 1;
         notify_progress(context, steps, what)
     });
-    to_mcp_result(called.await.unwrap_or_else(|error| ToolAnswer::failure(&error)))
+    to_mcp_result(answer.await.unwrap_or_else(|error| ToolAnswer::failure(&error)))
 }
 
 /// Sends a progress notification, if the client asked for them.

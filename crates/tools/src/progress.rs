@@ -17,7 +17,7 @@ impl Progress for ProgressSender {
 
 /// Waits for work and passes its progress messages on meanwhile.
 pub async fn forward_progress<T, Passed: Future<Output = ()>>(
-    mut told: watch::Receiver<String>,
+    mut messages: watch::Receiver<String>,
     work: impl Future<Output = T>,
     mut pass_on: impl FnMut(String) -> Passed,
 ) -> T {
@@ -25,8 +25,8 @@ pub async fn forward_progress<T, Passed: Future<Output = ()>>(
     loop {
         tokio::select! {
             done = &mut work => return done,
-            Ok(()) = told.changed() => {
-                let what = told.borrow_and_update().clone();
+            Ok(()) = messages.changed() => {
+                let what = messages.borrow_and_update().clone();
                 pass_on(what).await;
             }
         }

@@ -140,8 +140,8 @@ impl ResultView {
 impl FindingView {
     fn line(&self) -> String {
         let Self { message, suggestion, .. } = self;
-        let place = self.line.map(|line| format!("line {line}: ")).unwrap_or_default();
-        format!("{place}{message}; {suggestion}")
+        let line = self.line.map(|line| format!("line {line}: ")).unwrap_or_default();
+        format!("{line}{message}; {suggestion}")
     }
 }
 

@@ -22,12 +22,12 @@ const MAX_VISITED_FOLDERS: usize = 50;
 const MAX_FOLDER_ENTRIES: u32 = 256;
 
 /// Lists the files of the caller's sandboxes, up to the bounds.
-pub(crate) async fn list(hands: &dyn ToolBackend) -> Vec<Resource> {
+pub(crate) async fn list(backend: &dyn ToolBackend) -> Vec<Resource> {
     let mut found = Vec::new();
-    for sandbox in hands.sandboxes() {
+    for sandbox in backend.sandboxes() {
         // A sandbox that was closed meanwhile is skipped.
-        if let Ok(entered) = hands.sandbox_files(&sandbox).await {
-            list_sandbox(entered.files(), &sandbox, &mut found).await;
+        if let Ok(opened) = backend.sandbox_files(&sandbox).await {
+            list_sandbox(opened.files(), &sandbox, &mut found).await;
         }
     }
     found
@@ -35,9 +35,9 @@ pub(crate) async fn list(hands: &dyn ToolBackend) -> Vec<Resource> {
 
 async fn list_sandbox(files: &dyn Files, sandbox: &str, found: &mut Vec<Resource>) {
     let mut folders = vec![LISTED_FOLDER.to_owned()];
-    let mut looked = 0;
+    let mut visited = 0;
     while let Some(folder) = folders.pop() {
-        looked += 1;
+        visited += 1;
         let Ok(page) = files.list(&folder, None, MAX_FOLDER_ENTRIES).await else { continue };
         for entry in page.entries {
             let path = format!("{folder}/{}", entry.name);
@@ -46,7 +46,7 @@ async fn list_sandbox(files: &dyn Files, sandbox: &str, found: &mut Vec<Resource
                     let name = path.trim_start_matches(LISTED_FOLDER).trim_start_matches('/');
                     found.push(Resource::new(file_uri(sandbox, &path), name).with_size(entry.metadata.size));
                 }
-                FileKind::Directory if looked + folders.len() < MAX_VISITED_FOLDERS => folders.push(path),
+                FileKind::Directory if visited + folders.len() < MAX_VISITED_FOLDERS => folders.push(path),
                 _ => {}
             }
         }
@@ -59,11 +59,11 @@ pub(crate) fn file_template() -> ResourceTemplate {
         .with_description("Addressed by sandbox id and absolute path, without the leading slash.")
 }
 
-pub(crate) async fn read(hands: &dyn ToolBackend, uri: &str) -> Result<ResourceContents, Error> {
+pub(crate) async fn read(backend: &dyn ToolBackend, uri: &str) -> Result<ResourceContents, Error> {
     let (sandbox, path) =
         parse_uri(uri).ok_or_else(|| Error::Call(format!("{uri} is not a sandbox file")))?;
-    let entered = hands.sandbox_files(sandbox).await?;
-    let (size, bytes) = read_bytes(entered.files(), &path, 0).await?;
+    let opened = backend.sandbox_files(sandbox).await?;
+    let (size, bytes) = read_bytes(opened.files(), &path, 0).await?;
     if size > bytes.len() as u64 {
         return Err(Error::Call(format!("{path} is too large; read it in parts with read_file")));
     }

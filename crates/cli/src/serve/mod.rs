@@ -120,7 +120,8 @@ async fn serve(
         Some(address) => Some(listen(address).await?),
         None => None,
     };
-    let listeners = Listeners { api: listen(service.server.listen).await?, tls, metrics };
+    let listeners =
+        Listeners { api: listen(service.server.listen).await?, dialects: Vec::new(), tls, metrics };
     let host = started.connect(config.warm, config.sandbox_memory).await?;
     let folder = service.data_dir.join("layers");
     let warnings = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));

@@ -283,6 +283,8 @@ fn file_names_do_not_inject_headers() {
             let header = reply.header("content-disposition").unwrap();
             assert!(header.is_ascii() && header.contains(&format!("filename*=UTF-8''{shown}")), "{header}");
             assert!(reply.header("x-injected").is_none() && reply.header("set-cookie").is_none());
+            assert_eq!(reply.header("content-security-policy"), Some("sandbox"));
+            assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
         }
         // In an error message the name is part of a JSON string.
         let missing =

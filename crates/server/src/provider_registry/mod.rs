@@ -31,10 +31,8 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
-pub(crate) use candidate::{ProviderCandidate, SecretMask};
-pub(crate) use start::load;
+pub(crate) use self::candidate::{ProviderCandidate, SecretMask};
 
-use crate::app_state::AppState;
 use crate::error::Error;
 
 /// Name of the setting in the store that holds the default provider.
@@ -72,13 +70,18 @@ pub struct InitialProviderConfig {
 impl fmt::Debug for InitialProviderConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.settings.keys().collect();
-        f.debug_struct("Seed").field("settings", &names).field("instead", &self.instead).finish()
+        f.debug_struct("InitialProviderConfig")
+            .field("settings", &names)
+            .field("instead", &self.instead)
+            .finish()
     }
 }
 
 /// The configured providers of a server.
 #[derive(Debug)]
 pub(crate) struct ProviderRegistry {
+    engine: Arc<Engine>,
+    store: Arc<Store>,
     catalog: Arc<dyn ProviderCatalog>,
     key: Result<SealingKey, String>,
     /// Serializes changes.
@@ -105,8 +108,14 @@ pub(crate) struct RegisteredProvider {
 }
 
 impl ProviderRegistry {
-    pub(crate) fn new(catalog: Arc<dyn ProviderCatalog>, key: Result<SealingKey, String>) -> Self {
-        Self { catalog, key, change_lock: Mutex::default(), state: RwLock::default() }
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        store: &Arc<Store>,
+        catalog: Arc<dyn ProviderCatalog>,
+        key: Result<SealingKey, String>,
+    ) -> Self {
+        let (engine, store) = (Arc::clone(engine), Arc::clone(store));
+        Self { engine, store, catalog, key, change_lock: Mutex::default(), state: RwLock::default() }
     }
 
     pub(crate) fn catalog(&self) -> &dyn ProviderCatalog {
@@ -121,7 +130,6 @@ impl ProviderRegistry {
     /// only go to the same destination as before: changing the destination requires knowing the secret.
     pub(crate) async fn candidate(
         &self,
-        store: &Store,
         name: &str,
         settings: ProviderSettings,
     ) -> Result<ProviderCandidate, Error> {
@@ -130,7 +138,7 @@ impl ProviderRegistry {
         let known = match catalog::secret_names(&schema).into_iter().find(is_kept) {
             None => ProviderSettings::new(),
             Some(secret) => {
-                let before = newest_version(store, name).await?;
+                let before = newest_version(&self.store, name).await?;
                 check_secret_destination(secret, &schema, before.as_ref(), &settings)?;
                 self.secrets_of(before.as_ref())?
             }
@@ -171,52 +179,44 @@ impl ProviderRegistry {
     /// Sets the configuration of a provider, and returns its version number.
     pub(crate) async fn set(
         &self,
-        world: &AppState,
         name: &str,
         seed: InitialProviderConfig,
         actor: &str,
     ) -> Result<u32, Error> {
-        let _turn = self.change_lock.lock().await;
-        let candidate = self.candidate(&world.store, name, seed.settings).await?;
-        self.test_and_install(world, name, candidate, seed.instead, actor).await
+        let _lock = self.change_lock.lock().await;
+        let candidate = self.candidate(name, seed.settings).await?;
+        self.test_and_install(name, candidate, seed.instead, actor).await
     }
 
     /// Restores an earlier version of a provider's configuration.
-    pub(crate) async fn roll_back(
-        &self,
-        world: &AppState,
-        name: &str,
-        version: u32,
-        actor: &str,
-    ) -> Result<u32, Error> {
-        let _turn = self.change_lock.lock().await;
-        let known = world.store.provider_version(name, version).await?.ok_or(Error::NotFound("version"))?;
+    pub(crate) async fn roll_back(&self, name: &str, version: u32, actor: &str) -> Result<u32, Error> {
+        let _lock = self.change_lock.lock().await;
+        let known = self.store.provider_version(name, version).await?.ok_or(Error::NotFound("version"))?;
         match known.content.settings.clone() {
             Some(settings) => {
                 let candidate = self.rebuild(&known, settings)?;
-                self.test_and_install(world, name, candidate, known.content.fallbacks, actor).await
+                self.test_and_install(name, candidate, known.content.fallbacks, actor).await
             }
-            None => self.unconfigure(world, name, actor).await,
+            None => self.unconfigure(name, actor).await,
         }
     }
 
     /// Removes the configuration of a provider.
-    pub(crate) async fn remove(&self, world: &AppState, name: &str, actor: &str) -> Result<u32, Error> {
-        let _turn = self.change_lock.lock().await;
-        self.unconfigure(world, name, actor).await
+    pub(crate) async fn remove(&self, name: &str, actor: &str) -> Result<u32, Error> {
+        let _lock = self.change_lock.lock().await;
+        self.unconfigure(name, actor).await
     }
 
     /// Tests and installs a provider. If that fails, shuts it down and changes nothing.
     async fn test_and_install(
         &self,
-        world: &AppState,
         name: &str,
         candidate: ProviderCandidate,
         instead: Vec<String>,
         actor: &str,
     ) -> Result<u32, Error> {
         let provider = Arc::clone(&candidate.provider);
-        let adopted = self.try_install(world, name, candidate, instead, actor).await;
+        let adopted = self.try_install(name, candidate, instead, actor).await;
         if adopted.is_err() {
             self.discard(&provider).await;
         }
@@ -225,7 +225,6 @@ impl ProviderRegistry {
 
     async fn try_install(
         &self,
-        world: &AppState,
         name: &str,
         candidate: ProviderCandidate,
         instead: Vec<String>,
@@ -240,31 +239,32 @@ impl ProviderRegistry {
         })?;
         let sealed = self.seal(name, &secrets)?;
         let mut next = RegistryState::clone(&self.state());
-        let seat = RegisteredProvider { provider, instead: instead.clone(), version: None, hidden };
-        next.entries.insert(name.to_owned(), seat);
+        let registered = RegisteredProvider { provider, instead: instead.clone(), version: None, hidden };
+        next.entries.insert(name.to_owned(), registered);
         let content = ProviderContent { settings: Some(shown), fallbacks: instead, sealed };
-        self.store_and_use(world, name, next, content, actor).await
+        self.store_and_use(name, next, content, actor).await
     }
 
     /// Shuts down a provider that is not in use. Some kinds have a single instance, which may be in use.
     pub(crate) async fn discard(&self, provider: &Arc<dyn Provider>) {
-        let same =
-            |seat: &RegisteredProvider| std::ptr::addr_eq(Arc::as_ptr(&seat.provider), Arc::as_ptr(provider));
+        let same = |registered: &RegisteredProvider| {
+            std::ptr::addr_eq(Arc::as_ptr(&registered.provider), Arc::as_ptr(provider))
+        };
         if !self.state().entries.values().any(same) {
             provider.shut_down().await;
         }
     }
 
-    async fn unconfigure(&self, world: &AppState, name: &str, actor: &str) -> Result<u32, Error> {
+    async fn unconfigure(&self, name: &str, actor: &str) -> Result<u32, Error> {
         let mut next = RegistryState::clone(&self.state());
-        let known = next.entries.remove(name).is_some_and(|seat| seat.version.is_some());
+        let known = next.entries.remove(name).is_some_and(|registered| registered.version.is_some());
         if !known {
             return Err(Error::NotFound("configuration"));
         }
         if self.catalog.exists_unconfigured(name) {
             next.entries.insert(name.to_owned(), self.default_entry(name)?);
         }
-        self.store_and_use(world, name, next, ProviderContent::default(), actor).await
+        self.store_and_use(name, next, ProviderContent::default(), actor).await
     }
 
     fn default_entry(&self, name: &str) -> Result<RegisteredProvider, Error> {
@@ -275,42 +275,41 @@ impl ProviderRegistry {
     /// Validates the new set of providers as a whole, then stores the configuration and puts it into effect.
     async fn store_and_use(
         &self,
-        world: &AppState,
         name: &str,
         mut next: RegistryState,
         content: ProviderContent,
         actor: &str,
     ) -> Result<u32, Error> {
-        let staged = next.stage(&world.engine)?;
+        let staged = next.stage(&self.engine)?;
         let used = content.settings.is_some();
-        let version = world.store.add_provider_version(name, content, actor, Timestamp::now()).await?;
-        if let Some(seat) = next.entries.get_mut(name).filter(|_| used) {
-            seat.version = Some(version);
+        let version = self.store.add_provider_version(name, content, actor, Timestamp::now()).await?;
+        if let Some(registered) = next.entries.get_mut(name).filter(|_| used) {
+            registered.version = Some(version);
         }
-        self.put_into_effect(&world.engine, staged, next);
+        self.put_into_effect(staged, next);
         Ok(version)
     }
 
     /// Sets the default provider.
-    pub(crate) async fn set_default(&self, world: &AppState, name: &str) -> Result<(), Error> {
-        let _turn = self.change_lock.lock().await;
+    pub(crate) async fn set_default(&self, name: &str) -> Result<(), Error> {
+        let _lock = self.change_lock.lock().await;
         let next = RegistryState { usual: name.to_owned(), ..RegistryState::clone(&self.state()) };
-        let staged = next.stage(&world.engine)?;
-        if let Some(seat) = next.entries.get(name) {
-            self_test(&seat.provider, HEALTH_CHECK_TIMEOUT).await.map_err(|why| {
-                let why = seat.hidden.mask(&why);
+        let staged = next.stage(&self.engine)?;
+        if let Some(registered) = next.entries.get(name) {
+            self_test(&registered.provider, HEALTH_CHECK_TIMEOUT).await.map_err(|why| {
+                let why = registered.hidden.mask(&why);
                 let message = format!("'{name}' does not work; nothing was changed: {why}");
                 Error::Invalid { field: "provider", message }
             })?;
         }
-        world.store.set_setting(DEFAULT_PROVIDER_SETTING, &name.into()).await?;
-        self.put_into_effect(&world.engine, staged, next);
+        self.store.set_setting(DEFAULT_PROVIDER_SETTING, &name.into()).await?;
+        self.put_into_effect(staged, next);
         Ok(())
     }
 
-    fn put_into_effect(&self, engine: &Engine, staged: StagedProviders, next: RegistryState) {
+    fn put_into_effect(&self, staged: StagedProviders, next: RegistryState) {
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
-        for retired in engine.providers().replace(staged) {
+        for retired in self.engine.providers().replace(staged) {
             tokio::spawn(RetiredProvider::shut_down(retired));
         }
     }
@@ -318,16 +317,16 @@ impl ProviderRegistry {
 
 impl RegistryState {
     fn stage(&self, engine: &Engine) -> Result<StagedProviders, Error> {
-        let member = |seat: &RegisteredProvider| ProviderWithFallbacks {
-            provider: Arc::clone(&seat.provider),
-            fallbacks: seat.instead.clone(),
+        let member = |registered: &RegisteredProvider| ProviderWithFallbacks {
+            provider: Arc::clone(&registered.provider),
+            fallbacks: registered.instead.clone(),
         };
         Ok(engine.providers().stage(self.entries.values().map(member).collect(), &self.usual)?)
     }
 }
 
-async fn self_test(provider: &Arc<dyn Provider>, patience: Duration) -> Result<(), String> {
-    match timeout(patience, provider.self_test()).await {
+async fn self_test(provider: &Arc<dyn Provider>, time_limit: Duration) -> Result<(), String> {
+    match timeout(time_limit, provider.self_test()).await {
         Ok(works) => works.map_err(|error| error.to_string()),
         Err(_) => Err("no answer in time".to_owned()),
     }
@@ -359,15 +358,15 @@ pub(crate) async fn newest_version(store: &Store, name: &str) -> Result<Option<P
 }
 
 /// Checks the health of providers concurrently.
-pub(crate) async fn check_health(posts: Vec<Arc<ProviderEntry>>) {
-    join_all(posts.iter().map(|post| post.run_self_test(sleep(HEALTH_CHECK_TIMEOUT)))).await;
+pub(crate) async fn check_health(entries: Vec<Arc<ProviderEntry>>) {
+    join_all(entries.iter().map(|entry| entry.run_self_test(sleep(HEALTH_CHECK_TIMEOUT)))).await;
 }
 
 /// Checks the health of the providers that `auto` may choose. Runs forever.
-pub(crate) async fn check_health_periodically(world: Arc<AppState>) {
+pub(crate) async fn check_health_periodically(engine: Arc<Engine>) {
     loop {
         sleep(HEALTH_CHECK_INTERVAL).await;
-        check_health(world.engine.providers().candidates()).await;
+        check_health(engine.providers().candidates()).await;
     }
 }
 

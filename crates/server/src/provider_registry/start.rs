@@ -13,82 +13,79 @@ use super::{
     DEFAULT_PROVIDER_SETTING, InitialProviderConfig, ProviderCandidate, ProviderRegistry, RegisteredProvider,
     RegistryState, SecretMask, check_health, newest_version,
 };
-use crate::app_state::AppState;
 use crate::error::Error;
 
 /// Recorded author of the versions that come from the configuration.
 const CONFIGURATION_ACTOR: &str = "configuration";
 
-/// Loads all providers known to the store or the configuration. One with unusable settings answers every
-/// request with the reason, and does not affect the others.
-pub(crate) async fn load(
-    world: &AppState,
-    seeds: BTreeMap<String, InitialProviderConfig>,
-    usual: String,
-) -> Result<(), Error> {
-    let roster = &world.roster;
-    for (name, seed) in seeds {
-        seed_store(world, &name, seed).await?;
-    }
-    let mut stored: BTreeMap<String, ProviderVersion> = BTreeMap::new();
-    stored.extend(world.store.providers().await?.into_iter().map(|one| (one.provider.clone(), one)));
-    let mut next = RegistryState { entries: BTreeMap::new(), usual: default_provider(world, usual).await? };
-    for name in roster.catalog.names() {
-        let said = stored.remove(name).filter(|version| version.content.settings.is_some());
-        let seat = match said {
-            Some(version) => roster.registered(name, version),
-            None if roster.catalog.exists_unconfigured(name) => roster.default_entry(name)?,
-            None => continue,
-        };
-        next.entries.insert(name.to_owned(), seat);
-    }
-    for name in stored.keys() {
-        tracing::warn!(provider = name, "configured provider is unknown to this version");
-    }
-    let staged = next.stage(&world.engine)?;
-    roster.put_into_effect(&world.engine, staged, next);
-    check_health(world.engine.providers().candidates()).await;
-    Ok(())
-}
-
-/// Stores the initial configuration of a provider that the store does not know yet. Otherwise the store wins
-/// over the file and the environment.
-async fn seed_store(world: &AppState, name: &str, seed: InitialProviderConfig) -> Result<(), Error> {
-    let roster = &world.roster;
-    let schema = roster.catalog.schema(name)?;
-    let sown =
-        ProviderCandidate::new(&*roster.catalog, name, &schema, seed.settings, ProviderSettings::new());
-    if let Some(stored) = newest_version(&world.store, name).await? {
-        let known = (stored.content.settings, stored.content.fallbacks);
-        if !sown.is_ok_and(|sown| known == (Some(sown.shown), seed.instead)) {
-            tracing::warn!(
-                provider = name,
-                version = stored.version,
-                "the stored configuration is used, which differs from the file; see: belljar provider"
-            );
-        }
-        return Ok(());
-    }
-    let sown = sown?;
-    let sealed = roster.seal(name, &sown.secrets)?;
-    let content = ProviderContent { settings: Some(sown.shown), fallbacks: seed.instead, sealed };
-    world.store.add_provider_version(name, content, CONFIGURATION_ACTOR, Timestamp::now()).await?;
-    Ok(())
-}
-
-/// Returns the default provider from the store. If the store has no default, stores the configured one.
-async fn default_provider(world: &AppState, configured: String) -> Result<String, Error> {
-    let stored = world.store.setting(DEFAULT_PROVIDER_SETTING).await?;
-    match stored.as_ref().and_then(|value| value.as_str()) {
-        Some(name) => Ok(name.to_owned()),
-        None => {
-            world.store.set_setting(DEFAULT_PROVIDER_SETTING, &configured.as_str().into()).await?;
-            Ok(configured)
-        }
-    }
-}
-
 impl ProviderRegistry {
+    /// Loads all providers known to the store or the configuration. One with unusable settings answers every
+    /// request with the reason, and does not affect the others.
+    pub(crate) async fn load(
+        &self,
+        seeds: BTreeMap<String, InitialProviderConfig>,
+        usual: String,
+    ) -> Result<(), Error> {
+        for (name, seed) in seeds {
+            self.seed_store(&name, seed).await?;
+        }
+        let mut stored: BTreeMap<String, ProviderVersion> = BTreeMap::new();
+        stored.extend(self.store.providers().await?.into_iter().map(|one| (one.provider.clone(), one)));
+        let mut next = RegistryState { entries: BTreeMap::new(), usual: self.default_provider(usual).await? };
+        for name in self.catalog.names() {
+            let version = stored.remove(name).filter(|version| version.content.settings.is_some());
+            let registered = match version {
+                Some(version) => self.registered(name, version),
+                None if self.catalog.exists_unconfigured(name) => self.default_entry(name)?,
+                None => continue,
+            };
+            next.entries.insert(name.to_owned(), registered);
+        }
+        for name in stored.keys() {
+            tracing::warn!(provider = name, "configured provider is unknown to this version");
+        }
+        let staged = next.stage(&self.engine)?;
+        self.put_into_effect(staged, next);
+        check_health(self.engine.providers().candidates()).await;
+        Ok(())
+    }
+
+    /// Stores the initial configuration of a provider that the store does not know yet. Otherwise the store wins
+    /// over the file and the environment.
+    async fn seed_store(&self, name: &str, seed: InitialProviderConfig) -> Result<(), Error> {
+        let schema = self.catalog.schema(name)?;
+        let candidate =
+            ProviderCandidate::new(&*self.catalog, name, &schema, seed.settings, ProviderSettings::new());
+        if let Some(stored) = newest_version(&self.store, name).await? {
+            let known = (stored.content.settings, stored.content.fallbacks);
+            if !candidate.is_ok_and(|candidate| known == (Some(candidate.shown), seed.instead)) {
+                tracing::warn!(
+                    provider = name,
+                    version = stored.version,
+                    "the stored configuration is used, which differs from the file; see: belljar provider"
+                );
+            }
+            return Ok(());
+        }
+        let candidate = candidate?;
+        let sealed = self.seal(name, &candidate.secrets)?;
+        let content = ProviderContent { settings: Some(candidate.shown), fallbacks: seed.instead, sealed };
+        self.store.add_provider_version(name, content, CONFIGURATION_ACTOR, Timestamp::now()).await?;
+        Ok(())
+    }
+
+    /// Returns the default provider from the store. If the store has no default, stores the configured one.
+    async fn default_provider(&self, configured: String) -> Result<String, Error> {
+        let stored = self.store.setting(DEFAULT_PROVIDER_SETTING).await?;
+        match stored.as_ref().and_then(|value| value.as_str()) {
+            Some(name) => Ok(name.to_owned()),
+            None => {
+                self.store.set_setting(DEFAULT_PROVIDER_SETTING, &configured.as_str().into()).await?;
+                Ok(configured)
+            }
+        }
+    }
+
     fn registered(&self, name: &'static str, version: ProviderVersion) -> RegisteredProvider {
         let settings = version.content.settings.clone().unwrap_or_default();
         let (number, instead) = (Some(version.version), version.content.fallbacks.clone());

@@ -6,25 +6,29 @@ use std::time::Instant;
 
 use belljar_engine::finding::Finding;
 use belljar_engine::report::{CommandReport, OutputCapture, with_output};
-use belljar_engine::sandbox::AdmittedCommand;
+use belljar_engine::sandbox::{AdmittedCommand, CommandRequest};
 use belljar_engine::sandbox_handle::{AttachOptions, FailureKind, OutputEvent, ProcessId, SandboxError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::command_reader::CommandReader;
+use super::command_reader::{CommandReader, command_info};
 use super::live_sandbox::{LiveSandbox, SandboxInUse};
 use crate::app_state::AppState;
-use crate::body::RequestReservation;
+use crate::authentication::Caller;
+use crate::body_memory::{BodyReservation, RequestReservation};
 use crate::error::Error;
-use crate::live_executions::AwaitedCommand;
+use crate::executions::check_quota;
+use crate::executions::live_executions::{AwaitedCommand, LiveExecutions};
 
 const SIGKILL: i32 = 9;
 
 /// A started command. Dropping it before the command ends kills the command.
 #[derive(Debug)]
-pub(super) struct CommandInProgress {
-    look: CommandReader,
+pub(crate) struct CommandInProgress {
+    /// Whether no client waits for its end.
+    pub(crate) background: bool,
+    reader: CommandReader,
     kill_on_drop: KillOnDrop,
     feed: Option<StdinFeed>,
     /// Findings of the policies.
@@ -34,27 +38,46 @@ pub(super) struct CommandInProgress {
 }
 
 impl CommandInProgress {
-    /// Starts a command, in a separate task, so that a command whose client disconnects meanwhile is still
-    /// killed.
-    pub(super) async fn new(
-        world: &Arc<AppState>,
+    /// Checks a command against the policies, and starts it.
+    pub(crate) async fn start(
+        state: &Arc<AppState>,
+        caller: &Caller,
         used: SandboxInUse,
-        command: AdmittedCommand,
-        hold: RequestReservation,
+        request: CommandRequest,
+        reservation: BodyReservation,
     ) -> Result<Self, Error> {
-        if world.live.is_closed() {
-            return Err(Error::ShuttingDown);
-        }
-        let awaited = AwaitedCommand::new(world);
-        let (tell, told) = oneshot::channel();
-        tokio::spawn(async move { tell.send(Self::start(used, command, hold, awaited).await) });
-        told.await.map_err(|_| Error::Internal)?
+        let reservation = reservation.into_request()?;
+        let (engine, policy) = (Arc::clone(&state.engine), caller.policy.clone());
+        let check = state.check_workers.run_check(&caller.tenant, move || {
+            let command = engine.admit_command(&used.admitted, request, policy.as_deref())?;
+            Ok::<_, Error>((used, command))
+        });
+        let (used, command) = check.await??;
+        check_quota(state, caller).await?;
+        Self::start_admitted(&state.live_executions, used, command, reservation).await
     }
 
-    async fn start(
+    /// Starts a command, in a separate task, so that a command whose client disconnects meanwhile is still
+    /// killed.
+    async fn start_admitted(
+        live_executions: &Arc<LiveExecutions>,
         used: SandboxInUse,
         command: AdmittedCommand,
-        hold: RequestReservation,
+        reservation: RequestReservation,
+    ) -> Result<Self, Error> {
+        if live_executions.is_closed() {
+            return Err(Error::ShuttingDown);
+        }
+        let awaited = AwaitedCommand::new(live_executions);
+        let (sender, receiver) = oneshot::channel();
+        tokio::spawn(async move { sender.send(Self::attach(used, command, reservation, awaited).await) });
+        receiver.await.map_err(|_| Error::Internal)?
+    }
+
+    async fn attach(
+        used: SandboxInUse,
+        command: AdmittedCommand,
+        reservation: RequestReservation,
         awaited: AwaitedCommand,
     ) -> Result<Self, Error> {
         let since = Instant::now();
@@ -62,12 +85,13 @@ impl CommandInProgress {
         // A background command has no reader, so its output must not block on one.
         let attach = AttachOptions { from: 0, hold: !background };
         let (id, output) = used.living.commands().start_attached(start, attach).await.map_err(start_error)?;
-        let leash = KillOnDrop { open: Arc::clone(used.sandbox()), id, armed: true };
-        let feed = stdin.map(|bytes| StdinFeed::new(used.sandbox(), id, bytes, close_stdin, hold));
-        let info = super::command_reader::command_info(&used, &id.0.to_string()).await?;
+        let kill_on_drop = KillOnDrop { open: Arc::clone(used.sandbox()), id, armed: true };
+        let feed = stdin.map(|bytes| StdinFeed::new(used.sandbox(), id, bytes, close_stdin, reservation));
+        let info = command_info(&used, &id.0.to_string()).await?;
         Ok(Self {
-            look: CommandReader::new(used, info, output),
-            kill_on_drop: leash,
+            background,
+            reader: CommandReader::new(used, info, output),
+            kill_on_drop,
             feed,
             findings,
             since,
@@ -76,7 +100,7 @@ impl CommandInProgress {
     }
 
     /// Detaches the command, so that it runs in the background.
-    pub(super) fn detach(mut self) -> CommandReport {
+    pub(crate) fn detach(mut self) -> CommandReport {
         self.kill_on_drop.armed = false;
         if let Some(feed) = &mut self.feed {
             feed.abort_on_drop = false;
@@ -84,14 +108,14 @@ impl CommandInProgress {
         self.report()
     }
 
-    pub(super) fn report(&self) -> CommandReport {
-        let report = self.look.report();
+    pub(crate) fn report(&self) -> CommandReport {
+        let report = self.reader.report();
         CommandReport { findings: [self.findings.clone(), report.findings].concat(), ..report }
     }
 
     /// Returns the next event of its output. Once the command has ended, there is nothing left to kill.
-    pub(super) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
-        let event = self.look.next().await?;
+    pub(crate) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
+        let event = self.reader.next().await?;
         if let Some(OutputEvent::Ended { .. }) | None = event {
             self.kill_on_drop.armed = false;
         }
@@ -99,7 +123,7 @@ impl CommandInProgress {
     }
 
     /// Waits for the end. Keeps up to `bound` bytes of each stream.
-    pub(super) async fn wait(mut self, bound: u64) -> Result<CommandReport, Error> {
+    pub(crate) async fn wait(mut self, bound: u64) -> Result<CommandReport, Error> {
         let mut written = OutputCapture::new(bound);
         while let Some(event) = self.next().await? {
             match event {
@@ -158,7 +182,7 @@ impl StdinFeed {
         id: ProcessId,
         bytes: Vec<u8>,
         close: bool,
-        hold: RequestReservation,
+        reservation: RequestReservation,
     ) -> Self {
         let open = Arc::clone(open);
         let task = tokio::spawn(async move {
@@ -167,7 +191,7 @@ impl StdinFeed {
             if close {
                 let _closed = open.retry_while_paused(|| open.living.commands().close_stdin(id)).await;
             }
-            drop(hold);
+            drop(reservation);
         });
         Self { task, abort_on_drop: true }
     }

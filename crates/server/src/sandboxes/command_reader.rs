@@ -16,7 +16,7 @@ const STDERR_TAIL_BYTES: u64 = 16 << 10;
 
 /// A reader of a command's output. It keeps the sandbox in use.
 #[derive(Debug)]
-pub(super) struct CommandReader {
+pub(crate) struct CommandReader {
     used: SandboxInUse,
     /// The state of the command, updated at its end.
     info: ProcessInfo,
@@ -29,37 +29,37 @@ pub(super) struct CommandReader {
 }
 
 impl CommandReader {
-    pub(super) fn new(used: SandboxInUse, info: ProcessInfo, output: Box<dyn CommandViewer>) -> Self {
+    pub(crate) fn new(used: SandboxInUse, info: ProcessInfo, output: Box<dyn CommandViewer>) -> Self {
         Self { used, info, output, stderr: Capture::new(STDERR_TAIL_BYTES), end: None, findings: Vec::new() }
     }
 
     /// Reads from an existing command. A reader that falls behind gets an event about lost output and blocks
     /// nothing.
-    pub(super) async fn attach(used: SandboxInUse, number: &str, from: u64) -> Result<Self, Error> {
+    pub(crate) async fn attach(used: SandboxInUse, number: &str, from: u64) -> Result<Self, Error> {
         let info = command_info(&used, number).await?;
         let output = used.living.commands().attach(info.id, AttachOptions { from, hold: false }).await?;
         Ok(Self::new(used, info, output))
     }
 
-    pub(super) fn sandbox(&self) -> &Arc<LiveSandbox> {
+    pub(crate) fn sandbox(&self) -> &Arc<LiveSandbox> {
         self.used.sandbox()
     }
 
-    pub(super) fn info(&self) -> &ProcessInfo {
+    pub(crate) fn info(&self) -> &ProcessInfo {
         &self.info
     }
 
-    pub(super) fn report(&self) -> CommandReport {
+    pub(crate) fn report(&self) -> CommandReport {
         CommandReport { findings: self.findings.clone(), ..command_report(self.info.clone()) }
     }
 
     /// Returns the offset of the next byte.
-    pub(super) fn offset(&self) -> u64 {
+    pub(crate) fn offset(&self) -> u64 {
         self.output.offset()
     }
 
     /// Returns the next event, or `None` after the end. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Option<OutputEvent>, Error> {
         if self.end.is_none() {
             let event = tokio::select! {
                 biased;
@@ -89,7 +89,7 @@ impl CommandReader {
 }
 
 /// Returns the state of a command. A malformed number is reported as an unknown command.
-pub(super) async fn command_info(used: &SandboxInUse, number: &str) -> Result<ProcessInfo, Error> {
+pub(crate) async fn command_info(used: &SandboxInUse, number: &str) -> Result<ProcessInfo, Error> {
     let missing = || Error::NotFound("command");
     let id = number.parse().map(ProcessId).map_err(|_| missing())?;
     let all = used.living.commands().list().await?;

@@ -23,13 +23,15 @@ use tokio::time::timeout;
 
 use super::live_sandbox::{Expiry, LiveSandbox, SandboxDeadline, SandboxInUse};
 use super::registry::SandboxSlot;
-use super::sandbox_json::{self, NetworkAccess, json_value};
+use super::settings::{self, NetworkAccess, json_value};
 use crate::app_state::AppState;
 use crate::authentication::Caller;
 use crate::error::Error;
-use crate::live_executions::AwaitedCommand;
-use crate::places::{VolumeMonitor, mount_volumes, snapshots};
+use crate::executions::live_executions::AwaitedCommand;
 use crate::run_queue::MemoryReservation;
+use crate::storage::snapshots;
+use crate::storage::volume_monitor::VolumeMonitor;
+use crate::storage::volumes::mount_volumes;
 
 /// Timeout for reading the final figures of a sandbox.
 const FINAL_STATS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,55 +39,55 @@ const FINAL_STATS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Creates a sandbox and reports the installation of its packages to `progress`. If the caller is gone by
 /// then, ends it.
 pub(crate) async fn open(
-    world: &Arc<AppState>,
+    state: &Arc<AppState>,
     caller: &Caller,
     request: SandboxRequest,
     mut progress: impl Progress + 'static,
 ) -> Result<SandboxRecord, Error> {
     // Delays shutdown until the outcome is known.
-    let awaited = AwaitedCommand::new(world);
-    if world.live.is_closed() {
+    let awaited = AwaitedCommand::new(&state.live_executions);
+    if state.live_executions.is_closed() {
         return Err(Error::ShuttingDown);
     }
-    let names = sandbox_json::RequestedNames::from_request(&request);
-    let admitted = world.engine.admit_sandbox(request, caller.tenancy())?.with_tenant(caller.tenant.as_str());
-    check_lifetime(world, admitted.timeout, world.settings.sandbox_life)?;
+    let names = settings::RequestedNames::from_request(&request);
+    let admitted = state.engine.admit_sandbox(request, caller.tenancy())?.with_tenant(caller.tenant.as_str());
+    check_lifetime(state, admitted.timeout, state.settings.sandbox_life)?;
     let memory = admitted.plan.limits.memory_bytes;
-    let mut room = (
-        world.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?,
-        world.gate.reserve_memory(&caller.tenant, &caller.quotas, memory)?,
+    let mut slots = (
+        state.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?,
+        state.run_queue.reserve_memory(&caller.tenant, &caller.quotas, memory)?,
     );
-    let snapshot = snapshots::resolve_snapshot(world, caller, admitted.snapshot.as_deref()).await?;
-    let (admitted, mounts) = mount_volumes(world, &caller.tenant, admitted).await?;
-    room.0.mounts = mounts;
-    let making = SandboxBuilder {
+    let snapshot = snapshots::resolve_snapshot(state, caller, admitted.snapshot.as_deref()).await?;
+    let (admitted, mounts) = mount_volumes(state, &caller.tenant, admitted).await?;
+    slots.0.mounts = mounts;
+    let builder = SandboxBuilder {
         id: SandboxId::generate()?,
         tenant: caller.tenant.clone(),
-        settings: sandbox_json::settings(names, &admitted),
+        settings: settings::stored_settings(names, &admitted),
         deadline: SandboxDeadline::after(admitted.timeout),
         admitted,
         snapshot,
     };
-    let (tell, told) = oneshot::channel();
-    let world = Arc::clone(world);
+    let (sender, receiver) = oneshot::channel();
+    let state = Arc::clone(state);
     tokio::spawn(async move {
         let _awaited = awaited;
-        let made = making.build(&world, room, &mut progress).await;
+        let made = builder.build(&state, slots, &mut progress).await;
         let opened = made.as_ref().ok().map(|(open, _)| Arc::clone(open));
-        if tell.send(made.map(|(_, shown)| shown)).is_err()
+        if sender.send(made.map(|(_, shown)| shown)).is_err()
             && let Some(open) = opened
         {
-            end(&world, &open, SandboxEnd::Closed).await;
+            end(&state, &open, SandboxEnd::Closed).await;
         }
     });
-    told.await.map_err(|_| Error::Internal)?
+    receiver.await.map_err(|_| Error::Internal)?
 }
 
-fn check_lifetime(world: &AppState, timeout: Duration, left: Duration) -> Result<(), Error> {
+fn check_lifetime(state: &AppState, timeout: Duration, left: Duration) -> Result<(), Error> {
     if timeout <= left {
         return Ok(());
     }
-    let (most, left) = (show_duration(world.settings.sandbox_life), show_duration(left));
+    let (most, left) = (show_duration(state.settings.sandbox_life), show_duration(left));
     let message = format!("the maximum lifetime of a sandbox is {most}; this one has {left} left");
     Err(Error::Invalid { field: "timeout_ms", message })
 }
@@ -103,8 +105,8 @@ struct SandboxBuilder {
 impl SandboxBuilder {
     async fn build(
         mut self,
-        world: &Arc<AppState>,
-        room: (SandboxSlot, MemoryReservation),
+        state: &Arc<AppState>,
+        slots: (SandboxSlot, MemoryReservation),
         progress: &mut dyn Progress,
     ) -> Result<(Arc<LiveSandbox>, SandboxRecord), Error> {
         let created = Timestamp::now();
@@ -118,12 +120,12 @@ impl SandboxBuilder {
         };
         // Recorded in parallel, so that a failed creation is recorded as well.
         let (recorded, opened) =
-            tokio::join!(world.store.add_sandbox(new), world.engine.open_sandbox(&self.admitted, progress));
+            tokio::join!(state.store.add_sandbox(new), state.engine.open_sandbox(&self.admitted, progress));
         recorded?;
-        let (running, living) = match self.prepare_or_close(world, opened).await {
+        let (running, living) = match self.prepare_or_close(state, opened).await {
             Ok(living) => living,
             Err(error) => {
-                let store = &world.store;
+                let store = &state.store;
                 store.end_sandbox(&self.tenant, &self.id, SandboxEnd::Failed, Timestamp::now()).await?;
                 return Err(error);
             }
@@ -139,31 +141,31 @@ impl SandboxBuilder {
             expires: Some(self.deadline.shown),
             ended: None,
         };
-        let times = (self.deadline, world.settings.sandbox_life);
-        let queue = world.settings.queue;
-        let guard = VolumeMonitor::for_mounts(&room.0.mounts);
+        let times = (self.deadline, state.settings.sandbox_life);
+        let queue = state.settings.queue;
+        let monitor = VolumeMonitor::for_mounts(&slots.0.mounts);
         let open =
-            Arc::new(LiveSandbox::new(self.id, self.tenant, living, self.admitted, room, times, queue));
-        world.sandboxes.insert(&open);
-        world.meters.opened();
-        if let Some(mut guard) = guard {
+            Arc::new(LiveSandbox::new(self.id, self.tenant, living, self.admitted, slots, times, queue));
+        state.sandboxes.insert(&open);
+        state.metrics.opened();
+        if let Some(mut monitor) = monitor {
             // A sandbox whose volumes already exceed their size is halted from the start.
-            guard.enforce(world, &open).await;
-            guard.start(world, &open);
+            monitor.enforce(state, &open).await;
+            tokio::spawn(monitor_volumes(Arc::clone(state), Arc::clone(&open), monitor));
         }
-        tokio::spawn(supervise(Arc::clone(world), Arc::clone(&open)));
+        tokio::spawn(supervise(Arc::clone(state), Arc::clone(&open)));
         Ok((open, shown))
     }
 
     /// Prepares the sandbox and returns the time from which it runs; on failure, closes it.
     async fn prepare_or_close(
         &mut self,
-        world: &AppState,
+        state: &AppState,
         opened: Result<(Box<dyn SandboxHandle>, ProvidedPackages), belljar_engine::Error>,
     ) -> Result<(Timestamp, Box<dyn SandboxHandle>), Error> {
         let (living, prepared) = opened?;
         self.settings.insert("dependencies".to_owned(), json_value(&DependenciesReport::from(prepared)));
-        match self.prepare(world, &*living).await {
+        match self.prepare(state, &*living).await {
             Ok(running) => Ok((running, living)),
             Err(error) => {
                 living.close().await;
@@ -174,79 +176,87 @@ impl SandboxBuilder {
 
     /// Adds the receipt to the settings, restores the snapshot if there is one, and records the sandbox as
     /// running.
-    async fn prepare(&mut self, world: &AppState, living: &dyn SandboxHandle) -> Result<Timestamp, Error> {
+    async fn prepare(&mut self, state: &AppState, living: &dyn SandboxHandle) -> Result<Timestamp, Error> {
         let receipt = living.receipt().await?;
         self.settings.insert("receipt".to_owned(), json_value(&receipt));
         if let Some(snapshot) = &self.snapshot {
             let disk_bytes = self.admitted.plan.limits.disk_bytes;
-            snapshots::restore(world, living, snapshot, disk_bytes).await?;
+            snapshots::restore(state, living, snapshot, disk_bytes).await?;
         }
         let running = Timestamp::now();
-        world.store.mark_sandbox_running(&self.tenant, &self.id, &self.settings, running).await?;
+        state.store.mark_sandbox_running(&self.tenant, &self.id, &self.settings, running).await?;
         Ok(running)
     }
 }
 
+/// Monitors the volumes of one sandbox, and ends it if they cannot be kept within their sizes.
+async fn monitor_volumes(state: Arc<AppState>, open: Arc<LiveSandbox>, monitor: VolumeMonitor) {
+    if monitor.run(&state, &open).await {
+        tracing::error!(sandbox = %open.id, "sandbox ended: its volumes grow while it is halted");
+        end(&state, &open, SandboxEnd::Failed).await;
+    }
+}
+
 /// Supervises the lifetime and the end of one sandbox.
-async fn supervise(world: Arc<AppState>, open: Arc<LiveSandbox>) {
+async fn supervise(state: Arc<AppState>, open: Arc<LiveSandbox>) {
     loop {
         tokio::select! {
             biased;
             () = open.wait_for_end() => return,
             why = open.living.ended() => {
                 tracing::warn!(sandbox = %open.id, why, "sandbox ended unexpectedly");
-                end(&world, &open, SandboxEnd::Failed).await;
+                end(&state, &open, SandboxEnd::Failed).await;
             }
-            over = open.expired() => expire(&world, &open, over).await,
+            over = open.expired() => expire(&state, &open, over).await,
         }
     }
 }
 
-async fn expire(world: &Arc<AppState>, open: &Arc<LiveSandbox>, over: Expiry) {
+async fn expire(state: &Arc<AppState>, open: &Arc<LiveSandbox>, over: Expiry) {
     let pauses = over == Expiry::Timeout && open.admitted.on_timeout == OnTimeout::Pause;
-    if pauses && pause(world, open).await.is_ok() {
+    if pauses && pause(state, open).await.is_ok() {
         return;
     }
-    end(world, open, SandboxEnd::Expired).await;
+    end(state, open, SandboxEnd::Expired).await;
 }
 
 /// A change of one sandbox's state. Changes run one at a time.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum StateChange {
+pub(crate) enum StateChange {
     Pause,
     Resume,
     Extend(Duration),
 }
 
 impl StateChange {
-    pub(super) async fn apply(self, world: &AppState, open: &LiveSandbox) -> Result<(), Error> {
+    pub(crate) async fn apply(self, state: &AppState, open: &LiveSandbox) -> Result<(), Error> {
         match self {
-            Self::Pause => pause(world, open).await,
-            Self::Resume => resume(world, open).await,
-            Self::Extend(span) => extend(world, open, span).await,
+            Self::Pause => pause(state, open).await,
+            Self::Resume => resume(state, open).await,
+            Self::Extend(span) => extend(state, open, span).await,
         }
     }
 }
 
 /// Freezes all processes, and stops the lifetime.
-async fn pause(world: &AppState, open: &LiveSandbox) -> Result<(), Error> {
+async fn pause(state: &AppState, open: &LiveSandbox) -> Result<(), Error> {
     let _step = open.state_lock.lock().await;
     if is_paused(open)? {
         return Ok(());
     }
     open.living.pause().await?;
-    record(world, open, SandboxState::Paused, None).await
+    record(state, open, SandboxState::Paused, None).await
 }
 
 /// Resumes a sandbox. The lifetime starts again with the last value set, up to the maximum lifetime.
-async fn resume(world: &AppState, open: &LiveSandbox) -> Result<(), Error> {
+async fn resume(state: &AppState, open: &LiveSandbox) -> Result<(), Error> {
     let _step = open.state_lock.lock().await;
     if !is_paused(open)? {
         return Ok(());
     }
     open.living.resume().await?;
     record(
-        world,
+        state,
         open,
         SandboxState::Running,
         Some(SandboxDeadline::after(open.lifetime().min(open.remaining_lifetime()))),
@@ -255,20 +265,20 @@ async fn resume(world: &AppState, open: &LiveSandbox) -> Result<(), Error> {
 }
 
 /// Sets the lifetime, counted from now.
-async fn extend(world: &AppState, open: &LiveSandbox, timeout: Duration) -> Result<(), Error> {
+async fn extend(state: &AppState, open: &LiveSandbox, timeout: Duration) -> Result<(), Error> {
     let _step = open.state_lock.lock().await;
     if is_paused(open)? {
         return Err(SandboxError::Paused.into());
     }
-    check_lifetime(world, timeout, open.remaining_lifetime())?;
+    check_lifetime(state, timeout, open.remaining_lifetime())?;
     open.set_lifetime(timeout);
-    record(world, open, SandboxState::Running, Some(SandboxDeadline::after(timeout))).await
+    record(state, open, SandboxState::Running, Some(SandboxDeadline::after(timeout))).await
 }
 
 /// Sets the hosts that a sandbox may reach, paused or not, and returns its network use. The rules are
 /// recorded first, so that the record covers everything the sandbox could reach.
-pub(super) async fn set_hosts(
-    world: &AppState,
+pub(crate) async fn set_hosts(
+    state: &AppState,
     open: &LiveSandbox,
     rules: HostRules,
 ) -> Result<NetworkStats, Error> {
@@ -281,7 +291,7 @@ pub(super) async fn set_hosts(
     }
     let network = NetworkAccess::from(&Network::Hosts(rules.clone()));
     if let Value::Object(network) = json_value(&network) {
-        world.store.set_sandbox_network(&open.tenant, &open.id, &network).await?;
+        state.store.set_sandbox_network(&open.tenant, &open.id, &network).await?;
     }
     open.living.set_hosts(rules)?;
     Ok(open.living.network_stats().ok_or_else(SandboxError::hosts_not_changeable)?)
@@ -295,38 +305,38 @@ fn is_paused(open: &LiveSandbox) -> Result<bool, Error> {
 }
 
 async fn record(
-    world: &AppState,
+    state: &AppState,
     open: &LiveSandbox,
-    state: SandboxState,
+    new_state: SandboxState,
     deadline: Option<SandboxDeadline>,
 ) -> Result<(), Error> {
     open.set_deadline(deadline);
-    let (store, tenant, id) = (&world.store, &open.tenant, &open.id);
+    let (store, tenant, id) = (&state.store, &open.tenant, &open.id);
     let expires = deadline.map(|deadline| deadline.shown);
-    let (state, expiry) = tokio::join!(
-        store.set_sandbox_state(tenant, id, state, Timestamp::now()),
+    let (recorded, expiry) = tokio::join!(
+        store.set_sandbox_state(tenant, id, new_state, Timestamp::now()),
         store.set_sandbox_expiry(tenant, id, expires)
     );
-    Ok(state.and(expiry)?)
+    Ok(recorded.and(expiry)?)
 }
 
 /// Ends a sandbox, and returns whether this call did. Completes once everything is removed and the end is
 /// recorded.
-pub(crate) async fn end(world: &Arc<AppState>, open: &Arc<LiveSandbox>, because: SandboxEnd) -> bool {
-    let (world, open) = (Arc::clone(world), Arc::clone(open));
+pub(crate) async fn end(state: &Arc<AppState>, open: &Arc<LiveSandbox>, because: SandboxEnd) -> bool {
+    let (state, open) = (Arc::clone(state), Arc::clone(open));
     let ending = tokio::spawn(async move {
         let _step = open.state_lock.lock().await;
         if !open.begin_end() {
             return false;
         }
-        record_cpu_usage(&world, &open).await;
+        record_cpu_usage(&state, &open).await;
         open.living.close().await;
-        let ended = world.store.end_sandbox(&open.tenant, &open.id, because, Timestamp::now()).await;
+        let ended = state.store.end_sandbox(&open.tenant, &open.id, because, Timestamp::now()).await;
         if let Err(error) = ended {
             tracing::error!(sandbox = %open.id, %error, "cannot record the end of a sandbox");
         }
-        world.meters.ended(because);
-        world.sandboxes.remove(&open.id);
+        state.metrics.ended(because);
+        state.sandboxes.remove(&open.id);
         open.release();
         true
     });
@@ -334,7 +344,7 @@ pub(crate) async fn end(world: &Arc<AppState>, open: &Arc<LiveSandbox>, because:
 }
 
 /// Records the CPU time of the sandbox's commands. Executions record theirs separately.
-async fn record_cpu_usage(world: &AppState, open: &LiveSandbox) {
+async fn record_cpu_usage(state: &AppState, open: &LiveSandbox) {
     let Ok(Ok(SandboxStats { cpu: Some(cpu), .. })) = timeout(FINAL_STATS_TIMEOUT, open.living.stats()).await
     else {
         return;
@@ -343,52 +353,47 @@ async fn record_cpu_usage(world: &AppState, open: &LiveSandbox) {
     if used.cpu_ms == 0 {
         return;
     }
-    if let Err(error) = world.store.add_usage(&open.tenant, Timestamp::now().day(), used).await {
+    if let Err(error) = state.store.add_usage(&open.tenant, Timestamp::now().day(), used).await {
         tracing::warn!(sandbox = %open.id, %error, "cannot record CPU time");
     }
 }
 
 /// Periodically records the usage of all sandboxes, and ends or pauses idle ones. Runs forever.
-pub(crate) async fn end_idle_periodically(world: Arc<AppState>) {
+pub(crate) async fn end_idle_periodically(state: Arc<AppState>) {
     loop {
-        tokio::time::sleep(world.settings.sandbox_sweep).await;
-        for open in world.sandboxes.all() {
-            record_cpu_usage(&world, &open).await;
+        tokio::time::sleep(state.settings.sandbox_sweep).await;
+        for open in state.sandboxes.all() {
+            record_cpu_usage(&state, &open).await;
             let idle =
-                open.is_idle(world.settings.sandbox_idle) && open.living.state() == SandboxPhase::Running;
+                open.is_idle(state.settings.sandbox_idle) && open.living.state() == SandboxPhase::Running;
             match open.admitted.on_timeout {
                 _ if !idle => {}
-                OnTimeout::Pause if pause(&world, &open).await.is_ok() => {}
-                OnTimeout::Pause | OnTimeout::Kill => drop(end(&world, &open, SandboxEnd::Idle).await),
+                OnTimeout::Pause if pause(&state, &open).await.is_ok() => {}
+                OnTimeout::Pause | OnTimeout::Kill => drop(end(&state, &open, SandboxEnd::Idle).await),
             }
         }
     }
 }
 
-/// Ends a sandbox that cannot be kept within its limits.
-pub(crate) async fn end_failed(world: &Arc<AppState>, open: &Arc<LiveSandbox>) {
-    end(world, open, SandboxEnd::Failed).await;
-}
-
 /// Ends all sandboxes when the server shuts down.
-pub(crate) async fn end_all(world: &Arc<AppState>) {
-    let all = world.sandboxes.all();
-    join_all(all.iter().map(|open| end(world, open, SandboxEnd::Interrupted))).await;
+pub(crate) async fn end_all(state: &Arc<AppState>) {
+    let all = state.sandboxes.all();
+    join_all(all.iter().map(|open| end(state, open, SandboxEnd::Interrupted))).await;
 }
 
 /// Returns a live sandbox of the caller's tenant.
-pub(crate) async fn find(world: &AppState, caller: &Caller, id: &str) -> Result<SandboxInUse, Error> {
+pub(crate) async fn find(state: &AppState, caller: &Caller, id: &str) -> Result<SandboxInUse, Error> {
     let id = parse_id(id)?;
-    match world.sandboxes.find(&caller.tenant, &id).filter(|open| !open.is_ended()) {
+    match state.sandboxes.find(&caller.tenant, &id).filter(|open| !open.is_ended()) {
         Some(open) => Ok(SandboxInUse::new(open)),
         None => {
-            world.store.sandbox(&caller.tenant, &id).await?.ok_or(Error::NotFound("sandbox"))?;
+            state.store.sandbox(&caller.tenant, &id).await?.ok_or(Error::NotFound("sandbox"))?;
             Err(Error::SandboxEnded)
         }
     }
 }
 
 /// Parses a sandbox id. A malformed id is reported as an unknown one.
-pub(super) fn parse_id(text: &str) -> Result<SandboxId, Error> {
+pub(crate) fn parse_id(text: &str) -> Result<SandboxId, Error> {
     text.parse().map_err(|_| Error::NotFound("sandbox"))
 }

@@ -38,7 +38,7 @@ pub(crate) struct LiveSandbox {
     lifetime: Mutex<Duration>,
     deadline: watch::Sender<Option<SandboxDeadline>>,
     ended: watch::Sender<bool>,
-    slot: Mutex<Option<(SandboxSlot, MemoryReservation)>>,
+    slots: Mutex<Option<(SandboxSlot, MemoryReservation)>>,
     users: Mutex<SandboxUsers>,
     accounted: AccountedCpu,
 }
@@ -87,7 +87,7 @@ impl LiveSandbox {
         tenant: TenantName,
         living: Box<dyn SandboxHandle>,
         admitted: AdmittedSandbox,
-        room: (SandboxSlot, MemoryReservation),
+        slots: (SandboxSlot, MemoryReservation),
         times: (SandboxDeadline, Duration),
         queue: usize,
     ) -> Self {
@@ -105,7 +105,7 @@ impl LiveSandbox {
             lifetime: span,
             deadline: watch::Sender::new(Some(deadline)),
             ended: watch::Sender::new(false),
-            slot: Mutex::new(Some(room)),
+            slots: Mutex::new(Some(slots)),
             users: Mutex::new(SandboxUsers { users: 0, last: now }),
             accounted: AccountedCpu::default(),
         }
@@ -128,7 +128,7 @@ impl LiveSandbox {
     }
 
     /// Performs an operation, and retries it while the sandbox is paused.
-    pub(super) async fn retry_while_paused<'a, T>(
+    pub(crate) async fn retry_while_paused<'a, T>(
         &'a self,
         ask: impl Fn() -> SandboxFuture<'a, T>,
     ) -> Result<T, SandboxError> {
@@ -142,7 +142,7 @@ impl LiveSandbox {
 
     /// Frees the slot and the memory of the sandbox.
     pub(super) fn release(&self) {
-        lock(&self.slot).take();
+        lock(&self.slots).take();
     }
 
     pub(super) fn lifetime(&self) -> Duration {

@@ -8,11 +8,6 @@ use axum::http::{Response, StatusCode};
 
 use crate::error::Error;
 
-/// Marks a response whose errors stay as they are, because they come from a tenant's program or another
-/// protocol.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PassThrough;
-
 /// Gives a tenant's page an opaque origin, different from this server's and from other pages'.
 const SANDBOX_POLICY: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms");
 
@@ -123,7 +118,7 @@ pub(super) fn prepare_response_headers(headers: &mut HeaderMap, upgrade: bool) {
 
 /// Adds a separate policy header. Multiple policies only restrict each other, so the program's own cannot
 /// weaken it.
-pub(super) fn add_sandbox_policy(headers: &mut HeaderMap) {
+pub(crate) fn add_sandbox_policy(headers: &mut HeaderMap) {
     headers.append(header::CONTENT_SECURITY_POLICY, SANDBOX_POLICY);
 }
 

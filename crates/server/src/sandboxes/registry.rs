@@ -8,8 +8,8 @@ use belljar_store::{SandboxId, TenantName};
 use super::live_sandbox::LiveSandbox;
 use crate::error::Error;
 use crate::fair_share::{FairShare, ShareRefusal, Tenure};
-use crate::places::MountedVolume;
 use crate::share_pool::{OtherTenants, ShareKind, SharePool, ShareReservation};
+use crate::storage::mounts::MountedVolume;
 
 /// All live sandboxes.
 #[derive(Debug)]
@@ -23,17 +23,17 @@ pub(crate) struct SandboxRegistry {
 /// The slot of one sandbox, with its volumes. Dropping it frees both.
 #[derive(Debug)]
 pub(super) struct SandboxSlot {
-    _place: ShareReservation<TenantName>,
+    _slot: ShareReservation<TenantName>,
     pub(super) mounts: Vec<MountedVolume>,
 }
 
 impl SandboxRegistry {
     /// Creates a registry for `most` sandboxes, and a quarter more in reserve.
-    pub(crate) fn new(most: usize, rivals: &OtherTenants) -> Self {
+    pub(crate) fn new(most: usize, other_tenants: &OtherTenants) -> Self {
         let shares = FairShare::with_reserve_on_top(most as u64);
         Self {
             open: Mutex::default(),
-            slots: SharePool::new(ShareKind::Sandboxes, shares, rivals),
+            slots: SharePool::new(ShareKind::Sandboxes, shares, other_tenants),
             max_sandboxes: most,
         }
     }
@@ -41,12 +41,12 @@ impl SandboxRegistry {
     /// Takes a slot for a tenant that may have `quota` sandboxes.
     pub(super) fn reserve(&self, tenant: &TenantName, quota: Option<u32>) -> Result<SandboxSlot, Error> {
         let taken = self.slots.take(tenant, 1, quota.map(u64::from), Tenure::Lasting);
-        let place = taken.map_err(|refusal| match refusal {
+        let slot = taken.map_err(|refusal| match refusal {
             ShareRefusal::Cap(most) => Error::SandboxesFull(most as usize),
             ShareRefusal::Share(most) if most < self.max_sandboxes as u64 => self.slots.error(refusal),
             ShareRefusal::Share(_) | ShareRefusal::Full => Error::SandboxesFull(self.max_sandboxes),
         })?;
-        Ok(SandboxSlot { _place: place, mounts: Vec::new() })
+        Ok(SandboxSlot { _slot: slot, mounts: Vec::new() })
     }
 
     pub(crate) fn share_refusals(&self) -> (&'static str, u64) {
@@ -83,14 +83,14 @@ mod tests {
 
     #[test]
     fn sandbox_slots_are_limited() {
-        let rivals = OtherTenants::default();
-        let registry = SandboxRegistry::new(4, &rivals);
+        let other_tenants = OtherTenants::default();
+        let registry = SandboxRegistry::new(4, &other_tenants);
         let (a, b): (TenantName, TenantName) = ("a".parse().unwrap(), "b".parse().unwrap());
         let refused = |tenant, quota| registry.reserve(tenant, quota).unwrap_err().to_string();
         let all: Vec<_> = (0..4).map(|_| registry.reserve(&a, None).unwrap()).collect();
         assert_eq!(refused(&a, None), "Maximum number of sandboxes (4) reached");
         drop(all);
-        rivals.set(true);
+        other_tenants.set(true);
         let half: Vec<_> = (0..2).map(|_| registry.reserve(&a, None).unwrap()).collect();
         assert_eq!(
             refused(&a, None),

@@ -32,9 +32,9 @@ pub(super) struct IdleTimeoutBody {
 }
 
 impl IdleTimeoutBody {
-    pub(super) fn new(body: Body, patience: Duration) -> Self {
-        let (stuck, progress) = (Box::pin(sleep(patience)), watch::Sender::new(Instant::now()));
-        Self { body, idle_timeout: patience, deadline: stuck, waiting: false, progress }
+    pub(super) fn new(body: Body, time_limit: Duration) -> Self {
+        let (deadline, progress) = (Box::pin(sleep(time_limit)), watch::Sender::new(Instant::now()));
+        Self { body, idle_timeout: time_limit, deadline, waiting: false, progress }
     }
 
     /// Returns the time of the last progress.
@@ -84,14 +84,14 @@ impl HttpBody for IdleTimeoutBody {
 
 /// A request body as a reader, to be written into a sandbox.
 #[derive(Debug)]
-pub(super) struct UploadReader {
+pub(crate) struct UploadReader {
     body: IdleTimeoutBody,
     piece: Bytes,
 }
 
 impl UploadReader {
-    pub(super) fn source(body: Body, patience: Duration) -> ByteSource<'static> {
-        Box::pin(Self { body: IdleTimeoutBody::new(body, patience), piece: Bytes::new() })
+    pub(crate) fn source(body: Body, time_limit: Duration) -> ByteSource<'static> {
+        Box::pin(Self { body: IdleTimeoutBody::new(body, time_limit), piece: Bytes::new() })
     }
 }
 
@@ -115,7 +115,7 @@ impl AsyncRead for UploadReader {
 
 /// Returns a body that streams from a sandbox. With a length, it is cut there; a source that ends early or
 /// fails breaks the connection, so that the client notices that the response is incomplete.
-pub(super) fn download(used: SandboxInUse, source: ByteSource<'static>, length: Option<u64>) -> Body {
+pub(crate) fn download(used: SandboxInUse, source: ByteSource<'static>, length: Option<u64>) -> Body {
     Body::from_stream(stream::try_unfold((used, source, length), |(used, mut source, left)| async move {
         if left == Some(0) {
             return Ok(None);
@@ -152,13 +152,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_body_is_read_and_a_stalled_one_fails() {
-        let patience = Duration::from_secs(2);
+        let time_limit = Duration::from_secs(2);
         let mut text = String::new();
-        let mut slow = UploadReader::source(body(vec![Some("slow"); 130]), patience);
+        let mut slow = UploadReader::source(body(vec![Some("slow"); 130]), time_limit);
         slow.read_to_string(&mut text).await.unwrap();
         assert_eq!(text, "slow".repeat(130));
-        let mut stuck = UploadReader::source(body(vec![Some("some"), None]), patience);
-        let error = stuck.read_to_string(&mut text).await.unwrap_err();
+        let mut stalled = UploadReader::source(body(vec![Some("some"), None]), time_limit);
+        let error = stalled.read_to_string(&mut text).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

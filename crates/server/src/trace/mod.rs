@@ -23,7 +23,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use axum::http::{HeaderMap, Method, StatusCode};
-use belljar_engine::report::Report;
 use belljar_store::TenantName;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -32,8 +31,6 @@ use tokio::time::timeout;
 pub use export::TraceCollector;
 pub(crate) use json::{AttributeValue, SpanKind, TraceSpan};
 pub(crate) use parent::TraceContext;
-
-use crate::live_executions::LiveExecution;
 
 /// Maximum number of queued spans.
 const MAX_QUEUED_SPANS: usize = 4_096;
@@ -119,30 +116,8 @@ impl Tracer {
         });
     }
 
-    /// Records the span of an execution, including the time it was queued.
-    pub(crate) fn ran(&self, running: &LiveExecution, report: &Report, language: &'static str) {
-        let status = report.status.name();
-        let (context, parent) = TraceContext::child_of(running.context);
-        self.send(TraceSpan {
-            context,
-            parent,
-            name: "execution".to_owned(),
-            kind: SpanKind::Internal,
-            started: running.started,
-            ended: SystemTime::now(),
-            failed: false,
-            attributes: vec![
-                ("belljar.execution_id", running.id.to_string().into()),
-                ("belljar.tenant", running.tenant.to_string().into()),
-                ("belljar.status", status.into()),
-                ("belljar.language", language.into()),
-                ("belljar.warm", report.warmth().name().into()),
-                ("belljar.duration_ms", AttributeValue::Real(report.duration_ms)),
-            ],
-        });
-    }
-
-    fn send(&self, span: TraceSpan) {
+    /// Queues a span for export.
+    pub(crate) fn send(&self, span: TraceSpan) {
         if span.context.recorded && self.queue.try_send(span).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }

@@ -21,7 +21,7 @@ impl TraceContext {
         Self::child_of(named.and_then(|value| parse(value.to_str().ok()?)))
     }
 
-    pub(super) fn child_of(parent: Option<Self>) -> (Self, Option<[u8; 8]>) {
+    pub(crate) fn child_of(parent: Option<Self>) -> (Self, Option<[u8; 8]>) {
         match parent {
             Some(parent) => (Self { span: random(), ..parent }, Some(parent.span)),
             None => (Self { trace: random(), span: random(), recorded: true }, None),

@@ -12,8 +12,8 @@ const JSON: &str = "Content-Type: application/json\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_requests_are_refused() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let deep = format!("{{\"metadata\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let twice = r#"{"language":"python","language":"python","code":""}"#;
     let infinite = r#"{"language":"python","code":"","limits":{"cpus":1e400}}"#;
@@ -37,8 +37,8 @@ async fn malformed_requests_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deeply_nested_bodies_are_refused() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let nested = |depth: usize| {
         let lists = depth - 2;
         format!("{{\"metadata\":{{\"a\":{}{}}}}}", "[".repeat(lists), "]".repeat(lists))
@@ -64,8 +64,8 @@ async fn deeply_nested_bodies_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oversized_bodies_are_refused_before_they_are_read() {
-    let place = ServerHarness::with(|settings| settings.max_body = 64 << 10).await;
-    let client = place.client();
+    let server = ServerHarness::with(|settings| settings.max_body = 64 << 10).await;
+    let client = server.client();
     let mut stream = client.connect().await;
     let head = client.head("POST", "/v1/executions", &format!("{JSON}Content-Length: {}\r\n", 1u64 << 30));
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -81,12 +81,12 @@ async fn oversized_bodies_are_refused_before_they_are_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_clients_are_disconnected() {
-    let place = ServerHarness::with(|settings| {
+    let server = ServerHarness::with(|settings| {
         settings.head_timeout = Duration::from_millis(300);
         settings.body_timeout = Duration::from_millis(300);
     })
     .await;
-    let client = place.client();
+    let client = server.client();
     let started = Instant::now();
     let mut slow_head = client.connect().await;
     slow_head.write_all(b"GET /healthz HTTP/1.1\r\nHo").await.unwrap();
@@ -104,8 +104,8 @@ async fn slow_clients_are_disconnected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_that_do_not_read_are_disconnected() {
-    let place = ServerHarness::with(|settings| settings.body_timeout = Duration::from_millis(500)).await;
-    let client = place.client();
+    let server = ServerHarness::with(|settings| settings.body_timeout = Duration::from_millis(500)).await;
+    let client = server.client();
     let mut body = request("flood 33554432\nsleep 30000");
     body["limits"] = json!({"output_bytes": 64 << 20});
     let headers = format!("{JSON}Accept: text/event-stream\r\n");
@@ -119,12 +119,12 @@ async fn clients_that_do_not_read_are_disconnected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_origins_and_hosts_are_refused() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let body = request("print x");
     let foreign = client.post_with("/v1/executions", "Origin: https://evil.test\r\n", &body).await;
     assert_eq!((foreign.status, foreign.code().as_str()), (403, "foreign_origin"));
-    let own = format!("Origin: http://{}\r\n", place.address);
+    let own = format!("Origin: http://{}\r\n", server.address);
     assert_eq!(client.post_with("/v1/executions", &own, &body).await.status, 200);
     // A WebSocket starts as a GET, but is not read-only.
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: https://evil.test\r\n";
@@ -145,8 +145,8 @@ async fn foreign_origins_and_hosts_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn paths_are_not_normalized() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     for path in [
         "/v1/executions/..%2f..%2fetc%2fpasswd",
         "/v1/executions/%2e%2e",

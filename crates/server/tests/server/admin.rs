@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_cannot_see_each_others_executions() {
-    let place = ServerHarness::new().await;
-    let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
+    let server = ServerHarness::new().await;
+    let (ada, bob) = (server.tenant("ada", json!({})).await, server.tenant("bob", json!({})).await);
     let id = ada.run("print secret").await.json()["id"].as_str().unwrap().to_owned();
     let unknown = id.replace(&id[id.len() - 4..], "0000");
     for (method, headers) in [("GET", ""), ("GET", "Accept: text/event-stream\r\n"), ("DELETE", "")] {
@@ -32,13 +32,13 @@ async fn tenants_cannot_see_each_others_executions() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_limited_to_their_scopes_and_can_be_revoked() {
-    let place = ServerHarness::new().await;
-    let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
+    let server = ServerHarness::new().await;
+    let (admin, ada) = (server.client(), server.tenant("ada", json!({})).await);
     for key in ["", "x", "bj_000000000000_0000000000000000000000000000000000000000000000000000"] {
-        let refused = place.with_key(key).run("print x").await;
+        let refused = server.with_key(key).run("print x").await;
         assert_eq!((refused.status, refused.code().as_str()), (401, "unauthorized"));
     }
-    assert_eq!(HttpTestClient::new(place.address, None).get("/v1/executions").await.status, 401);
+    assert_eq!(HttpTestClient::new(server.address, None).get("/v1/executions").await.status, 401);
     for path in ["/v1/tenants", "/v1/audit", "/metrics", "/v1/profiles", "/v1/tenants/ada/keys"] {
         let refused = ada.get(path).await;
         assert_eq!((refused.status, refused.code().as_str()), (403, "forbidden"), "{path}");
@@ -48,7 +48,7 @@ async fn keys_are_limited_to_their_scopes_and_can_be_revoked() {
     let id = keys.json()["keys"][0]["id"].as_str().unwrap().to_owned();
     let rotated = admin.post(&format!("/v1/tenants/ada/keys/{id}/rotate"), &json!({})).await;
     assert_eq!((rotated.status, ada.run("print x").await.status), (201, 401));
-    let new = place.with_key(rotated.json()["key"].as_str().unwrap());
+    let new = server.with_key(rotated.json()["key"].as_str().unwrap());
     assert_eq!(new.run("print x").await.status, 200);
     let id = rotated.json()["record"]["id"].as_str().unwrap().to_owned();
     assert_eq!(admin.delete(&format!("/v1/tenants/ada/keys/{id}")).await.status, 204);
@@ -83,9 +83,9 @@ async fn over(stream: &mut TcpStream) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_end_when_their_key_is_revoked() {
-    let place = ServerHarness::new().await;
+    let server = ServerHarness::new().await;
     let (admin, ada, bob) =
-        (place.client(), place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
+        (server.client(), server.tenant("ada", json!({})).await, server.tenant("bob", json!({})).await);
     let follow = async |client: &HttpTestClient| {
         let body = request("print begun\nsleep 60000").to_string();
         let headers = format!("{JSON}Accept: text/event-stream\r\n");
@@ -108,14 +108,14 @@ async fn connections_end_when_their_key_is_revoked() {
     // A caller that rotates its own key receives the new one.
     let own = admin.post("/v1/tenants/default/keys", &json!({"scopes": ["admin"]})).await.json();
     let path = format!("/v1/tenants/default/keys/{}/rotate", own["record"]["id"].as_str().unwrap());
-    let rotated = place.with_key(own["key"].as_str().unwrap()).post(&path, &json!({})).await;
+    let rotated = server.with_key(own["key"].as_str().unwrap()).post(&path, &json!({})).await;
     assert!(rotated.status == 201 && rotated.json()["key"].is_string());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn admin_actions_are_audited_when_the_client_disconnects() {
-    let place = ServerHarness::new().await;
-    let admin = place.client();
+    let server = ServerHarness::new().await;
+    let admin = server.client();
     // Some clients disconnect before the action starts, some during it, some after it; the last one stays.
     for number in 0..40 {
         let asked = admin.start("POST", "/v1/tenants/default/keys", JSON, b"{}").await;
@@ -144,8 +144,8 @@ fn words(entry: &Value) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_are_changed_disabled_and_removed() {
-    let place = ServerHarness::new().await;
-    let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
+    let server = ServerHarness::new().await;
+    let (admin, ada) = (server.client(), server.tenant("ada", json!({})).await);
     assert_eq!(admin.post("/v1/tenants", &json!({"name": "ada"})).await.code(), "conflict");
     assert_eq!(admin.post("/v1/tenants", &json!({"name": "A B"})).await.status, 422);
     let change = |body: Value| body.to_string().into_bytes();
@@ -167,8 +167,8 @@ async fn tenants_are_changed_disabled_and_removed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn profile_changes_apply_from_the_next_request() {
-    let place = ServerHarness::new().await;
-    let admin = place.client();
+    let server = ServerHarness::new().await;
+    let admin = server.client();
     let put = async |name: &str, body: Value| {
         let path = format!("/v1/profiles/{name}");
         admin.send("PUT", &path, "Content-Type: application/json\r\n", body.to_string().as_bytes()).await
@@ -194,16 +194,16 @@ async fn profile_changes_apply_from_the_next_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_metrics_and_openapi_are_served() {
-    let place = ServerHarness::new().await;
-    let nobody = HttpTestClient::new(place.address, None);
+    let server = ServerHarness::new().await;
+    let nobody = HttpTestClient::new(server.address, None);
     assert_eq!(nobody.get("/healthz").await.json(), json!({"status": "live"}));
     for path in ["/healthz/ready", "/healthz?ready"] {
         assert_eq!(nobody.get(path).await.json(), json!({"status": "ready"}));
     }
     assert_eq!(nobody.get("/openapi.json").await.json()["info"]["title"], "Belljar");
     assert_eq!(nobody.get("/metrics").await.status, 401);
-    place.client().run("print x").await;
-    let text = place.client().get("/metrics").await.text();
+    server.client().run("print x").await;
+    let text = server.client().get("/metrics").await.text();
     for line in [
         r#"belljar_executions_total{status="succeeded",language="python"} 1"#,
         r#"belljar_execution_seconds_count{warm="pool"} 1"#,

@@ -11,8 +11,8 @@ const JSON: &str = "Content-Type: application/json\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_of_other_tenants_are_unknown() {
-    let place = ServerHarness::new().await;
-    let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
+    let server = ServerHarness::new().await;
+    let (ada, bob) = (server.tenant("ada", json!({})).await, server.tenant("bob", json!({})).await);
     let keyed = ada.post_with("/v1/executions", "Idempotency-Key: k\r\n", &request("print secret")).await;
     let done = keyed.json()["id"].as_str().unwrap().to_owned();
     let running = ada
@@ -33,7 +33,7 @@ async fn ids_of_other_tenants_are_unknown() {
     let own = bob.post_with("/v1/executions", "Idempotency-Key: k\r\n", &request("print secret")).await;
     assert!(own.header("idempotency-replayed").is_none() && own.json()["id"] != done.as_str());
     assert_eq!(ada.delete(&format!("/v1/executions/{running}")).await.status, 200);
-    let admin = place.client();
+    let admin = server.client();
     let keys = admin.get("/v1/tenants/ada/keys").await.json();
     let key = keys["keys"][0]["id"].as_str().unwrap();
     assert_eq!(admin.delete(&format!("/v1/tenants/bob/keys/{key}")).await.status, 404);
@@ -43,8 +43,8 @@ async fn ids_of_other_tenants_are_unknown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn host_settings_are_not_request_fields() {
-    let place = ServerHarness::new().await;
-    let ada = place.tenant("ada", json!({})).await;
+    let server = ServerHarness::new().await;
+    let ada = server.tenant("ada", json!({})).await;
     let with = |name: &str, value: Value| {
         let mut body = request("print x");
         body[name] = value;
@@ -110,8 +110,8 @@ async fn host_settings_are_not_request_fields() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn file_names_stay_in_the_workspace() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let long = "a".repeat(4_097);
     for name in [
         "",
@@ -145,8 +145,8 @@ async fn file_names_stay_in_the_workspace() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_cannot_inject_headers() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     for name in ["a\r\nX-Evil: 1", "a\nb", "a\0", "é", "", &"a".repeat(300)] {
         let tenant = client.post("/v1/tenants", &json!({"name": name})).await;
         assert_eq!((tenant.status, tenant.header("x-evil")), (422, None), "{name:?}");
@@ -163,8 +163,8 @@ async fn names_cannot_inject_headers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cross_site_requests_are_refused() {
-    let place = ServerHarness::new().await;
-    let admin = place.client();
+    let server = ServerHarness::new().await;
+    let admin = server.client();
     for (method, path) in [
         ("POST", "/v1/tenants"),
         ("PATCH", "/v1/tenants/default"),
@@ -188,7 +188,7 @@ async fn cross_site_requests_are_refused() {
         }
         // Browsers send cookies automatically, so cookies must not authenticate.
         let cookie = format!("{JSON}Cookie: key={}\r\n", crate::harness::ADMIN);
-        let keyless = HttpTestClient::new(place.address, None).send(method, path, &cookie, b"{}").await;
+        let keyless = HttpTestClient::new(server.address, None).send(method, path, &cookie, b"{}").await;
         assert_eq!((keyless.status, keyless.header("set-cookie")), (401, None), "{path}");
     }
     assert_eq!(admin.get("/v1/tenants").await.header("access-control-allow-origin"), None);
@@ -196,8 +196,8 @@ async fn cross_site_requests_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_contain_no_tenant_data() {
-    let place = ServerHarness::new().await;
-    let ada = place.tenant("ada-the-secretive", json!({})).await;
+    let server = ServerHarness::new().await;
+    let ada = server.tenant("ada-the-secretive", json!({})).await;
     let mut body = request("print hush-hush");
     body["metadata"] = json!({"patient": "zero"});
     let id = ada.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();
@@ -205,7 +205,7 @@ async fn metrics_contain_no_tenant_data() {
     for path in ["/metrics", "/debug", "/debug/pprof", "/debug/vars"] {
         assert!([403, 404].contains(&ada.get(path).await.status), "{path}");
     }
-    let text = place.client().get("/metrics").await.text();
+    let text = server.client().get("/metrics").await.text();
     for secret in ["ada-the-secretive", "hush", "patient", "zero", id.as_str()] {
         assert!(!text.contains(secret), "{secret}: {text}");
     }
@@ -213,8 +213,8 @@ async fn metrics_contain_no_tenant_data() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_http_1_is_supported() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let mut stream = client.connect().await;
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     // The server answers no HTTP/2 frame and stops reading, so there is no stream to reset.
@@ -229,8 +229,8 @@ async fn only_http_1_is_supported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn internal_errors_are_not_exposed() {
-    let place = ServerHarness::new().await;
-    let ada = place.tenant("ada", json!({})).await;
+    let server = ServerHarness::new().await;
+    let ada = server.tenant("ada", json!({})).await;
     let broken = ada.run("broken").await;
     assert_eq!((broken.status, broken.code().as_str()), (503, "setup_failed"));
     assert!(!broken.text().contains("secret"), "{}", broken.text());
@@ -240,14 +240,14 @@ async fn internal_errors_are_not_exposed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idempotency_keys_survive_a_restart() {
-    let mut place = ServerHarness::new().await;
+    let mut server = ServerHarness::new().await;
     let post = async |client: HttpTestClient| {
         client.post_with("/v1/executions", "Idempotency-Key: k\r\n", &request("print once")).await
     };
-    let first = post(place.client()).await;
-    place.stop();
-    let folder = place.ended().await;
-    let world = crate::drain::reopened(folder.path()).await;
-    let again = post(ServerHarness::serve(world, folder).await.client()).await;
+    let first = post(server.client()).await;
+    server.stop();
+    let folder = server.ended().await;
+    let state = crate::drain::reopened(folder.path()).await;
+    let again = post(ServerHarness::serve(state, folder).await.client()).await;
     assert_eq!((again.json(), again.header("idempotency-replayed")), (first.json(), Some("true")));
 }

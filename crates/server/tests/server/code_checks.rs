@@ -27,9 +27,9 @@ async fn rules(client: &HttpTestClient, policy: &str) -> (Value, Vec<Value>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn complex_code_of_one_tenant_does_not_weaken_checks_of_another() {
-    let place = ServerHarness::new().await;
-    let mallory = place.tenant("mallory", json!({})).await;
-    let bob = place.tenant("bob", json!({})).await;
+    let server = ServerHarness::new().await;
+    let mallory = server.tenant("mallory", json!({})).await;
+    let bob = server.tenant("bob", json!({})).await;
     let json = "Content-Type: application/json\r\n";
     let mut streams = Vec::new();
     for body in intricate().iter().cycle().take(12) {
@@ -51,7 +51,7 @@ async fn complex_code_of_one_tenant_does_not_weaken_checks_of_another() {
         assert_eq!(answer.status, 200);
         assert!(!answer.text().contains("takes too long"), "{}", answer.text());
     }
-    let figures = place.client().get("/metrics").await.text();
+    let figures = server.client().get("/metrics").await.text();
     assert!(figures.contains("belljar_readings_failed_total{why=\"abandoned\"} 0"), "{figures}");
     assert!(figures.contains("belljar_readings_failed_total{why=\"refused\"} 0"), "{figures}");
 }

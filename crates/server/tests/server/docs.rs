@@ -6,8 +6,8 @@ use crate::harness::ServerHarness;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_lists_every_operation_and_is_self_contained() {
-    let place = ServerHarness::new().await;
-    let anybody = place.without_key();
+    let server = ServerHarness::new().await;
+    let anybody = server.without_key();
     let page = anybody.get("/docs").await;
     let document: Value = anybody.get("/openapi.json").await.json();
     let text = page.text();

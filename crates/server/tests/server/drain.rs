@@ -13,30 +13,30 @@ const JSON: &str = "Content-Type: application/json\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn running_work_finishes_during_shutdown() {
-    let mut place = ServerHarness::new().await;
-    let client = place.client();
+    let mut server = ServerHarness::new().await;
+    let client = server.client();
     let body = request("sleep 3000\nprint done").to_string();
     let mut running = client.start("POST", "/v1/executions", JSON, body.as_bytes()).await;
     client.until_listed("status=running", 1).await;
-    place.stop();
+    server.stop();
     let done = answer(&mut running).await;
     assert_eq!((done.status, done.json()["stdout"].as_str()), (200, Some("done\n")));
-    place.ended().await;
+    server.ended().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn work_is_canceled_and_recorded_after_the_drain_time() {
-    let mut place = ServerHarness::with(|settings| settings.drain = Duration::from_millis(200)).await;
-    let client = place.client();
+    let mut server = ServerHarness::with(|settings| settings.drain = Duration::from_millis(200)).await;
+    let client = server.client();
     let mut body = request("sleep 30000");
     let mut running = client.start("POST", "/v1/executions", JSON, body.to_string().as_bytes()).await;
     body["wait"] = json!(false);
     let detached = client.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();
     client.until_listed("status=running", 2).await;
     let started = Instant::now();
-    place.stop();
+    server.stop();
     assert_eq!(answer(&mut running).await.json()["status"], "cancelled");
-    let folder = place.ended().await;
+    let folder = server.ended().await;
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     let again = ServerHarness::serve(reopened(folder.path()).await, folder).await;
     let kept = again.client().get(&format!("/v1/executions/{detached}")).await.json();

@@ -11,8 +11,8 @@ use crate::harness::ServerHarness;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn program_outcomes_are_200_and_stored() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     for (script, status, exit) in [("print hi", "succeeded", 0), ("fail", "failed", 3)] {
         let ran = client.run(script).await;
         let result = ran.json();
@@ -36,8 +36,8 @@ async fn program_outcomes_are_200_and_stored() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_requests_are_refused_with_the_field_name() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     for (body, code, word) in [
         (json!({"language": "python", "cod": "x"}), "invalid_request", "unknown field `cod`"),
         (
@@ -67,8 +67,8 @@ async fn invalid_requests_are_refused_with_the_field_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lists_are_paged_and_filtered() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     for n in 0..5 {
         let mut body = request(if n == 4 { "fail" } else { "print x" });
         body["metadata"] = json!({"agent": format!("a{}", n % 2), "n": n});
@@ -91,10 +91,10 @@ async fn lists_are_paged_and_filtered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_streamed_while_the_program_runs() {
-    let place = ServerHarness::new().await;
+    let server = ServerHarness::new().await;
     let body = request("print one\nsleep 3000\nprint two").to_string();
     let headers = "Accept: text/event-stream\r\nContent-Type: application/json\r\n";
-    let mut stream = place.client().start("POST", "/v1/executions", headers, body.as_bytes()).await;
+    let mut stream = server.client().start("POST", "/v1/executions", headers, body.as_bytes()).await;
     let mut seen = Vec::new();
     while !String::from_utf8_lossy(&seen).contains(r"one\n") {
         assert!(stream.read_buf(&mut seen).await.unwrap() > 0);
@@ -104,9 +104,9 @@ async fn output_is_streamed_while_the_program_runs() {
     let text = String::from_utf8(seen).unwrap();
     let order =
         ["event: output", r#"{"stream":"stdout","text":"one\n"}"#, r#""text":"two\n""#, "event: result"];
-    let places: Vec<_> =
+    let positions: Vec<_> =
         order.iter().map(|part| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"))).collect();
-    assert!(places.is_sorted(), "{text}");
+    assert!(positions.is_sorted(), "{text}");
     assert!(text.contains(r#""status":"succeeded""#));
 }
 
@@ -127,8 +127,8 @@ async fn status(client: &HttpTestClient, id: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn detached_executions_can_be_polled_followed_and_canceled() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let id = detached(&client, "print early\nsleep 30000").await;
     assert_eq!(status(&client, &id).await, "running");
     let follow = format!("/v1/executions/{id}");
@@ -158,8 +158,8 @@ async fn detached_executions_can_be_polled_followed_and_canceled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idempotency_key_runs_once() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let post = async |key: &str, script: &str| {
         client.post_with("/v1/executions", &format!("Idempotency-Key: {key}\r\n"), &request(script)).await
     };
@@ -181,8 +181,8 @@ async fn an_idempotency_key_runs_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_execution_is_canceled_when_its_client_disconnects() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     for accept in ["", "Accept: text/event-stream\r\n"] {
         let mut body = request("print x\nsleep 30000");
         body["metadata"] = json!({"accept": accept.len()});
@@ -196,8 +196,8 @@ async fn an_execution_is_canceled_when_its_client_disconnects() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_execution_with_an_idempotency_key_outlives_its_client() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let (headers, body) = ("Idempotency-Key: k\r\n", request("sleep 300\nprint done"));
     let head = format!("{headers}Content-Type: application/json\r\n");
     drop(client.start("POST", "/v1/executions", &head, body.to_string().as_bytes()).await);
@@ -208,8 +208,8 @@ async fn an_execution_with_an_idempotency_key_outlives_its_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_streams_results_and_continues_after_an_invalid_line() {
-    let place = ServerHarness::with(|settings| settings.max_body = 64 << 10).await;
-    let client = place.client();
+    let server = ServerHarness::with(|settings| settings.max_body = 64 << 10).await;
+    let client = server.client();
     let mut stream = client.connect().await;
     let head = client.head(
         "POST",
@@ -247,8 +247,8 @@ async fn a_batch_streams_results_and_continues_after_an_invalid_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retention_starts_early_when_much_is_written() {
-    let place = ServerHarness::with(|settings| settings.retention.max_bytes = Some(2 << 20)).await;
-    let client = place.client();
+    let server = ServerHarness::with(|settings| settings.retention.max_bytes = Some(2 << 20)).await;
+    let client = server.client();
     for _ in 0..40 {
         assert_eq!(client.run("flood 200000").await.status, 200);
     }
@@ -264,8 +264,8 @@ async fn retention_starts_early_when_much_is_written() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_is_canceled_when_its_client_disconnects() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let mut stream = client.connect().await;
     let head = client.head("POST", "/v1/batches", "Transfer-Encoding: chunked\r\n");
     let line = format!("{}\n", request("sleep 60000"));

@@ -13,10 +13,10 @@ use crate::harness::ServerHarness;
 const JSON: &str = "Content-Type: application/json\r\n";
 const EVENTS: &str = "Accept: text/event-stream\r\n";
 
-async fn place(change: impl FnOnce(&mut Settings)) -> (ServerHarness, HttpTestClient, HttpTestClient) {
-    let place = ServerHarness::with(change).await;
-    let (mallory, bob) = (place.tenant("mallory", json!({})).await, place.tenant("bob", json!({})).await);
-    (place, mallory, bob)
+async fn server(change: impl FnOnce(&mut Settings)) -> (ServerHarness, HttpTestClient, HttpTestClient) {
+    let server = ServerHarness::with(change).await;
+    let (mallory, bob) = (server.tenant("mallory", json!({})).await, server.tenant("bob", json!({})).await);
+    (server, mallory, bob)
 }
 
 /// Starts a detached script, and returns the status of the response and the path of the execution.
@@ -42,7 +42,7 @@ async fn status(stream: &mut TcpStream) -> u16 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_tenant_in_all_slots_does_not_delay_another() {
-    let (_place, mallory, bob) = place(|settings| settings.concurrency = 8).await;
+    let (_server, mallory, bob) = server(|settings| settings.concurrency = 8).await;
     for _ in 0..20 {
         assert_eq!(detach(&mallory, "sleep 600000", 30_000).await.0, 202);
     }
@@ -54,7 +54,7 @@ async fn one_tenant_in_all_slots_does_not_delay_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn executions_with_a_long_time_limit_get_half_of_the_slots() {
-    let (_place, mallory, bob) = place(|settings| settings.concurrency = 8).await;
+    let (_server, mallory, bob) = server(|settings| settings.concurrency = 8).await;
     for _ in 0..8 {
         assert_eq!(detach(&mallory, "sleep 600000", 3_600_000).await.0, 202);
     }
@@ -68,8 +68,8 @@ async fn executions_with_a_long_time_limit_get_half_of_the_slots() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_raises_a_tenants_share() {
-    let place = ServerHarness::with(|settings| settings.concurrency = 8).await;
-    let trusted = place.tenant("trusted", json!({"concurrency": 7})).await;
+    let server = ServerHarness::with(|settings| settings.concurrency = 8).await;
+    let trusted = server.tenant("trusted", json!({"concurrency": 7})).await;
     for _ in 0..8 {
         assert_eq!(detach(&trusted, "sleep 600000", 3_600_000).await.0, 202);
     }
@@ -78,8 +78,8 @@ async fn a_quota_raises_a_tenants_share() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_single_tenant_uses_all_slots() {
-    let place = ServerHarness::with(|settings| settings.concurrency = 8).await;
-    let client = place.client();
+    let server = ServerHarness::with(|settings| settings.concurrency = 8).await;
+    let client = server.client();
     for _ in 0..9 {
         assert_eq!(detach(&client, "sleep 600000", 3_600_000).await.0, 202);
     }
@@ -89,7 +89,7 @@ async fn a_single_tenant_uses_all_slots() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn announced_bodies_reserve_no_memory() {
-    let (_place, mallory, bob) = place(|_| {}).await;
+    let (_server, mallory, bob) = server(|_| {}).await;
     let mut idle = Vec::new();
     for _ in 0..8 {
         let announced = format!("{JSON}Content-Length: 33554432\r\nExpect: 100-continue\r\n");
@@ -114,7 +114,7 @@ async fn unfinished(client: &HttpTestClient) -> TcpStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn arriving_bodies_leave_the_reserve_to_other_tenants() {
-    let (place, mallory, bob) = place(|settings| {
+    let (server, mallory, bob) = server(|settings| {
         (settings.max_body, settings.bodies_total) = (64 << 10, 256 << 10);
     })
     .await;
@@ -123,7 +123,7 @@ async fn arriving_bodies_leave_the_reserve_to_other_tenants() {
         streams.push(unfinished(&mallory).await);
     }
     let refused = async || {
-        let text = place.client().get("/metrics").await.text();
+        let text = server.client().get("/metrics").await.text();
         !text.contains(r#"belljar_share_refusals_total{kind="bodies"} 0"#)
     };
     let end = Instant::now() + Duration::from_secs(20);
@@ -138,7 +138,7 @@ async fn arriving_bodies_leave_the_reserve_to_other_tenants() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn queued_requests_do_not_hold_body_memory() {
-    let (_place, mallory, bob) = place(|settings| {
+    let (_server, mallory, bob) = server(|settings| {
         (settings.concurrency, settings.max_body, settings.bodies_total) = (2, 64 << 10, 256 << 10);
     })
     .await;
@@ -155,7 +155,7 @@ async fn queued_requests_do_not_hold_body_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn event_streams_of_one_tenant_leave_connections_to_other_tenants() {
-    let (place, mallory, bob) = place(|settings| settings.connections = 32).await;
+    let (server, mallory, bob) = server(|settings| settings.connections = 32).await;
     let (_, path) = detach(&mallory, "sleep 600000", 30_000).await;
     let (mut streams, mut served) = (Vec::new(), 0);
     for _ in 0..32 {
@@ -166,13 +166,13 @@ async fn event_streams_of_one_tenant_leave_connections_to_other_tenants() {
     assert_eq!(bob.run("print x").await.json()["stdout"], "x\n");
     // Half of three quarters of the 16 streams that 32 connections allow.
     assert_eq!(served, 6);
-    let text = place.client().get("/metrics").await.text();
+    let text = server.client().get("/metrics").await.text();
     assert!(!text.contains(r#"belljar_share_refusals_total{kind="streams"} 0"#), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_of_one_tenant_leave_connections_to_other_tenants() {
-    let (_place, mallory, bob) = place(|settings| {
+    let (_server, mallory, bob) = server(|settings| {
         (settings.connections, settings.head_timeout) = (32, Duration::from_secs(600));
     })
     .await;
@@ -190,7 +190,7 @@ async fn idle_connections_of_one_tenant_leave_connections_to_other_tenants() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_connections_of_an_address_are_evicted() {
-    let (place, _, bob) = place(|settings| {
+    let (server, _, bob) = server(|settings| {
         (settings.connections, settings.head_timeout) = (32, Duration::from_secs(600));
     })
     .await;
@@ -201,13 +201,13 @@ async fn silent_connections_of_an_address_are_evicted() {
     assert_eq!(bob.run("print x").await.status, 200);
     // The oldest connections were closed.
     assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap_or(0), 0);
-    let text = place.client().get("/metrics").await.text();
+    let text = server.client().get("/metrics").await.text();
     assert!(!text.contains(r#"belljar_share_refusals_total{kind="keyless_connections"} 0"#), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_per_tenant_are_limited() {
-    let (_place, mallory, bob) = place(|settings| settings.tenant_streams = 2).await;
+    let (_server, mallory, bob) = server(|settings| settings.tenant_streams = 2).await;
     let (_, path) = detach(&mallory, "sleep 600000", 30_000).await;
     let mut first = mallory.start("GET", &path, EVENTS, b"").await;
     let mut second = mallory.start("GET", &path, EVENTS, b"").await;
@@ -237,7 +237,7 @@ async fn streams_per_tenant_are_limited() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stalled_body_loses_its_connection() {
-    let (_place, mallory, _) = place(|settings| settings.body_timeout = Duration::from_millis(300)).await;
+    let (_server, mallory, _) = server(|settings| settings.body_timeout = Duration::from_millis(300)).await;
     let mut stalled = unfinished(&mallory).await;
     let refused = answer(&mut stalled).await;
     assert_eq!((refused.status, refused.code().as_str()), (408, "request_timeout"));

@@ -10,9 +10,9 @@ use crate::harness::ServerHarness;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_is_429_and_does_not_affect_other_tenants() {
-    let place = ServerHarness::with(|settings| (settings.concurrency, settings.queue) = (2, 2)).await;
-    let greedy = place.tenant("greedy", json!({"concurrency": 1})).await;
-    let modest = place.tenant("modest", json!({})).await;
+    let server = ServerHarness::with(|settings| (settings.concurrency, settings.queue) = (2, 2)).await;
+    let greedy = server.tenant("greedy", json!({"concurrency": 1})).await;
+    let modest = server.tenant("modest", json!({})).await;
     let long = request("sleep 60000").to_string();
     let json = "Content-Type: application/json\r\n";
     let mut streams = Vec::new();
@@ -39,8 +39,8 @@ async fn a_full_queue_is_429_and_does_not_affect_other_tenants() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_used_up_cpu_quota_is_429_until_midnight() {
-    let place = ServerHarness::new().await;
-    let tenant = place.tenant("small", json!({"cpu_seconds_per_day": 2})).await;
+    let server = ServerHarness::new().await;
+    let tenant = server.tenant("small", json!({"cpu_seconds_per_day": 2})).await;
     assert_eq!(tenant.run("cpu 1500").await.status, 200);
     assert_eq!(tenant.run("cpu 1500").await.status, 200);
     let refused = tenant.run("print x").await;
@@ -51,8 +51,8 @@ async fn a_used_up_cpu_quota_is_429_until_midnight() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queued_execution_can_be_canceled() {
-    let place = ServerHarness::with(|settings| settings.concurrency = 1).await;
-    let client = place.client();
+    let server = ServerHarness::with(|settings| settings.concurrency = 1).await;
+    let client = server.client();
     let mut body = request("sleep 60000");
     body["wait"] = json!(false);
     let first = client.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();

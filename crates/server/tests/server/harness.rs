@@ -37,19 +37,19 @@ impl ServerHarness {
         let mut settings = Settings::default();
         change(&mut settings);
         let folder = tempfile::tempdir().unwrap();
-        let world = test_state(folder.path(), settings).await;
-        Self::serve(world, folder).await
+        let state = test_state(folder.path(), settings).await;
+        Self::serve(state, folder).await
     }
 
-    pub(crate) async fn serve(world: Arc<AppState>, folder: TempDir) -> Self {
+    pub(crate) async fn serve(state: Arc<AppState>, folder: TempDir) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self::serve_on(listener.into(), world, folder)
+        Self::serve_on(listener.into(), state, folder)
     }
 
-    pub(crate) fn serve_on(doors: Listeners, world: Arc<AppState>, folder: TempDir) -> Self {
-        let address = doors.api.local_addr().unwrap();
+    pub(crate) fn serve_on(listeners: Listeners, state: Arc<AppState>, folder: TempDir) -> Self {
+        let address = listeners.api.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(run(doors, world, async {
+        let serving = tokio::spawn(run(listeners, state, async {
             // An error means that the server was dropped because the test is over.
             let _ = stopped.await;
         }));
@@ -101,9 +101,9 @@ pub(crate) async fn test_state_with(
 ) -> Result<Arc<AppState>, Error> {
     let store = Arc::new(open_released_store(&folder.join("belljar.db")).await);
     let engine = Arc::new(Engine::new(Arc::new(ScriptProvider), Profiles::built_in(), Limits::CEILING));
-    let places = Arc::new(FakePlaces::default());
+    let host_storage = Arc::new(FakePlaces::default());
     let key = Some(ADMIN.parse().unwrap());
-    Ok(prepare(engine, store, places, Profiles::built_in(), providers, settings, key).await?.0)
+    Ok(prepare(engine, store, host_storage, Profiles::built_in(), providers, settings, key).await?.0)
 }
 
 /// Opens the store, as soon as an earlier server has released it.

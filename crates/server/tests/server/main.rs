@@ -9,6 +9,7 @@ mod attacks;
 mod catalog;
 mod client;
 mod code_checks;
+mod dialects;
 mod docs;
 mod drain;
 mod executions;

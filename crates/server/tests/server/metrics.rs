@@ -9,12 +9,12 @@ use crate::harness::{ServerHarness, test_state};
 #[tokio::test(flavor = "multi_thread")]
 async fn the_metrics_listener_serves_only_metrics_and_health_without_a_key() {
     let folder = tempfile::tempdir().unwrap();
-    let world = test_state(folder.path(), Settings::default()).await;
+    let state = test_state(folder.path(), Settings::default()).await;
     let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let metrics = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let scraper = HttpTestClient::new(metrics.local_addr().unwrap(), None);
-    let place = ServerHarness::serve_on(Listeners { api, tls: None, metrics: Some(metrics) }, world, folder);
-    place.client().run("print x").await;
+    let server = ServerHarness::serve_on(Listeners { metrics: Some(metrics), ..api.into() }, state, folder);
+    server.client().run("print x").await;
     let text = scraper.get("/metrics").await.text();
     for line in [
         r#"belljar_executions_total{status="succeeded",language="python"} 1"#,
@@ -36,5 +36,5 @@ async fn the_metrics_listener_serves_only_metrics_and_health_without_a_key() {
         assert_eq!(scraper.get(path).await.code(), "not_found", "{path}");
     }
     assert_eq!(scraper.send("POST", "/metrics", "", b"").await.code(), "method_not_allowed");
-    assert_eq!(place.without_key().get("/metrics").await.status, 401);
+    assert_eq!(server.without_key().get("/metrics").await.status, 401);
 }

@@ -17,8 +17,8 @@ async fn put(client: &HttpTestClient, method: &str, path: &str, body: Value) -> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_a_stored_result() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let answer = client.post("/v1/executions", &wiping()).await;
     let result = answer.json();
     assert_eq!((answer.status, &result["status"]), (200, &json!("refused")), "{result}");
@@ -38,8 +38,8 @@ async fn a_refusal_is_a_stored_result() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_appear_in_repeats_batches_and_events() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let key = "Idempotency-Key: once\r\n";
     let first = client.post_with("/v1/executions", key, &wiping()).await;
     let again = client.post_with("/v1/executions", key, &wiping()).await;
@@ -65,8 +65,8 @@ async fn refusals_appear_in_repeats_batches_and_events() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_cannot_loosen_its_policy() {
-    let place = ServerHarness::new().await;
-    let (admin, ada) = (place.client(), place.tenant("ada", json!({})).await);
+    let server = ServerHarness::new().await;
+    let (admin, ada) = (server.client(), server.tenant("ada", json!({})).await);
     let run = async |policy: &str| {
         let request = json!({"language": "python", "code": SHELL, "policy": policy});
         ada.post("/v1/executions", &request).await.json()["status"].clone()
@@ -89,8 +89,8 @@ async fn a_tenant_cannot_loosen_its_policy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_reports_findings_without_running() {
-    let place = ServerHarness::new().await;
-    let client = place.client();
+    let server = ServerHarness::new().await;
+    let client = server.client();
     let request = json!({"language": "python", "code": SHELL, "policy": "strict"});
     let checked = client.post("/v1/check", &request).await;
     let object = checked.json();
@@ -110,7 +110,7 @@ async fn a_check_reports_findings_without_running() {
         client.post("/v1/check", &json!({"language": "python", "code": "1", "policy": "x"})).await.status,
         422
     );
-    assert_eq!(place.without_key().post("/v1/check", &request).await.status, 401);
+    assert_eq!(server.without_key().post("/v1/check", &request).await.status, 401);
     let list = client.get("/v1/executions").await.json();
     assert_eq!(list["executions"], json!([]));
 }

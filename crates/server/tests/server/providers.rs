@@ -17,7 +17,7 @@ const SECRET: &str = "hunter2-and-then-some";
 const MASK: &str = "********";
 
 struct ProviderHarness {
-    place: ServerHarness,
+    server: ServerHarness,
     kinds: Arc<FakeCatalog>,
     key: String,
 }
@@ -29,20 +29,20 @@ impl ProviderHarness {
 
     async fn on(folder: TempDir, key: String) -> Self {
         let kinds = Arc::new(FakeCatalog::default());
-        let world =
+        let state =
             test_state_with(folder.path(), Settings::default(), providers(&kinds, &key)).await.unwrap();
-        Self { place: ServerHarness::serve(world, folder).await, kinds, key }
+        Self { server: ServerHarness::serve(state, folder).await, kinds, key }
     }
 
     /// Restarts the server on the same data, with this sealing key or the same one.
     async fn again(mut self, key: Option<&str>) -> Self {
         let key = key.map_or(self.key, str::to_owned);
-        self.place.stop();
-        Self::on(self.place.ended().await, key).await
+        self.server.stop();
+        Self::on(self.server.ended().await, key).await
     }
 
     fn client(&self) -> HttpTestClient {
-        self.place.client()
+        self.server.client()
     }
 }
 
@@ -66,8 +66,8 @@ fn message(answer: &HttpResponse) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_survive_a_restart_and_secrets_stay_hidden() {
     log::capture();
-    let world = ProviderHarness::new().await;
-    let client = world.client();
+    let state = ProviderHarness::new().await;
+    let client = state.client();
     let missing = client.get(CONFIGURATION).await;
     assert_eq!(
         (missing.status, run(&client, "cloud", "x").await["error"]["code"].as_str()),
@@ -83,7 +83,7 @@ async fn settings_survive_a_restart_and_secrets_stay_hidden() {
     // A mask keeps the secret, and a configuration can be sent back as it was returned.
     said.push(put(&client, json!({"label": "two", "token": MASK, "region": "here"})).await);
     assert_eq!(
-        (world.kinds.cloud("two").token.as_str(), run(&client, "cloud", "x").await["stdout"].as_str()),
+        (state.kinds.cloud("two").token.as_str(), run(&client, "cloud", "x").await["stdout"].as_str()),
         (SECRET, Some("two"))
     );
     // A provider whose error contains its secret is masked, whether it is configured or only tested.
@@ -102,11 +102,11 @@ async fn settings_survive_a_restart_and_secrets_stay_hidden() {
         said.push(client.get(path).await);
     }
     assert!(said.iter().all(|answer| !answer.text().contains(SECRET)));
-    let world = world.again(None).await;
-    assert_eq!(world.kinds.cloud("two").token, SECRET);
-    assert_eq!(run(&world.client(), "cloud", "x").await["stdout"], "two");
+    let state = state.again(None).await;
+    assert_eq!(state.kinds.cloud("two").token, SECRET);
+    assert_eq!(run(&state.client(), "cloud", "x").await["stdout"], "two");
     assert!(log::captured().contains("provider.set") && !log::captured().contains(SECRET));
-    let folder = world.place.folder.as_ref().unwrap().path().to_owned();
+    let folder = state.server.folder.as_ref().unwrap().path().to_owned();
     for file in std::fs::read_dir(folder).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
         assert!(!bytes.windows(SECRET.len()).any(|part| part == SECRET.as_bytes()));
@@ -115,8 +115,8 @@ async fn settings_survive_a_restart_and_secrets_stay_hidden() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_update_changes_nothing() {
-    let world = ProviderHarness::new().await;
-    let client = world.client();
+    let state = ProviderHarness::new().await;
+    let client = state.client();
     assert_eq!(
         put(&client, json!({"label": "one", "token": MASK})).await.status,
         422,
@@ -154,8 +154,8 @@ async fn an_invalid_update_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_masked_secret_is_not_sent_to_another_destination() {
-    let world = ProviderHarness::new().await;
-    let client = world.client();
+    let state = ProviderHarness::new().await;
+    let client = state.client();
     let home = |label: &str, token: &str| json!({"label": label, "token": token, "domain": "cloud.example"});
     let away = |label: &str, token: &str| json!({"label": label, "token": token, "domain": "evil.example"});
     assert_eq!(put(&client, json!({"label": "one", "token": SECRET})).await.status, 200);
@@ -174,7 +174,7 @@ async fn a_masked_secret_is_not_sent_to_another_destination() {
             )
         );
     }
-    assert!(!world.kinds.has("evil"), "a refused configuration was built");
+    assert!(!state.kinds.has("evil"), "a refused configuration was built");
     assert_eq!(
         put(&client, home("two", MASK)).await.status,
         200,
@@ -201,10 +201,10 @@ async fn a_masked_secret_is_not_sent_to_another_destination() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn changes_apply_to_new_executions_only() {
-    let world = ProviderHarness::new().await;
-    let client = world.client();
+    let state = ProviderHarness::new().await;
+    let client = state.client();
     put(&client, json!({"label": "one", "token": SECRET})).await;
-    let one = world.kinds.cloud("one");
+    let one = state.kinds.cloud("one");
     let request = json!({"language": "python", "code": "wait", "provider": "cloud", "wait": false});
     let id = client.post("/v1/executions", &request).await.json()["id"].as_str().unwrap().to_owned();
     while client.get(&format!("/v1/executions/{id}")).await.json()["status"] != "running" {
@@ -221,7 +221,7 @@ async fn changes_apply_to_new_executions_only() {
     let back = client.post("/v1/providers/cloud/rollback", &json!({"version": 1})).await;
     assert_eq!((back.status, &back.json()["version"]), (200, &json!(3)));
     assert_eq!(
-        (run(&client, "cloud", "x").await["stdout"].as_str(), world.kinds.cloud("one").token.as_str()),
+        (run(&client, "cloud", "x").await["stdout"].as_str(), state.kinds.cloud("one").token.as_str()),
         (Some("one"), SECRET)
     );
     let versions = client.get("/v1/providers/cloud/versions").await.json();
@@ -234,15 +234,15 @@ async fn changes_apply_to_new_executions_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_sealing_key_only_providers_with_secrets_fail() {
-    let world = ProviderHarness::new().await;
-    put(&world.client(), json!({"label": "one", "token": SECRET})).await;
-    let right = world.key.clone();
+    let state = ProviderHarness::new().await;
+    put(&state.client(), json!({"label": "one", "token": SECRET})).await;
+    let right = state.key.clone();
     for (key, why) in [
         (SealingKey::generate().unwrap(), "sealed with another key"),
         (String::new(), "64 hexadecimal digits"),
     ] {
-        let world = ProviderHarness::on(copy(&world), key).await;
-        let client = world.client();
+        let state = ProviderHarness::on(copy(&state), key).await;
+        let client = state.client();
         assert_eq!(run(&client, "native", "print x").await["stdout"], "x\n");
         assert_eq!(run(&client, "cloud", "x").await["error"]["code"], "setup_failed");
         let tested = client.post("/v1/providers/cloud/test", &json!({})).await.json();
@@ -251,13 +251,13 @@ async fn without_the_sealing_key_only_providers_with_secrets_fail() {
         assert!(listed["providers"][0]["health"]["error"].as_str().unwrap().contains(why), "{listed}");
         assert!(message(&put(&client, json!({"label": "two", "token": MASK})).await).contains(why));
     }
-    let world = world.again(Some(&right)).await;
-    assert_eq!(run(&world.client(), "cloud", "x").await["stdout"], "one");
+    let state = state.again(Some(&right)).await;
+    assert_eq!(run(&state.client(), "cloud", "x").await["stdout"], "one");
 }
 
 /// Copies the data, for another server to open.
-fn copy(world: &ProviderHarness) -> TempDir {
-    let (from, to) = (world.place.folder.as_ref().unwrap().path(), tempfile::tempdir().unwrap());
+fn copy(state: &ProviderHarness) -> TempDir {
+    let (from, to) = (state.server.folder.as_ref().unwrap().path(), tempfile::tempdir().unwrap());
     for file in ["belljar.db", "belljar.db-wal"] {
         std::fs::copy(from.join(file), to.path().join(file)).unwrap();
     }
@@ -266,8 +266,8 @@ fn copy(world: &ProviderHarness) -> TempDir {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_profile_tenant_and_server_choose_the_provider_in_this_order() {
-    let world = ProviderHarness::new().await;
-    let (client, ada) = (world.client(), world.place.tenant("ada", json!({})).await);
+    let state = ProviderHarness::new().await;
+    let (client, ada) = (state.client(), state.server.tenant("ada", json!({})).await);
     put_with(&client, json!({"settings": {"label": "one", "token": SECRET}, "instead": ["native"]})).await;
     let change = |body: Value| client.send_json("PATCH", "/v1/tenants/ada", body);
     assert_eq!(change(json!({"provider": "nobody"})).await.status, 422);
@@ -302,8 +302,8 @@ async fn request_profile_tenant_and_server_choose_the_provider_in_this_order() {
     assert_eq!(client.post("/v1/providers/cloud/activate", &json!({})).await.json()["usual"], "cloud");
     assert_eq!(ada.run("x").await.json()["receipt"]["provider"], "cloud");
     assert_eq!(client.delete(CONFIGURATION).await.status, 422, "the default provider was removed");
-    let world = world.again(None).await;
-    let client = world.client();
+    let state = state.again(None).await;
+    let client = state.client();
     assert_eq!(
         client.run("x").await.json()["receipt"]["provider"],
         "cloud",
@@ -324,33 +324,33 @@ async fn the_store_takes_precedence_over_the_configuration_file() {
     let (folder, kinds, key) =
         (tempfile::tempdir().unwrap(), Arc::new(FakeCatalog::default()), SealingKey::generate().unwrap());
     let seeded = |label: &str, token: Value| {
-        let mut told = providers(&kinds, &key);
+        let mut configured = providers(&kinds, &key);
         let settings = json!({"label": label, "token": token}).as_object().unwrap().clone();
-        told.seeds.insert("cloud".to_owned(), InitialProviderConfig { settings, instead: Vec::new() });
-        told.usual = "cloud".to_owned();
-        told
+        configured.seeds.insert("cloud".to_owned(), InitialProviderConfig { settings, instead: Vec::new() });
+        configured.usual = "cloud".to_owned();
+        configured
     };
-    let start = async |told| test_state_with(folder.path(), Settings::default(), told).await;
+    let start = async |configured| test_state_with(folder.path(), Settings::default(), configured).await;
     let wrong = start(seeded("one", json!([SECRET]))).await.unwrap_err().to_string();
     assert_eq!(wrong, "settings: token: must be string");
     drop(start(seeded("one", SECRET.into())).await.unwrap());
     // The store takes precedence, even over a configuration that is no longer valid.
     drop(start(seeded("one", Value::Null)).await.unwrap());
-    let world = start(seeded("two", SECRET.into())).await.unwrap();
-    let place = ServerHarness::serve(world, folder).await;
-    let client = place.client();
+    let state = start(seeded("two", SECRET.into())).await.unwrap();
+    let server = ServerHarness::serve(state, folder).await;
+    let client = server.client();
     assert_eq!(client.run("x").await.json()["stdout"], "one");
     let shown = client.get(CONFIGURATION).await.json();
     assert_eq!((&shown["version"], &shown["changed_by"]), (&json!(1), &json!("configuration")));
     let tested = client.post("/v1/providers/cloud/test", &json!({})).await.json();
     assert_eq!((&tested["passed"], &tested["result"]["stdout"]), (&json!(true), &json!("one")));
-    assert_eq!(place.tenant("ada", json!({})).await.get("/v1/providers").await.status, 403);
+    assert_eq!(server.tenant("ada", json!({})).await.get("/v1/providers").await.status, 403);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_provider_is_replaced_by_its_fallback() {
-    let world = ProviderHarness::new().await;
-    let client = world.client();
+    let state = ProviderHarness::new().await;
+    let client = state.client();
     let body = |instead: Value| json!({"settings": {"label": "breaks", "token": SECRET}, "instead": instead});
     assert_eq!(put_with(&client, body(json!([]))).await.status, 200);
     for _ in 0..6 {

@@ -58,26 +58,26 @@ impl CertificatePair {
         Arc::new(config).into()
     }
 
-    async fn connect(&self, place: &ServerHarness) -> std::io::Result<TlsStream<TcpStream>> {
-        self.connect_for(place, b"http/1.1").await
+    async fn connect(&self, server: &ServerHarness) -> std::io::Result<TlsStream<TcpStream>> {
+        self.connect_for(server, b"http/1.1").await
     }
 
     async fn connect_for(
         &self,
-        place: &ServerHarness,
+        server: &ServerHarness,
         protocol: &[u8],
     ) -> std::io::Result<TlsStream<TcpStream>> {
-        let stream = TcpStream::connect(place.address).await.unwrap();
+        let stream = TcpStream::connect(server.address).await.unwrap();
         let name = ServerName::try_from("127.0.0.1").unwrap();
         timeout(PATIENCE, self.client(protocol).connect(name, stream)).await.expect("no handshake in time")
     }
 }
 
-async fn place(tls: Arc<Tls>, settings: Settings) -> ServerHarness {
+async fn server(tls: Arc<Tls>, settings: Settings) -> ServerHarness {
     let folder: TempDir = tempfile::tempdir().unwrap();
-    let world = test_state(folder.path(), settings).await;
+    let state = test_state(folder.path(), settings).await;
     let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    ServerHarness::serve_on(Listeners { api, tls: Some(tls), metrics: None }, world, folder)
+    ServerHarness::serve_on(Listeners { tls: Some(tls), ..api.into() }, state, folder)
 }
 
 /// Reads until the end.
@@ -97,19 +97,19 @@ async fn healthz(stream: &mut TlsStream<TcpStream>) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_http_1_is_negotiated_over_tls() {
     let pair = CertificatePair::new();
-    let place = place(Arc::new(pair.tls()), Settings::default()).await;
-    let mut stream = pair.connect(&place).await.unwrap();
+    let server = server(Arc::new(pair.tls()), Settings::default()).await;
+    let mut stream = pair.connect(&server).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
     let answer = healthz(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(r#"{"status":"live"}"#), "{answer}");
-    assert!(pair.connect_for(&place, b"h2").await.is_err());
-    assert!(CertificatePair::new().connect(&place).await.is_err());
+    assert!(pair.connect_for(&server, b"h2").await.is_err());
+    assert!(CertificatePair::new().connect(&server).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_http_on_a_tls_port_is_not_answered() {
-    let place = place(Arc::new(CertificatePair::new().tls()), Settings::default()).await;
-    let mut stream = TcpStream::connect(place.address).await.unwrap();
+    let server = server(Arc::new(CertificatePair::new().tls()), Settings::default()).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let answer = rest(&mut stream).await;
     assert!(!answer.windows(4).any(|four| four == b"HTTP"), "{answer:?}");
@@ -118,11 +118,11 @@ async fn plain_http_on_a_tls_port_is_not_answered() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_handshakes_are_disconnected() {
     let settings = Settings { head_timeout: Duration::from_millis(300), ..Settings::default() };
-    let place = place(Arc::new(CertificatePair::new().tls()), settings).await;
-    let mut silent = TcpStream::connect(place.address).await.unwrap();
+    let server = server(Arc::new(CertificatePair::new().tls()), settings).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
     assert!(rest(&mut silent).await.is_empty());
     // The beginning of a ClientHello, and nothing after it.
-    let mut slow = TcpStream::connect(place.address).await.unwrap();
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
     slow.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();
     assert!(rest(&mut slow).await.is_empty());
 }
@@ -131,10 +131,10 @@ async fn slow_handshakes_are_disconnected() {
 async fn a_handshake_occupies_a_connection_slot() {
     let pair = CertificatePair::new();
     let settings = Settings { connections: 1, head_timeout: PATIENCE, ..Settings::default() };
-    let place = place(Arc::new(pair.tls()), settings).await;
-    let mut silent = TcpStream::connect(place.address).await.unwrap();
+    let server = server(Arc::new(pair.tls()), settings).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
     // The silent connection holds the only slot, and is closed for the new one.
-    let answer = healthz(&mut pair.connect(&place).await.unwrap()).await;
+    let answer = healthz(&mut pair.connect(&server).await.unwrap()).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(rest(&mut silent).await.is_empty());
 }
@@ -143,14 +143,14 @@ async fn a_handshake_occupies_a_connection_slot() {
 async fn a_replaced_certificate_applies_to_new_connections() {
     let (old, new) = (CertificatePair::new(), CertificatePair::new());
     let tls = Arc::new(old.tls());
-    let place = place(Arc::clone(&tls), Settings::default()).await;
-    let mut early = old.connect(&place).await.unwrap();
+    let server = server(Arc::clone(&tls), Settings::default()).await;
+    let mut early = old.connect(&server).await.unwrap();
     tls.replace(&new.certificate, &new.key).unwrap();
     assert!(healthz(&mut early).await.starts_with("HTTP/1.1 200"));
-    assert!(old.connect(&place).await.is_err());
+    assert!(old.connect(&server).await.is_err());
     assert!(tls.replace(&old.certificate, &new.key).is_err());
     assert!(tls.replace(b"", b"").is_err());
-    assert!(healthz(&mut new.connect(&place).await.unwrap()).await.starts_with("HTTP/1.1 200"));
+    assert!(healthz(&mut new.connect(&server).await.unwrap()).await.starts_with("HTTP/1.1 200"));
 }
 
 #[test]

@@ -66,12 +66,12 @@ fn named<'a>(spans: &'a [Value], name: &str) -> &'a Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_of_a_request_and_its_execution_contain_no_content() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
+    let server = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
     let mut body = request("print hush-code");
     body["metadata"] = json!({"hush-name": "hush-value"});
     body["env"] = json!({"HUSH": "hush-variable"});
     let headers = format!("traceparent: 00-{TRACE}-{ABOVE}-01\r\n");
-    let answer = place.client().post_with("/v1/executions?hush-query", &headers, &body).await;
+    let answer = server.client().post_with("/v1/executions?hush-query", &headers, &body).await;
     assert_eq!(answer.status, 200);
     let spans = spans(&listener, 2).await;
     let (http, execution) = (named(&spans, "POST /v1/executions"), named(&spans, "execution"));
@@ -101,14 +101,14 @@ async fn spans_of_a_request_and_its_execution_contain_no_content() {
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_executions_are_child_spans_and_are_flushed_on_shutdown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
+    let mut server = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
     let line = request("print x").to_string();
     let kind = "Content-Type: application/x-ndjson\r\n";
     let lines = format!("{line}\n{line}\n");
-    assert_eq!(place.client().send("POST", "/v1/batches", kind, lines.as_bytes()).await.status, 200);
+    assert_eq!(server.client().send("POST", "/v1/batches", kind, lines.as_bytes()).await.status, 200);
     let collecting = tokio::spawn(async move { spans(&listener, 3).await });
-    place.stop();
-    place.ended().await;
+    server.stop();
+    server.ended().await;
     assert!(collecting.is_finished(), "the server ended before its last spans were exported");
     let spans = collecting.await.unwrap();
     let batch = named(&spans, "POST /v1/batches");
@@ -119,10 +119,10 @@ async fn batch_executions_are_child_spans_and_are_flushed_on_shutdown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unsampled_traces_are_not_exported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
+    let server = traced(&format!("http://{}", listener.local_addr().unwrap())).await;
     let headers = format!("traceparent: 00-{TRACE}-{ABOVE}-00\r\n");
-    assert_eq!(place.client().post_with("/v1/executions", &headers, &request("print x")).await.status, 200);
-    place.client().get("/healthz").await;
+    assert_eq!(server.client().post_with("/v1/executions", &headers, &request("print x")).await.status, 200);
+    server.client().get("/healthz").await;
     let spans = spans(&listener, 1).await;
     assert_eq!((spans.len(), &spans[0]["name"]), (1, &json!("GET /healthz")), "{spans:?}");
 }
@@ -133,31 +133,31 @@ async fn a_broken_collector_does_not_affect_requests() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = gone.local_addr().unwrap();
     drop(gone);
-    let mut place = traced(&format!("http://{address}")).await;
-    assert_eq!(place.client().run("print x").await.status, 200);
-    until_dropped(&place).await;
-    place.stop();
-    timeout(PATIENCE, place.ended()).await.expect("no shutdown in time");
+    let mut server = traced(&format!("http://{address}")).await;
+    assert_eq!(server.client().run("print x").await.status, 200);
+    until_dropped(&server).await;
+    server.stop();
+    timeout(PATIENCE, server.ended()).await.expect("no shutdown in time");
 
     let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = traced(&format!("http://{}", refusing.local_addr().unwrap())).await;
-    assert_eq!(place.client().run("print x").await.status, 200);
+    let server = traced(&format!("http://{}", refusing.local_addr().unwrap())).await;
+    assert_eq!(server.client().run("print x").await.status, 200);
     export(&refusing, "503 Service Unavailable").await;
-    until_dropped(&place).await;
+    until_dropped(&server).await;
 
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut place = traced(&format!("http://{}", silent.local_addr().unwrap())).await;
-    assert_eq!(place.client().run("print x").await.status, 200);
+    let mut server = traced(&format!("http://{}", silent.local_addr().unwrap())).await;
+    assert_eq!(server.client().run("print x").await.status, 200);
     let _held: TcpStream = silent.accept().await.unwrap().0;
-    assert_eq!(place.client().run("print x").await.status, 200);
-    place.stop();
-    timeout(PATIENCE, place.ended()).await.expect("no shutdown in time");
+    assert_eq!(server.client().run("print x").await.status, 200);
+    server.stop();
+    timeout(PATIENCE, server.ended()).await.expect("no shutdown in time");
 }
 
-async fn until_dropped(place: &ServerHarness) {
+async fn until_dropped(server: &ServerHarness) {
     let dropped = async {
         loop {
-            let text = place.client().get("/metrics").await.text();
+            let text = server.client().get("/metrics").await.text();
             let line = text.lines().find(|line| line.starts_with("belljar_spans_dropped_total "));
             if line.is_some_and(|line| !line.ends_with(" 0")) {
                 return;

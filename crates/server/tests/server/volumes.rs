@@ -12,8 +12,8 @@ async fn make(client: &HttpTestClient, name: &str, size_bytes: u64) -> (u16, Val
 
 #[tokio::test(flavor = "multi_thread")]
 async fn volumes_are_isolated_between_tenants() {
-    let place = ServerHarness::new().await;
-    let (ada, bob) = (place.tenant("ada", json!({})).await, place.tenant("bob", json!({})).await);
+    let server = ServerHarness::new().await;
+    let (ada, bob) = (server.tenant("ada", json!({})).await, server.tenant("bob", json!({})).await);
     let (status, volume) = make(&ada, "cache", 1 << 20).await;
     assert_eq!((status, &volume["size_bytes"], &volume["used_bytes"]), (201, &json!(1 << 20), &json!(0)));
     assert_eq!(ada.get("/v1/volumes").await.json()["volumes"][0]["name"], "cache");
@@ -41,9 +41,9 @@ async fn volumes_are_isolated_between_tenants() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_quotas_hold_under_concurrent_requests() {
-    let place = ServerHarness::with(|settings| settings.tenant_disk = 100).await;
+    let server = ServerHarness::with(|settings| settings.tenant_disk = 100).await;
     let (ada, bob) =
-        (place.tenant("ada", json!({"disk_bytes": 1000})).await, place.tenant("bob", json!({})).await);
+        (server.tenant("ada", json!({"disk_bytes": 1000})).await, server.tenant("bob", json!({})).await);
     let ask = async |number: u32| make(&ada, &format!("v{number}"), 100).await.0;
     let asked = futures_util::future::join_all((0..20).map(ask)).await;
     let made = asked.iter().filter(|status| **status == 201).count();
@@ -56,8 +56,8 @@ async fn disk_quotas_hold_under_concurrent_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_snapshots_are_404() {
-    let place = ServerHarness::new().await;
-    let ada = place.tenant("ada", json!({})).await;
+    let server = ServerHarness::new().await;
+    let ada = server.tenant("ada", json!({})).await;
     assert_eq!(ada.get("/v1/snapshots").await.json(), json!({"snapshots": []}));
     let id = "snap_000000000000000000000000000000000000";
     for id in [id, "x", ".."] {
