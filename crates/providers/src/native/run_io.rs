@@ -15,8 +15,9 @@ use rustix::pipe::PipeFlags;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
-use super::connection::{SubmittedRun, launcher_lost};
-use super::run::{MAX_RESULT_BYTES, setup_error, step_failure};
+use super::NAME;
+use super::connection::{SubmittedRun, launcher_lost, step_failure};
+use crate::program::MAX_RESULT_BYTES;
 
 /// Bytes read at once.
 const READ_BUFFER_BYTES: usize = 32 << 10;
@@ -126,8 +127,8 @@ async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
 }
 
 impl<'a> RunIo<'a> {
-    pub(super) fn new(ordered: SubmittedRun, limits: Limits, sink: &'a mut dyn Sink) -> Self {
-        Self { pending: ordered, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+    pub(super) fn new(pending: SubmittedRun, limits: Limits, sink: &'a mut dyn Sink) -> Self {
+        Self { pending, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
     }
 
     /// Runs until the end and returns the outcome.
@@ -143,7 +144,7 @@ impl<'a> RunIo<'a> {
                 notice
             }
             None => {
-                let mut ours = ours.register().map_err(|error| setup_error("watch pipes", &error))?;
+                let mut ours = ours.register().map_err(|error| ProviderError::setup("watch pipes", error))?;
                 let notice = self.pump(&mut ours, input, cancel).await?;
                 self.drain_pipes(&ours);
                 notice
@@ -237,9 +238,9 @@ impl<'a> RunIo<'a> {
 
     fn outcome(mut self, notice: LauncherEvent) -> Result<Outcome, ProviderError> {
         self.pending.mark_finished();
-        let (ending, usage, duration, layers, warmth, kept) = match notice {
-            LauncherEvent::Ended { ending, usage, duration, layers, warmth, denials: kept, .. } => {
-                (ending, usage, duration, layers, warmth, kept)
+        let (ending, usage, duration, layers, warmth, denials) = match notice {
+            LauncherEvent::Ended { ending, usage, duration, layers, warmth, denials, .. } => {
+                (ending, usage, duration, layers, warmth, denials)
             }
             LauncherEvent::Failed { failure, .. } => return Err(step_error(&failure)),
             LauncherEvent::Ready { .. }
@@ -256,6 +257,11 @@ impl<'a> RunIo<'a> {
         let mut isolation = layers;
         isolation.sort();
         let ending = convert_ending(ending, self.why_killed);
+        let warm = match warmth {
+            spec::JailWarmth::Pool => Warmth::Pool,
+            spec::JailWarmth::Fork => Warmth::Fork,
+            spec::JailWarmth::Cold => Warmth::Cold,
+        };
         Ok(Outcome {
             ending,
             duration,
@@ -266,28 +272,16 @@ impl<'a> RunIo<'a> {
                 serde_json::from_slice(&self.result).ok()
             },
             artifacts: parse_artifacts(&self.artifacts),
-            findings: explain::denial_findings(&convert_denials(kept), ending, &self.limits),
-            receipt: Receipt {
-                provider: "native",
-                kernel: Kernel::Host,
-                isolation,
-                warm: match warmth {
-                    spec::JailWarmth::Pool => Warmth::Pool,
-                    spec::JailWarmth::Fork => Warmth::Fork,
-                    spec::JailWarmth::Cold => Warmth::Cold,
-                },
-                simulated: false,
-                instead_of: None,
-                service: None,
-            },
+            findings: explain::denial_findings(&convert_denials(denials), ending, &self.limits),
+            receipt: Receipt { isolation, warm, ..Receipt::new(NAME, Kernel::Host) },
         })
     }
 }
 
-fn append_bounded(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
+fn append_bounded(buffer: &mut Vec<u8>, bytes: &[u8], bound: usize) {
     // One byte above the bound shows that there was more.
-    let room = (bound + 1).saturating_sub(kept.len());
-    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    let room = (bound + 1).saturating_sub(buffer.len());
+    buffer.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
 fn drain_pipe(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
@@ -307,8 +301,8 @@ fn drain_pipe(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {
     }
 }
 
-fn convert_denials(kept: spec::JailDenials) -> explain::Denials {
-    let spec::JailDenials { calls, more_calls, forks_refused, disk_full } = kept;
+fn convert_denials(denials: spec::JailDenials) -> explain::Denials {
+    let spec::JailDenials { calls, more_calls, forks_refused, disk_full } = denials;
     let calls = calls.into_iter().map(convert_call).collect();
     explain::Denials { calls, more_calls, forks_refused, disk_full, memory_kills: 0 }
 }
