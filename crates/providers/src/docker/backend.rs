@@ -85,8 +85,6 @@ impl Container {
         let mut env = image.variables.env.clone();
         env.append(&mut plan.env);
         plan.env = env;
-        let create =
-            if single_task.is_some() { GuestSandbox::for_single_task } else { GuestSandbox::long_lived };
         let backend = ContainerBackend {
             guest: guest.clone(),
             shared: Arc::clone(shared),
@@ -101,7 +99,7 @@ impl Container {
             single_task,
             paused_stats: Mutex::new(None),
         };
-        create(guest, Box::new(backend), plan, path, egress)
+        GuestSandbox::new(guest, backend, plan, path, egress)
     }
 }
 
@@ -207,6 +205,10 @@ impl Backend for ContainerBackend {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.remove())
+    }
+
+    fn is_for_single_task(&self) -> bool {
+        self.single_task.is_some()
     }
 
     fn take_prestarted(&self, spec: Option<PrestartSpec>) -> BoxFuture<'_, Option<PrestartedInterpreter>> {

@@ -38,6 +38,9 @@ pub(crate) trait Backend: Debug + Send + Sync {
     /// Kills everything inside and waits until nothing is left.
     fn close(&self) -> BoxFuture<'_, ()>;
 
+    /// Returns whether it was created for a single task, and otherwise stays until it is closed.
+    fn is_for_single_task(&self) -> bool;
+
     /// Returns whether denied system calls are recorded, so that denials can be attributed to single commands.
     fn records_denied_calls(&self) -> bool {
         false

@@ -79,7 +79,7 @@ pub(crate) struct GuestSandbox {
     plan: Plan,
     /// The search path inside.
     path: String,
-    /// The environment of every process inside.
+    /// The environment of every process inside. A single task brings its own.
     env: BTreeMap<String, String>,
     /// Whether it was created for a single task, so that everything that happens in it belongs to that task.
     single_task: bool,
@@ -91,33 +91,23 @@ pub(crate) struct GuestSandbox {
 }
 
 impl GuestSandbox {
-    /// Creates a sandbox that stays until it is closed.
-    pub(crate) fn long_lived(
+    /// Creates a sandbox over a connected guest. `path` is the search path inside.
+    pub(crate) fn new(
         guest: Guest,
-        backend: Box<dyn Backend>,
+        backend: impl Backend + 'static,
         plan: Plan,
         path: String,
         egress: Option<Egress>,
     ) -> Self {
-        let env = sandbox_environment(&path, &plan);
-        Self { env, single_task: false, ..Self::for_single_task(guest, backend, plan, path, egress) }
-    }
-
-    /// Creates a sandbox for a single task.
-    pub(crate) fn for_single_task(
-        guest: Guest,
-        backend: Box<dyn Backend>,
-        plan: Plan,
-        path: String,
-        egress: Option<Egress>,
-    ) -> Self {
+        let single_task = backend.is_for_single_task();
+        let env = if single_task { BTreeMap::new() } else { sandbox_environment(&path, &plan) };
         Self {
             guest,
-            backend,
+            backend: Box::new(backend),
             plan,
             path,
-            env: BTreeMap::new(),
-            single_task: true,
+            env,
+            single_task,
             egress,
             starts: CommandStarts::default(),
             paused: AtomicBool::new(false),

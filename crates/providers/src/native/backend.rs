@@ -73,7 +73,7 @@ pub(super) async fn open(
         image: checked.plan.image.clone(),
         visible_prefixes,
     };
-    Ok(GuestSandbox::long_lived(guest, Box::new(backend), checked.plan, root.path.clone(), egress))
+    Ok(GuestSandbox::new(guest, backend, checked.plan, root.path.clone(), egress))
 }
 
 /// A guest that has connected, and its jail.
@@ -234,6 +234,10 @@ impl Backend for JailBackend {
             }
             self.exit_cause().await;
         })
+    }
+
+    fn is_for_single_task(&self) -> bool {
+        false
     }
 
     fn records_denied_calls(&self) -> bool {

@@ -320,12 +320,7 @@ impl RemoteService for AgentRun {
             let path = format!("/sandboxes/{}/filesystem/download?path={}", machine.id, percent_encode(path));
             let request =
                 self.request(Method::GET, &path).map_err(|error| self.errors.sandbox_failed(&error))?;
-            let answer = self
-                .http
-                .send(request, RetryPolicy::Always)
-                .await
-                .map_err(|error| self.errors.sandbox_failed(&error))?;
-            self.http.body(answer, bound).await.map_err(|error| self.errors.sandbox_failed(&error))
+            self.http.fetch(request, bound).await.map_err(|error| self.errors.sandbox_failed(&error))
         })
     }
 

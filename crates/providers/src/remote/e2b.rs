@@ -229,12 +229,7 @@ impl RemoteService for E2b {
         Box::pin(async move {
             let request =
                 self.daemon_request(machine, Method::GET, &format!("/files?username=user&path={path}"));
-            let answer = self
-                .http
-                .send(request, RetryPolicy::Always)
-                .await
-                .map_err(|error| self.errors.sandbox_failed(&error))?;
-            self.http.body(answer, bound).await.map_err(|error| self.errors.sandbox_failed(&error))
+            self.http.fetch(request, bound).await.map_err(|error| self.errors.sandbox_failed(&error))
         })
     }
 

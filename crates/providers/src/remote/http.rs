@@ -173,6 +173,12 @@ impl HttpClient {
         })
     }
 
+    /// Sends an idempotent request, and returns the response body up to a size limit.
+    pub(super) async fn fetch(&self, request: RequestBuilder, bound: u64) -> Result<Vec<u8>, HttpError> {
+        let response = self.send(request, RetryPolicy::Always).await?;
+        self.body(response, bound).await
+    }
+
     /// Reads a response body up to a size limit.
     pub(super) async fn body(&self, mut response: Response, bound: u64) -> Result<Vec<u8>, HttpError> {
         let host = host_of(response.url());
