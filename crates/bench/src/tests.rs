@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use belljar_engine::layer::Layer;
-use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use belljar_engine::plan::{CodeSource, Plan, Program, Task};
-use belljar_engine::provider::{
-    BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
-};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Warmth};
+use belljar_engine::plan::{CodeSource, Program};
+use belljar_engine::provider::Stream;
+use belljar_engine::testing::FakeProvider;
 
 use crate::args::BenchArgs;
 use crate::error::BenchError;
@@ -23,74 +22,34 @@ use crate::show;
 use crate::workload::WORKLOADS;
 
 /// A provider that answers `print(6 * N)` and claims these warmths in turns.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Claims {
     warmths: &'static [Warmth],
     layers: &'static [Layer],
     factor: u64,
-    next: Arc<AtomicUsize>,
 }
 
 fn claims(warmths: &'static [Warmth]) -> Claims {
-    Claims { warmths, layers: Layer::MANDATORY, factor: 6, next: Arc::default() }
+    Claims { warmths, layers: Layer::MANDATORY, factor: 6 }
 }
 
-impl Provider for Claims {
-    fn name(&self) -> &'static str {
-        "claims"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
-    }
-
-    fn open<'a>(&'a self, _: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        Box::pin(async { Ok(Box::new(self.clone()) as Box<dyn Sandbox>) })
-    }
-
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(async { Vec::new() })
-    }
-
-    fn shut_down(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-}
-
-impl Sandbox for Claims {
-    fn run<'a>(
-        &'a mut self,
-        task: &'a Task,
-        sink: &'a mut dyn Sink,
-        _: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        let Program::Code { source: CodeSource::Text { code, .. }, .. } = &task.program else {
-            panic!("no code")
-        };
-        let digits: String = code[code.find('*').unwrap()..].chars().filter(char::is_ascii_digit).collect();
-        let answer = self.factor * digits.parse::<u64>().unwrap();
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            sink.output(Stream::Stdout, format!("{answer}\n").as_bytes());
-            let warm = self.warmths[turn % self.warmths.len()];
+impl Claims {
+    fn provider(self) -> FakeProvider {
+        let next = AtomicUsize::new(0);
+        FakeProvider::new("claims", move |_, task, sink, _| {
+            let Program::Code { source: CodeSource::Text { code, .. }, .. } = &task.program else {
+                panic!("no code")
+            };
+            let digits: String =
+                code[code.find('*').unwrap()..].chars().filter(char::is_ascii_digit).collect();
+            let answer = self.factor * digits.parse::<u64>().unwrap();
+            let warm = self.warmths[next.fetch_add(1, Ordering::Relaxed) % self.warmths.len()];
             let isolation = self.layers.to_vec();
-            Ok(Outcome {
-                ending: Ending::Exited(0),
-                duration: Duration::ZERO,
-                usage: Usage::default(),
-                result: None,
-                artifacts: Vec::new(),
-                findings: Vec::new(),
-                receipt: Receipt {
-                    provider: "claims",
-                    kernel: Kernel::Host,
-                    isolation,
-                    warm,
-                    simulated: false,
-                    instead_of: None,
-                    service: None,
-                },
+            let receipt = Receipt { isolation, warm, ..Receipt::new("claims", Kernel::Host) };
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                sink.output(Stream::Stdout, format!("{answer}\n").as_bytes());
+                Ok(Outcome::new(Ending::Exited(0), Duration::ZERO, receipt))
             })
         })
     }
@@ -113,7 +72,12 @@ pub(crate) fn args() -> BenchArgs {
 }
 
 fn variant(claims: Claims, wanted: Warmth, layers: &ExpectedLayers) -> Variant {
-    Variant::Sandbox(Arc::new(SandboxBench::new(Arc::new(claims), &WORKLOADS[0], wanted, Arc::clone(layers))))
+    Variant::Sandbox(Arc::new(SandboxBench::new(
+        Arc::new(claims.provider()),
+        &WORKLOADS[0],
+        wanted,
+        Arc::clone(layers),
+    )))
 }
 
 /// Measures a row beside a first one that counts as bare.

@@ -74,7 +74,7 @@ mod native {
     pub(crate) use belljar_providers::docker::ImageBuilder;
 
     use belljar_providers::docker::Docker;
-    use belljar_providers::native::places::{DataFolder, HostFolderSpec as Allowed};
+    use belljar_providers::host_storage::{DataFolder, HostFolderSpec as Allowed};
     use belljar_providers::native::{Native, SpawnedLauncher};
     use belljar_providers::settings::DockerSettings;
 

@@ -202,7 +202,7 @@ fn unsupported_capabilities_are_refused_by_name() {
     let mounts = HostPaths { mounts: vec![parse_mount("/srv:/data").unwrap()], ..HostPaths::default() };
     let folder = HostPaths { image: Some("/srv".into()), ..HostPaths::default() };
     for (said, name) in [
-        (refused(program(), playground), "workspace: provider 'claims' cannot mount host folders"),
+        (refused(program(), playground), "workspace: provider 'fake' cannot mount host folders"),
         (refused(program(), mounts), "'host_paths'"),
         (refused(program(), folder), "'unpacked_images'"),
         (with("image", json!("host")), "'unpacked_images'"),

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::limits::Limits;
-use crate::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use crate::plan::{Plan, Program, Task};
+use crate::outcome::{Ending, Kernel, Outcome, Receipt};
+use crate::plan::{Program, Task};
 use crate::profile::Profiles;
-use crate::provider::{Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink};
+use crate::testing::FakeProvider;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -21,82 +21,36 @@ struct Counts {
     most: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
-struct Fake(Arc<Counts>);
-
-impl Provider for Fake {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::default()
-    }
-    fn open<'a>(&'a self, _: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        Box::pin(async { Ok(Box::new(FakeSandbox(Arc::clone(&self.0))) as Box<dyn Sandbox>) })
-    }
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(async { Vec::new() })
-    }
-    fn shut_down(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-}
-
-#[derive(Debug)]
-struct FakeSandbox(Arc<Counts>);
-
-impl Sandbox for FakeSandbox {
-    fn run<'a>(
-        &'a mut self,
-        task: &'a Task,
-        _sink: &'a mut dyn Sink,
-        cancel: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        let Program::Command(words) = &task.program else { panic!("only commands here") };
-        Box::pin(async move {
-            let running = self.0.running.fetch_add(1, SeqCst) + 1;
-            self.0.most.fetch_max(running, SeqCst);
-            let ending = match words[0].parse::<usize>() {
-                Ok(turns) => {
-                    for _ in 0..turns {
-                        tokio::task::yield_now().await;
-                    }
-                    Ending::Exited(0)
-                }
-                Err(_) => {
-                    cancel.await;
-                    Ending::Cancelled
-                }
-            };
-            self.0.running.fetch_sub(1, SeqCst);
-            Ok(outcome(ending))
-        })
-    }
-}
-
-fn outcome(ending: Ending) -> Outcome {
-    Outcome {
-        ending,
-        duration: Duration::ZERO,
-        usage: Usage::default(),
-        result: None,
-        artifacts: Vec::new(),
-        findings: Vec::new(),
-        receipt: Receipt {
-            provider: "fake",
-            kernel: Kernel::Host,
-            isolation: Vec::new(),
-            warm: Warmth::Cold,
-            simulated: false,
-            instead_of: None,
-            service: None,
-        },
-    }
+async fn run(counts: &Counts, task: &Task, cancel: BoxFuture<'_, ()>) -> Ending {
+    let Program::Command(words) = &task.program else { panic!("only commands here") };
+    let running = counts.running.fetch_add(1, SeqCst) + 1;
+    counts.most.fetch_max(running, SeqCst);
+    let ending = match words[0].parse::<usize>() {
+        Ok(turns) => {
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            Ending::Exited(0)
+        }
+        Err(_) => {
+            cancel.await;
+            Ending::Cancelled
+        }
+    };
+    counts.running.fetch_sub(1, SeqCst);
+    ending
 }
 
 fn engine() -> (Engine, Arc<Counts>) {
-    let fake = Fake::default();
-    let counts = Arc::clone(&fake.0);
+    let counts = Arc::new(Counts::default());
+    let shared = Arc::clone(&counts);
+    let fake = FakeProvider::new("fake", move |_, task, _, cancel| {
+        let counts = Arc::clone(&shared);
+        Box::pin(async move {
+            let ending = run(&counts, task, cancel).await;
+            Ok(Outcome::new(ending, Duration::ZERO, Receipt::new("fake", Kernel::Host)))
+        })
+    });
     (Engine::new(Arc::new(fake), Profiles::built_in(), Limits::CEILING), counts)
 }
 

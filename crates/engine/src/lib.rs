@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Request → admit → AdmittedRequest → PackageResolver::prepare → Plan + Task
-//!         → Provider::open(plan) → Sandbox::run(task, sink) → Outcome → Report
+//!         → Provider::run(plan, task, sink) → Outcome → Report
 //! ```
 //!
 //! A long-lived sandbox is opened once and used many times: [`sandbox`] has the requests, [`sandbox_handle`]
@@ -38,6 +38,8 @@ pub mod report;
 pub mod request;
 pub mod sandbox;
 pub mod sandbox_handle;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use belljar_model::{finding, layer, outcome, schema, warm};
 pub use capture::Capture;

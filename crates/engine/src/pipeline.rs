@@ -12,15 +12,15 @@ use crate::explain::{explain_failure, missing_limits};
 use crate::images::StoredImages;
 use crate::limits::Limits;
 use crate::network::{HostRules, NetworkCeiling, PrivateRanges};
-use crate::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use crate::outcome::{Ending, Kernel, Outcome, Receipt};
 use crate::packages::{
     AdmittedPackages, PackageNeeds, PackageResolver, PackageStats, Progress, ProvidedPackages,
 };
 use crate::plan::{CodeSource, Network, OutputOverflow, Plan, Program, Task};
 use crate::profile::Profiles;
 use crate::provider::{
-    BoxFuture, Capabilities, ConfinementMismatch, LongestTurns, PoolMetrics, Provider, ProviderError, Sink,
-    SinkControl, Stream,
+    BoxFuture, Capabilities, ConfinementMismatch, LongestTurns, PoolMetrics, Provider, Sink, SinkControl,
+    Stream,
 };
 use crate::provider_set::{ProviderSet, SelectedProvider};
 use crate::report::{self, Report};
@@ -61,18 +61,17 @@ impl Engine {
     }
 
     /// Creates an engine with a set of providers.
-    pub fn with_providers(fleet: Arc<ProviderSet>, profiles: Profiles, ceiling: Limits) -> Self {
+    pub fn with_providers(providers: Arc<ProviderSet>, profiles: Profiles, ceiling: Limits) -> Self {
         let (profiles, policies) = (RwLock::new(Arc::new(profiles)), Policies::default());
-        let (reach, private_ranges) = (NetworkCeiling::default(), PrivateRanges::default());
         Self {
-            providers: fleet,
+            providers,
             profiles,
             ceiling,
             policies,
             packages: None,
             images: None,
-            network_ceiling: reach,
-            private_ranges,
+            network_ceiling: NetworkCeiling::default(),
+            private_ranges: PrivateRanges::default(),
         }
     }
 
@@ -89,8 +88,8 @@ impl Engine {
 
     /// Sets the network ceiling for requests.
     #[must_use]
-    pub fn with_network_ceiling(self, reach: NetworkCeiling) -> Self {
-        Self { network_ceiling: reach, ..self }
+    pub fn with_network_ceiling(self, network_ceiling: NetworkCeiling) -> Self {
+        Self { network_ceiling, ..self }
     }
 
     /// Sets address ranges treated as private, in addition to the built-in ones.
@@ -132,7 +131,7 @@ impl Engine {
 
     /// Returns the capabilities of the default provider.
     pub fn capabilities(&self) -> Capabilities {
-        self.providers.default_entry().map(|post| post.capabilities.clone()).unwrap_or_default()
+        self.providers.default_entry().map(|entry| entry.capabilities.clone()).unwrap_or_default()
     }
 
     /// Checks a request without running it.
@@ -151,28 +150,28 @@ impl Engine {
         &self,
         request: Request,
         paths: HostPaths,
-        tenancy: TenantRules<'_>,
+        rules: TenantRules<'_>,
     ) -> Result<AdmittedRequest, Error> {
         let profiles = self.profiles();
         let profile = profiles.of_request(request.profile.as_deref())?;
-        let named = profile.provider_of(request.provider.as_deref(), tenancy.provider);
-        let chosen = self.providers.choose(named)?;
-        admit(request, paths, profile, &self.admission_rules(&chosen, tenancy.policy))
+        let name = profile.provider_of(request.provider.as_deref(), rules.provider);
+        let selected = self.providers.choose(name)?;
+        admit(request, paths, profile, &self.admission_rules(&selected, rules.policy))
     }
 
     fn admission_rules<'a>(
         &'a self,
-        chosen: &'a SelectedProvider,
-        floor: Option<&'a str>,
+        selected: &'a SelectedProvider,
+        policy_floor: Option<&'a str>,
     ) -> AdmissionRules<'a> {
-        let Self { ceiling, policies, network_ceiling: reach, private_ranges, .. } = self;
+        let Self { ceiling, policies, network_ceiling, private_ranges, .. } = self;
         let images = self.images.as_deref();
         AdmissionRules {
             ceiling,
-            provider: chosen,
+            provider: selected,
             policies,
-            policy_floor: floor,
-            network_ceiling: *reach,
+            policy_floor,
+            network_ceiling: *network_ceiling,
             private_ranges,
             images,
         }
@@ -185,13 +184,13 @@ impl Engine {
     pub fn admit_sandbox<'a>(
         &self,
         request: SandboxRequest,
-        tenancy: impl Into<Option<TenantRules<'a>>>,
+        rules: impl Into<Option<TenantRules<'a>>>,
     ) -> Result<AdmittedSandbox, Error> {
-        let (profiles, tenancy) = (self.profiles(), tenancy.into().unwrap_or_default());
+        let (profiles, rules) = (self.profiles(), rules.into().unwrap_or_default());
         let profile = profiles.of_request(request.profile.as_deref())?;
-        let named = profile.provider_of(request.provider.as_deref(), tenancy.provider);
-        let chosen = self.providers.choose(named)?;
-        admit_sandbox(request, profile, &self.admission_rules(&chosen, tenancy.policy))
+        let name = profile.provider_of(request.provider.as_deref(), rules.provider);
+        let selected = self.providers.choose(name)?;
+        admit_sandbox(request, profile, &self.admission_rules(&selected, rules.policy))
     }
 
     /// Checks the lifetime of a sandbox.
@@ -237,22 +236,22 @@ impl Engine {
         let prepared = self.prepare(&admitted.provider, needs, progress).await?;
         plan.package_layers.clone_from(&prepared.layers);
         plan.package_lease.clone_from(&prepared.lease);
-        let post = &admitted.provider.entry;
-        let opened = post.provider.open_sandbox(&plan).await;
-        post.record_result(opened.as_ref().err());
+        let entry = &admitted.provider.entry;
+        let opened = entry.provider.open(&plan).await;
+        entry.record_result(opened.as_ref().err());
         Ok((opened?, prepared))
     }
 
     async fn prepare(
         &self,
-        chosen: &SelectedProvider,
+        selected: &SelectedProvider,
         needs: PackageNeeds<'_>,
         progress: &mut dyn Progress,
     ) -> Result<ProvidedPackages, Error> {
-        let packages = self.packages.as_ref().filter(|_| chosen.capabilities().package_layers);
+        let packages = self.packages.as_ref().filter(|_| selected.capabilities().package_layers);
         let Some(packages) = packages else { return without_packages(&needs) };
-        let others = packages.resolver_for(&chosen.entry.provider);
-        let packages = others.as_ref().unwrap_or(packages);
+        let resolver = packages.resolver_for(&selected.entry.provider);
+        let packages = resolver.as_ref().unwrap_or(packages);
         Ok(packages.prepare(needs, progress).await?)
     }
 
@@ -264,9 +263,9 @@ impl Engine {
         &self,
         sandbox: &AdmittedSandbox,
         request: Request,
-        floor: Option<&str>,
+        policy_floor: Option<&str>,
     ) -> Result<AdmittedRequest, Error> {
-        admit_in_sandbox(sandbox, request, &self.admission_rules(&sandbox.provider, floor))
+        admit_in_sandbox(sandbox, request, &self.admission_rules(&sandbox.provider, policy_floor))
     }
 
     /// Checks a command for an open sandbox.
@@ -277,9 +276,9 @@ impl Engine {
         &self,
         sandbox: &AdmittedSandbox,
         request: CommandRequest,
-        floor: Option<&str>,
+        policy_floor: Option<&str>,
     ) -> Result<AdmittedCommand, Error> {
-        admit_command(sandbox, request, &self.admission_rules(&sandbox.provider, floor))
+        admit_command(sandbox, request, &self.admission_rules(&sandbox.provider, policy_floor))
     }
 
     /// Runs a task in an open sandbox.
@@ -320,35 +319,25 @@ impl Engine {
         if admitted.verdict.refusal.is_some() {
             return Ok(report::refused(id, admitted));
         }
-        let AdmittedRequest {
-            provider: chosen,
-            mut plan,
-            task,
-            packages: wanted,
-            overflow,
-            metadata,
-            verdict,
-        } = admitted;
+        let AdmittedRequest { provider: selected, mut plan, task, packages, overflow, metadata, verdict } =
+            admitted;
         let limits = plan.limits;
         let mut recorder = OutputRecorder::new(view, &limits, overflow);
         let ready = {
-            let mut told = SinkProgress(&mut *recorder.view);
-            let preparing = pin!(self.prepare(&chosen, package_needs(&plan, &task, &wanted), &mut told));
+            let mut progress = SinkProgress(&mut *recorder.view);
+            let preparing =
+                pin!(self.prepare(&selected, package_needs(&plan, &task, &packages), &mut progress));
             match select(preparing, cancel).await {
                 Either::Left((prepared, cancel)) => Some((prepared?, cancel)),
                 Either::Right(_) => None,
             }
         };
         let Some((prepared, cancel)) = ready else {
+            // No sandbox was created, so the receipt lists no layers.
+            let receipt = Receipt::new(selected.entry.provider.name(), Kernel::Host);
+            let outcome = Outcome::new(Ending::Cancelled, Duration::ZERO, receipt);
             let (stdout, stderr) = recorder.finish();
-            return Ok(report::from_outcome(
-                id,
-                canceled_before_start(&chosen),
-                &limits,
-                &stdout,
-                &stderr,
-                metadata,
-            ));
+            return Ok(report::from_outcome(id, outcome, &limits, &stdout, &stderr, metadata));
         };
         plan.package_layers.clone_from(&prepared.layers);
         plan.package_lease.clone_from(&prepared.lease);
@@ -356,11 +345,14 @@ impl Engine {
         if prepared.profile_replaced {
             plan.preimports.clear();
         }
-        let mut outcome = run(&chosen, &plan, &task, &mut recorder, cancel).await?;
+        let entry = &selected.entry;
+        let outcome = entry.provider.run(&plan, &task, &mut recorder, cancel).await;
+        entry.record_result(outcome.as_ref().err());
+        let mut outcome = outcome?;
         let (stdout, stderr) = recorder.finish();
-        outcome.findings.extend(missing_limits(chosen.capabilities(), &outcome.receipt.isolation));
+        outcome.findings.extend(missing_limits(selected.capabilities(), &outcome.receipt.isolation));
         explain_failure(&mut outcome, &plan, &stderr);
-        outcome.receipt.instead_of = chosen.instead_of;
+        outcome.receipt.instead_of = selected.instead_of;
         let report = report::from_outcome(id, outcome, &limits, &stdout, &stderr, metadata);
         Ok(report::with_policy_findings(report::with_packages(report, prepared), verdict))
     }
@@ -368,22 +360,22 @@ impl Engine {
     /// Returns metrics of the providers' warm pools.
     pub async fn pools(&self) -> Vec<PoolMetrics> {
         let mut pools = Vec::new();
-        for post in self.providers.entries() {
-            pools.extend(post.provider.pools().await);
+        for entry in self.providers.entries() {
+            pools.extend(entry.provider.pools().await);
         }
         pools
     }
 
     /// Takes the confinement mismatches seen since the last call.
     pub fn take_mismatches(&self) -> Vec<ConfinementMismatch> {
-        self.providers.entries().iter().flat_map(|post| post.provider.take_mismatches()).collect()
+        self.providers.entries().iter().flat_map(|entry| entry.provider.take_mismatches()).collect()
     }
 
     /// Returns the longest turns of the providers' event loops.
     pub async fn longest_turns(&self) -> Vec<LongestTurns> {
         let mut turns = Vec::new();
-        for post in self.providers.entries() {
-            turns.extend(post.provider.longest_turns().await);
+        for entry in self.providers.entries() {
+            turns.extend(entry.provider.longest_turns().await);
         }
         turns
     }
@@ -398,60 +390,20 @@ impl Engine {
 
     /// Shuts down all providers and waits until nothing is left.
     pub async fn shut_down(&self) {
-        for post in self.providers.entries() {
-            post.provider.shut_down().await;
+        for entry in self.providers.entries() {
+            entry.provider.shut_down().await;
         }
     }
 }
 
-/// Opens a sandbox and runs the task in it.
-async fn run(
-    chosen: &SelectedProvider,
-    plan: &Plan,
-    task: &Task,
-    sink: &mut dyn Sink,
-    cancel: BoxFuture<'_, ()>,
-) -> Result<Outcome, ProviderError> {
-    let outcome = async {
-        let mut sandbox = chosen.entry.provider.open(plan).await?;
-        sandbox.run(task, sink, cancel).await
-    };
-    let outcome = outcome.await;
-    chosen.entry.record_result(outcome.as_ref().err());
-    outcome
-}
-
-/// Returns the outcome of an execution that was canceled while its packages were installed. No sandbox was
-/// created, so the receipt lists no layers.
-fn canceled_before_start(chosen: &SelectedProvider) -> Outcome {
-    let receipt = Receipt {
-        provider: chosen.entry.provider.name(),
-        kernel: Kernel::Host,
-        isolation: Vec::new(),
-        warm: Warmth::Cold,
-        simulated: false,
-        instead_of: None,
-        service: None,
-    };
-    Outcome {
-        ending: Ending::Cancelled,
-        duration: Duration::ZERO,
-        usage: Usage::default(),
-        result: None,
-        artifacts: Vec::new(),
-        findings: Vec::new(),
-        receipt,
-    }
-}
-
 /// Returns the package needs of a task. Imports are detected in code only, not in commands.
-fn package_needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a AdmittedPackages) -> PackageNeeds<'a> {
+fn package_needs<'a>(plan: &'a Plan, task: &'a Task, packages: &'a AdmittedPackages) -> PackageNeeds<'a> {
     let (language, code) = match &task.program {
         Program::Code { language, source: CodeSource::Text { code, .. }, .. } => {
             (Some(*language), Some(&**code))
         }
         Program::Code { language, source: CodeSource::Existing(_), .. } => {
-            (Some(*language), wanted.code.as_deref())
+            (Some(*language), packages.code.as_deref())
         }
         Program::Command(_) => (None, None),
     };
@@ -459,13 +411,13 @@ fn package_needs<'a>(plan: &'a Plan, task: &'a Task, wanted: &'a AdmittedPackage
         tenant: &plan.tenant,
         image: &plan.image,
         language,
-        detect: wanted.detect,
+        detect: packages.detect,
         code,
         files: &task.files,
         has_host_workspace: plan.host_workspace.is_some(),
-        packages: &wanted.packages,
-        profile_packages: &wanted.profile_packages,
-        allow_build: wanted.allow_build,
+        packages: &packages.packages,
+        profile_packages: &packages.profile_packages,
+        allow_build: packages.allow_build,
     }
 }
 

@@ -6,31 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::packages::PackagesError;
-use crate::provider::{DiscardSink, Sandbox};
-
-/// A provider that records plans and fails to open any.
-#[derive(Debug, Default)]
-struct RecordingProvider(Mutex<Vec<Plan>>);
-
-impl Provider for RecordingProvider {
-    fn name(&self) -> &'static str {
-        "noting"
-    }
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { package_layers: true, ..Capabilities::default() }
-    }
-    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        self.0.lock().unwrap().push(plan.clone());
-        let failed = ProviderError::Setup { step: "open".to_owned(), cause: "never".to_owned() };
-        Box::pin(async { Err(failed) })
-    }
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(async { Vec::new() })
-    }
-    fn shut_down(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-}
+use crate::provider::{DiscardSink, ProviderError};
+use crate::testing::FakeProvider;
 
 /// A package resolver that always returns this value.
 #[derive(Debug)]
@@ -57,16 +34,22 @@ async fn only_locked_profile_modules_are_preimported() {
             profile_replaced,
             ..ProvidedPackages::default()
         };
-        let provider = Arc::new(RecordingProvider::default());
-        let noting: Arc<dyn Provider> = Arc::<RecordingProvider>::clone(&provider);
-        let engine = Engine::new(noting, Profiles::built_in(), Limits::CEILING);
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let plans = Arc::clone(&recorded);
+        let provider = FakeProvider::new("fake", move |plan, _, _, _| {
+            plans.lock().unwrap().push(plan.clone());
+            Box::pin(std::future::ready(Err(ProviderError::setup("open", "never"))))
+        });
+        let provider =
+            provider.with_capabilities(Capabilities { package_layers: true, ..Capabilities::default() });
+        let engine = Engine::new(Arc::new(provider), Profiles::built_in(), Limits::CEILING);
         let engine = engine.with_packages(Arc::new(FixedResolver(prepared)));
         let request = json!({"profile": "data", "language": "python", "code": "import evil"});
         let request = serde_json::from_value(request).unwrap();
         let admitted = engine.admit(request, HostPaths::default()).unwrap();
         let never = Box::pin(std::future::pending());
         engine.execute("x".to_owned(), admitted, &mut DiscardSink, never).await.unwrap_err();
-        let plans = provider.0.lock().unwrap();
+        let plans = recorded.lock().unwrap();
         assert_eq!(
             (plans[0].preimports.len(), &plans[0].frequent_imports),
             (expected.len(), &vec!["evil".to_owned()])

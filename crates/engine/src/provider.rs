@@ -188,21 +188,42 @@ pub enum ProviderError {
     },
 }
 
+impl ProviderError {
+    /// Creates the error for a failed set-up step.
+    pub fn setup(step: impl Into<String>, cause: impl ToString) -> Self {
+        Self::Setup { step: step.into(), cause: cause.to_string() }
+    }
+
+    /// Creates the error for a sandbox that failed or disappeared.
+    pub fn lost(message: impl ToString) -> Self {
+        Self::Lost { message: message.to_string() }
+    }
+
+    /// Creates the error for something that the provider does not support.
+    pub fn unsupported(field: &'static str, message: impl Into<String>) -> Self {
+        Self::Unsupported { field, message: message.into() }
+    }
+}
+
 /// A provider of sandboxes.
 pub trait Provider: Debug + Send + Sync {
     /// Returns the name used in requests and receipts.
     fn name(&self) -> &'static str;
     /// Returns the capabilities on this host.
     fn capabilities(&self) -> Capabilities;
-    /// Opens a sandbox for one task.
-    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>>;
-    /// Opens a long-lived sandbox. Fails if [`Capabilities::sandboxes`] is `None`.
-    fn open_sandbox<'a>(
+    /// Runs a task in a sandbox of its own. `cancel` ends the task early when it completes. Dropping the future
+    /// kills everything in the sandbox.
+    fn run<'a>(
         &'a self,
-        _plan: &'a Plan,
-    ) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
+        plan: &'a Plan,
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>>;
+    /// Opens a long-lived sandbox. Fails if [`Capabilities::sandboxes`] is `None`.
+    fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         let message = format!("provider '{}' does not support long-lived sandboxes", self.name());
-        Box::pin(std::future::ready(Err(ProviderError::Unsupported { field: "provider", message })))
+        Box::pin(std::future::ready(Err(ProviderError::unsupported("provider", message))))
     }
     /// Returns a string that identifies the runtime of a language in an image and changes with it, or `None`
     /// if the image cannot run the language.
@@ -218,7 +239,9 @@ pub trait Provider: Debug + Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
     /// Returns metrics of the warm pools.
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>>;
+    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
     /// Takes the confinement mismatches seen since the last call.
     fn take_mismatches(&self) -> Vec<ConfinementMismatch> {
         Vec::new()
@@ -229,15 +252,4 @@ pub trait Provider: Debug + Send + Sync {
     }
     /// Shuts down and waits until nothing is left.
     fn shut_down(&self) -> BoxFuture<'_, ()>;
-}
-
-/// A sandbox for one task. Dropping it kills everything in it.
-pub trait Sandbox: Debug + Send {
-    /// Runs a task; `cancel` ends it early when it completes.
-    fn run<'a>(
-        &'a mut self,
-        task: &'a Task,
-        sink: &'a mut dyn Sink,
-        cancel: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, Result<Outcome, ProviderError>>;
 }

@@ -90,11 +90,11 @@ impl SelectedProvider {
         if what.is_supported_by(self.capabilities()) {
             return Ok(());
         }
-        let crew = self.others.upgrade();
-        let posts = crew.iter().flat_map(|crew| crew.entries.values());
-        let able: Vec<_> = posts
-            .filter(|post| what.is_supported_by(&post.capabilities))
-            .map(|post| post.provider.name())
+        let table = self.others.upgrade();
+        let entries = table.iter().flat_map(|table| table.entries.values());
+        let able: Vec<_> = entries
+            .filter(|entry| what.is_supported_by(&entry.capabilities))
+            .map(|entry| entry.provider.name())
             .collect();
         let able = if able.is_empty() { "no configured provider".to_owned() } else { able.join(", ") };
         let (name, lack) = what.name_and_lack();
@@ -143,47 +143,52 @@ struct ProviderTable {
 impl ProviderSet {
     /// Creates a set of one provider, which serves every request.
     pub fn single(provider: Arc<dyn Provider>) -> Self {
-        let (usual, post) = (provider.name(), ProviderEntry::new(provider));
-        let posts = BTreeMap::from([(usual, Arc::new(post))]);
-        let crew =
-            ProviderTable { entries: posts, default_name: usual.to_owned(), ..ProviderTable::default() };
-        Self(RwLock::new(Arc::new(crew)))
+        let (default_name, entry) = (provider.name(), ProviderEntry::new(provider));
+        let entries = BTreeMap::from([(default_name, Arc::new(entry))]);
+        let table =
+            ProviderTable { entries, default_name: default_name.to_owned(), ..ProviderTable::default() };
+        Self(RwLock::new(Arc::new(table)))
     }
 
-    /// Creates a set of providers. `usual` serves requests that name none; `kinds` are all kinds that can be
+    /// Creates a set of providers. `default_name` serves requests that name none; `kinds` are all kinds that can be
     /// configured.
     ///
     /// # Errors
     /// Fails if a name is not that of a provider.
     pub fn new(
         members: Vec<ProviderWithFallbacks>,
-        usual: &str,
+        default_name: &str,
         kinds: Vec<&'static str>,
     ) -> Result<Self, Error> {
-        let nobody = ProviderTable { kinds, ..ProviderTable::default() };
-        Ok(Self(RwLock::new(Arc::new(ProviderTable::new(members, usual, Some(&nobody))?))))
+        let empty = ProviderTable { kinds, ..ProviderTable::default() };
+        Ok(Self(RwLock::new(Arc::new(ProviderTable::new(members, default_name, Some(&empty))?))))
     }
 
     /// Prepares a replacement set. A provider that is already in the current set keeps its entry and health.
     ///
     /// # Errors
     /// Fails if a name is not that of a provider.
-    pub fn stage(&self, members: Vec<ProviderWithFallbacks>, usual: &str) -> Result<StagedProviders, Error> {
-        Ok(StagedProviders(ProviderTable::new(members, usual, Some(&self.current()))?))
+    pub fn stage(
+        &self,
+        members: Vec<ProviderWithFallbacks>,
+        default_name: &str,
+    ) -> Result<StagedProviders, Error> {
+        Ok(StagedProviders(ProviderTable::new(members, default_name, Some(&self.current()))?))
     }
 
     /// Replaces the current set and returns the providers to shut down.
-    pub fn replace(&self, StagedProviders(crew): StagedProviders) -> Vec<RetiredProvider> {
-        let crew = Arc::new(crew);
+    pub fn replace(&self, StagedProviders(table): StagedProviders) -> Vec<RetiredProvider> {
+        let table = Arc::new(table);
         let before = {
             let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *current, Arc::clone(&crew))
+            std::mem::replace(&mut *current, Arc::clone(&table))
         };
-        let stays = |post: &&Arc<ProviderEntry>| crew.entries.values().any(|other| Arc::ptr_eq(post, other));
-        let gone = before.entries.values().filter(|post| !stays(post));
-        gone.map(|post| RetiredProvider {
-            provider: Arc::clone(&post.provider),
-            in_use: post.in_use.subscribe(),
+        let stays =
+            |entry: &&Arc<ProviderEntry>| table.entries.values().any(|other| Arc::ptr_eq(entry, other));
+        let gone = before.entries.values().filter(|entry| !stays(entry));
+        gone.map(|entry| RetiredProvider {
+            provider: Arc::clone(&entry.provider),
+            in_use: entry.in_use.subscribe(),
         })
         .collect()
     }
@@ -203,14 +208,14 @@ impl ProviderSet {
 
     /// Returns the providers that `auto` may select, which need periodic self-tests.
     pub fn candidates(&self) -> Vec<Arc<ProviderEntry>> {
-        let able = |post: &Arc<ProviderEntry>| post.capabilities.strength.is_some();
+        let able = |entry: &Arc<ProviderEntry>| entry.capabilities.strength.is_some();
         self.entries().into_iter().filter(able).collect()
     }
 
     /// Returns the default provider, healthy or not.
     pub(crate) fn default_entry(&self) -> Option<Arc<ProviderEntry>> {
-        let crew = self.current();
-        crew.find(&crew.default_name).ok().or_else(|| crew.entries.values().next().cloned())
+        let table = self.current();
+        table.find(&table.default_name).ok().or_else(|| table.entries.values().next().cloned())
     }
 
     /// Returns all providers, ordered by name.
@@ -224,30 +229,35 @@ impl ProviderSet {
 }
 
 impl ProviderTable {
-    fn new(members: Vec<ProviderWithFallbacks>, usual: &str, before: Option<&Self>) -> Result<Self, Error> {
+    fn new(
+        members: Vec<ProviderWithFallbacks>,
+        default_name: &str,
+        before: Option<&Self>,
+    ) -> Result<Self, Error> {
         let kinds = before.map(|before| before.kinds.clone()).unwrap_or_default();
-        let mut crew = Self { default_name: usual.to_owned(), kinds, ..Self::default() };
-        for ProviderWithFallbacks { provider, fallbacks: instead } in members {
+        let mut table = Self { default_name: default_name.to_owned(), kinds, ..Self::default() };
+        for ProviderWithFallbacks { provider, fallbacks } in members {
             let name = provider.name();
             let known =
-                before.and_then(|before| before.entries.get(name)).filter(|post| post.wraps(&provider));
-            crew.entries
+                before.and_then(|before| before.entries.get(name)).filter(|entry| entry.wraps(&provider));
+            table
+                .entries
                 .insert(name, known.cloned().unwrap_or_else(|| Arc::new(ProviderEntry::new(provider))));
-            crew.fallbacks.insert(name, instead);
+            table.fallbacks.insert(name, fallbacks);
         }
-        crew.check_name(usual)?;
-        for name in crew.fallbacks.values().flatten() {
+        table.check_name(default_name)?;
+        for name in table.fallbacks.values().flatten() {
             match name.as_str() {
                 AUTO => return Err(Error::invalid("instead", "must name providers, not 'auto'")),
-                name => crew.check_name(name)?,
+                name => table.check_name(name)?,
             }
         }
-        Ok(crew)
+        Ok(table)
     }
 
     /// Checks that a name is that of a provider, healthy or not.
     fn check_name(&self, name: &str) -> Result<(), Error> {
-        let able = |post: &Arc<ProviderEntry>| post.capabilities.strength.is_some();
+        let able = |entry: &Arc<ProviderEntry>| entry.capabilities.strength.is_some();
         if name == AUTO && self.entries.values().any(able) {
             return Ok(());
         }
@@ -256,10 +266,12 @@ impl ProviderTable {
 
     fn find(&self, name: &str) -> Result<Arc<ProviderEntry>, Error> {
         if name == AUTO {
-            let eligible = self.entries.values().filter(|post| post.capabilities.strength.is_some());
+            let eligible = self.entries.values().filter(|entry| entry.capabilities.strength.is_some());
             // Among equals, the first name in order wins.
-            let strongest =
-                eligible.rev().filter(|post| post.is_healthy()).max_by_key(|post| post.capabilities.strength);
+            let strongest = eligible
+                .rev()
+                .filter(|entry| entry.is_healthy())
+                .max_by_key(|entry| entry.capabilities.strength);
             return strongest.cloned().ok_or_else(|| {
                 let advice = "name one, or see: belljar provider list";
                 Error::invalid(
@@ -284,16 +296,16 @@ impl ProviderTable {
     }
 
     fn choose(self: &Arc<Self>, name: Option<&str>, now: Instant) -> Result<SelectedProvider, Error> {
-        let crew = Arc::downgrade(self);
+        let table = Arc::downgrade(self);
         let first = self.find(name.unwrap_or(&self.default_name))?;
         if first.admit_try(now) {
-            return Ok(SelectedProvider { entry: first, instead_of: None, others: crew });
+            return Ok(SelectedProvider { entry: first, instead_of: None, others: table });
         }
         let others = self.fallbacks.get(first.provider.name()).into_iter().flatten();
         let mut others = others.filter_map(|name| self.find(name).ok());
-        match others.find(|post| post.admit_try(now)) {
-            Some(post) => {
-                Ok(SelectedProvider { entry: post, instead_of: Some(first.provider.name()), others: crew })
+        match others.find(|entry| entry.admit_try(now)) {
+            Some(entry) => {
+                Ok(SelectedProvider { entry, instead_of: Some(first.provider.name()), others: table })
             }
             None => Err(first.backoff_error(now).into()),
         }
@@ -325,11 +337,11 @@ impl ProviderEntry {
         self.lock_health().clone()
     }
 
-    /// Runs the provider's self-test until `patience` completes. `auto` does not select a provider that
+    /// Runs the provider's self-test until `timeout` completes. `auto` does not select a provider that
     /// failed it.
-    pub async fn run_self_test(&self, patience: impl Future<Output = ()>) -> Result<(), String> {
-        let (test, patience) = (pin!(self.provider.self_test()), pin!(patience));
-        let result = match select(test, patience).await {
+    pub async fn run_self_test(&self, timeout: impl Future<Output = ()>) -> Result<(), String> {
+        let (test, timeout) = (pin!(self.provider.self_test()), pin!(timeout));
+        let result = match select(test, timeout).await {
             Either::Left((result, _)) => result.map_err(|error| error.to_string()),
             Either::Right(_) => Err("the provider did not answer in time".to_owned()),
         };

@@ -1,53 +1,30 @@
 use super::*;
-use crate::plan::Plan;
 use crate::profile::Profile;
-use crate::provider::{BoxFuture, PoolMetrics, Sandbox};
-
-/// A provider with a given name and capabilities that opens nothing.
-#[derive(Debug)]
-struct ClaimingProvider(&'static str, Capabilities);
-
-impl Provider for ClaimingProvider {
-    fn name(&self) -> &'static str {
-        self.0
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.1.clone()
-    }
-    fn open<'a>(&'a self, _: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        Box::pin(async { Err(lost()) })
-    }
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(async { Vec::new() })
-    }
-    fn shut_down(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-}
+use crate::testing::FakeProvider;
 
 impl SelectedProvider {
     /// A selected provider with these capabilities.
     pub(crate) fn with_capabilities(capabilities: Capabilities) -> Self {
-        let post = Arc::new(ProviderEntry::new(Arc::new(ClaimingProvider("claims", capabilities))));
-        Self { entry: post, instead_of: None, others: Weak::new() }
+        let entry = Arc::new(ProviderEntry::new(Arc::new(FakeProvider::failing("fake", capabilities))));
+        Self { entry, instead_of: None, others: Weak::new() }
     }
 }
 
 fn lost() -> ProviderError {
-    ProviderError::Lost { message: "it went away".to_owned() }
+    ProviderError::lost("it went away")
 }
 
 fn member(
     name: &'static str,
     strength: Option<IsolationStrength>,
-    instead: &[&str],
+    fallbacks: &[&str],
 ) -> ProviderWithFallbacks {
     let capabilities = Capabilities { strength, ..Capabilities::default() };
-    let instead = instead.iter().map(|name| (*name).to_owned()).collect();
-    ProviderWithFallbacks { provider: Arc::new(ClaimingProvider(name, capabilities)), fallbacks: instead }
+    let fallbacks = fallbacks.iter().map(|name| (*name).to_owned()).collect();
+    ProviderWithFallbacks { provider: Arc::new(FakeProvider::failing(name, capabilities)), fallbacks }
 }
 
-fn crew(usual: &str) -> Arc<ProviderTable> {
+fn table(default_name: &str) -> Arc<ProviderTable> {
     let host = |missing| Some(IsolationStrength::new(Kernel::Host, missing));
     let members = vec![
         member("native", host(0), &[]),
@@ -55,7 +32,7 @@ fn crew(usual: &str) -> Arc<ProviderTable> {
         member("gvisor", Some(IsolationStrength::new(Kernel::Gvisor, 4)), &[]),
         member("simulated", None, &[]),
     ];
-    Arc::new(ProviderTable::new(members, usual, None).unwrap())
+    Arc::new(ProviderTable::new(members, default_name, None).unwrap())
 }
 
 fn name(chosen: &SelectedProvider) -> &'static str {
@@ -65,10 +42,10 @@ fn name(chosen: &SelectedProvider) -> &'static str {
 #[test]
 fn the_first_name_wins_and_auto_selects_the_strongest() {
     let members = vec![member("native", None, &[]), member("docker", None, &[])];
-    let fleet = ProviderSet::new(members, "docker", vec!["docker", "native", "x"]).unwrap();
+    let providers = ProviderSet::new(members, "docker", vec!["docker", "native", "x"]).unwrap();
     let chosen = |[request, profile, tenant]: [Option<&str>; 3]| {
         let profile = Profile { provider: profile.map(str::to_owned), ..Profile::default() };
-        let chosen = fleet.choose(profile.provider_of(request, tenant));
+        let chosen = providers.choose(profile.provider_of(request, tenant));
         chosen.map(|chosen| name(&chosen)).map_err(|error| error.to_string())
     };
     assert_eq!(chosen([Some("native"), Some("docker"), Some("docker")]), Ok("native"));
@@ -80,20 +57,20 @@ fn the_first_name_wins_and_auto_selects_the_strongest() {
         "provider: 'x' is not configured; configured: docker, native"
     );
     // Also after the set was replaced.
-    let _retired = fleet.replace(fleet.stage(vec![member("native", None, &[])], "native").unwrap());
+    let _retired = providers.replace(providers.stage(vec![member("native", None, &[])], "native").unwrap());
     assert_eq!(
-        fleet.check("nativ").unwrap_err().to_string(),
+        providers.check("nativ").unwrap_err().to_string(),
         "provider: there is no provider 'nativ' (did you mean 'native'?); known: docker, native, x; configured: native"
     );
     assert!(
         chosen([Some("auto"), None, None]).unwrap_err().contains("name one"),
         "no provider has a strength"
     );
-    assert_eq!(name(&crew("auto").choose(None, Instant::now()).unwrap()), "gvisor");
+    assert_eq!(name(&table("auto").choose(None, Instant::now()).unwrap()), "gvisor");
     let weak = member("weak", Some(IsolationStrength::new(Kernel::Host, 3)), &[]);
     let strong = member("strong", Some(IsolationStrength::new(Kernel::Host, 0)), &[]);
-    let crew = Arc::new(ProviderTable::new(vec![weak, strong], AUTO, None).unwrap());
-    assert_eq!(name(&crew.choose(None, Instant::now()).unwrap()), "strong");
+    let table = Arc::new(ProviderTable::new(vec![weak, strong], AUTO, None).unwrap());
+    assert_eq!(name(&table.choose(None, Instant::now()).unwrap()), "strong");
 }
 
 #[test]
@@ -101,24 +78,24 @@ fn unknown_names_are_refused_and_change_nothing() {
     assert!(ProviderTable::new(vec![member("a", None, &[])], "b", None).is_err());
     assert!(ProviderTable::new(vec![member("a", None, &["b"])], "a", None).is_err());
     assert!(ProviderTable::new(vec![member("a", None, &[AUTO])], "a", None).is_err());
-    let fleet = ProviderSet::single(Arc::new(ClaimingProvider("a", Capabilities::default())));
-    assert!(fleet.stage(vec![], "a").is_err());
-    assert_eq!(name(&fleet.choose(None).unwrap()), "a");
-    let _retired = fleet.replace(fleet.stage(vec![member("b", None, &[])], "b").unwrap());
-    assert_eq!(name(&fleet.choose(None).unwrap()), "b");
+    let providers = ProviderSet::single(Arc::new(FakeProvider::failing("a", Capabilities::default())));
+    assert!(providers.stage(vec![], "a").is_err());
+    assert_eq!(name(&providers.choose(None).unwrap()), "a");
+    let _retired = providers.replace(providers.stage(vec![member("b", None, &[])], "b").unwrap());
+    assert_eq!(name(&providers.choose(None).unwrap()), "b");
 }
 
 #[tokio::test]
 async fn a_replaced_provider_shuts_down_after_its_last_request() {
-    let provider: Arc<dyn Provider> = Arc::new(ClaimingProvider("a", Capabilities::default()));
-    let fleet = ProviderSet::single(Arc::clone(&provider));
-    fleet.current().find("a").unwrap().record_result(Some(&lost()));
+    let provider: Arc<dyn Provider> = Arc::new(FakeProvider::failing("a", Capabilities::default()));
+    let providers = ProviderSet::single(Arc::clone(&provider));
+    providers.current().find("a").unwrap().record_result(Some(&lost()));
     let same =
-        fleet.stage(vec![ProviderWithFallbacks::without_fallbacks(Arc::clone(&provider))], "a").unwrap();
-    assert!(fleet.replace(same).is_empty(), "an unchanged provider is kept");
-    assert_eq!(fleet.entries()[0].health_snapshot().failures, 1, "and so is its health");
-    let served = fleet.choose(None).unwrap();
-    let mut retired = fleet.replace(fleet.stage(vec![member("a", None, &[])], "a").unwrap());
+        providers.stage(vec![ProviderWithFallbacks::without_fallbacks(Arc::clone(&provider))], "a").unwrap();
+    assert!(providers.replace(same).is_empty(), "an unchanged provider is kept");
+    assert_eq!(providers.entries()[0].health_snapshot().failures, 1, "and so is its health");
+    let served = providers.choose(None).unwrap();
+    let mut retired = providers.replace(providers.stage(vec![member("a", None, &[])], "a").unwrap());
     let end = tokio::spawn(retired.remove(0).shut_down());
     tokio::task::yield_now().await;
     assert!(!end.is_finished());
@@ -130,69 +107,69 @@ async fn a_replaced_provider_shuts_down_after_its_last_request() {
 async fn auto_skips_providers_that_fail_their_self_test() {
     let strength = |missing| Some(IsolationStrength::new(Kernel::Host, missing));
     let members = vec![member("weak", strength(3), &[]), member("strong", strength(0), &[])];
-    let fleet = ProviderSet::new(members, AUTO, Vec::new()).unwrap();
-    let chosen = || fleet.choose(None).map(|chosen| name(&chosen)).map_err(|error| error.to_string());
+    let providers = ProviderSet::new(members, AUTO, Vec::new()).unwrap();
+    let chosen = || providers.choose(None).map(|chosen| name(&chosen)).map_err(|error| error.to_string());
     assert_eq!(chosen(), Ok("strong"));
-    for post in fleet.candidates() {
-        post.run_self_test(std::future::pending()).await.unwrap();
+    for entry in providers.candidates() {
+        entry.run_self_test(std::future::pending()).await.unwrap();
     }
     assert_eq!(chosen(), Ok("strong"));
     let fail =
-        |name| fleet.current().find(name).unwrap().lock_health().self_test = Some(Err("no".to_owned()));
+        |name| providers.current().find(name).unwrap().lock_health().self_test = Some(Err("no".to_owned()));
     fail("strong");
     assert_eq!(chosen(), Ok("weak"));
     fail("weak");
     assert!(chosen().unwrap_err().contains("passes its self-test"));
-    assert!(fleet.check(AUTO).is_ok() && fleet.check("other").is_err());
+    assert!(providers.check(AUTO).is_ok() && providers.check("other").is_err());
 }
 
 #[test]
 fn a_failing_provider_is_retried_after_an_interval() {
-    let (crew, now) = (crew("native"), Instant::now());
-    let post = crew.find("native").unwrap();
+    let (table, now) = (table("native"), Instant::now());
+    let entry = table.find("native").unwrap();
     for _ in 0..MAX_FAILURES {
-        assert!(crew.choose(None, now).is_ok());
-        post.record_result(Some(&lost()));
+        assert!(table.choose(None, now).is_ok());
+        entry.record_result(Some(&lost()));
     }
-    let error = crew.choose(None, now).unwrap_err().to_string();
+    let error = table.choose(None, now).unwrap_err().to_string();
     assert!(
         error.contains("'native' has failed 5 times in a row") && error.contains("it went away"),
         "{error}"
     );
     let later = Instant::now() + RETRY_INTERVAL;
-    assert!(crew.choose(None, later).is_ok(), "one may try");
-    assert!(crew.choose(None, later).is_err(), "and only one");
-    post.record_result(None);
-    assert!(crew.choose(None, later).is_ok());
+    assert!(table.choose(None, later).is_ok(), "one may try");
+    assert!(table.choose(None, later).is_err(), "and only one");
+    entry.record_result(None);
+    assert!(table.choose(None, later).is_ok());
 }
 
 #[test]
 fn only_listed_fallbacks_take_over() {
-    let (crew, now) = (crew("docker"), Instant::now());
-    let fail = |name| (0..MAX_FAILURES).for_each(|_| crew.find(name).unwrap().record_result(Some(&lost())));
+    let (table, now) = (table("docker"), Instant::now());
+    let fail = |name| (0..MAX_FAILURES).for_each(|_| table.find(name).unwrap().record_result(Some(&lost())));
     fail("docker");
-    let chosen = crew.choose(None, now).unwrap();
+    let chosen = table.choose(None, now).unwrap();
     assert_eq!((name(&chosen), chosen.instead_of), ("gvisor", Some("docker")));
     fail("gvisor");
-    assert_eq!(name(&crew.choose(None, now).unwrap()), "native");
-    assert!(crew.choose(Some("gvisor"), now).is_err(), "it has no fallback");
+    assert_eq!(name(&table.choose(None, now).unwrap()), "native");
+    assert!(table.choose(Some("gvisor"), now).is_err(), "it has no fallback");
 }
 
 #[test]
 fn request_errors_are_not_provider_failures() {
-    let crew = crew("native");
+    let table = table("native");
     let error = ProviderError::Invalid { field: "image", message: "is not there".to_owned() };
-    (0..2 * MAX_FAILURES).for_each(|_| crew.find("native").unwrap().record_result(Some(&error)));
-    assert!(crew.choose(None, Instant::now()).is_ok());
+    (0..2 * MAX_FAILURES).for_each(|_| table.find("native").unwrap().record_result(Some(&error)));
+    assert!(table.choose(None, Instant::now()).is_ok());
 }
 
 #[test]
 fn missing_capabilities_name_the_providers_that_have_them() {
     let mut members = vec![member("native", None, &[]), member("docker", None, &[])];
     let able = Capabilities { host_paths: true, ..Capabilities::default() };
-    members.push(ProviderWithFallbacks::without_fallbacks(Arc::new(ClaimingProvider("able", able))));
-    let crew = Arc::new(ProviderTable::new(members, "native", None).unwrap());
-    let chosen = crew.choose(None, Instant::now()).unwrap();
+    members.push(ProviderWithFallbacks::without_fallbacks(Arc::new(FakeProvider::failing("able", able))));
+    let table = Arc::new(ProviderTable::new(members, "native", None).unwrap());
+    let chosen = table.choose(None, Instant::now()).unwrap();
     let refused = |what| chosen.require_capability(what, "mount").unwrap_err().to_string();
     assert_eq!(
         refused(Capability::HostPaths),
@@ -202,6 +179,6 @@ fn missing_capabilities_name_the_providers_that_have_them() {
     assert!(
         refused(Capability::SingleHosts).contains("'single_hosts'; supported by: no configured provider)")
     );
-    let able = crew.choose(Some("able"), Instant::now()).unwrap();
+    let able = table.choose(Some("able"), Instant::now()).unwrap();
     assert!(able.require_capability(Capability::HostPaths, "mount").is_ok());
 }

@@ -130,10 +130,7 @@ fn sandboxes_need_provider_capabilities() {
         admit_with_profile(request, &rules).unwrap_err().to_string()
     };
     let volume = refused(json!({"volumes": [{"name": "cache", "path": "/data/cache"}]}));
-    assert!(
-        volume.starts_with("volumes: provider 'claims' cannot mount host folders or volumes"),
-        "{volume}"
-    );
+    assert!(volume.starts_with("volumes: provider 'fake' cannot mount host folders or volumes"), "{volume}");
     assert!(volume.contains("'host_paths'"), "{volume}");
     let packages = refused(json!({"dependencies": {"packages": ["numpy"]}}));
     assert!(

@@ -169,6 +169,21 @@ pub struct Receipt {
     pub service: Option<ServiceInfo>,
 }
 
+impl Receipt {
+    /// Creates the receipt of a cold start without isolation layers.
+    pub fn new(provider: &'static str, kernel: Kernel) -> Self {
+        Self {
+            provider,
+            kernel,
+            isolation: Vec::new(),
+            warm: Warmth::Cold,
+            simulated: false,
+            instead_of: None,
+            service: None,
+        }
+    }
+}
+
 /// A file that the program wrote to `./artifacts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
@@ -195,4 +210,19 @@ pub struct Outcome {
     pub findings: Vec<Finding>,
     /// Receipt of the enforced isolation.
     pub receipt: Receipt,
+}
+
+impl Outcome {
+    /// Creates an outcome without results, findings or measured usage.
+    pub fn new(ending: Ending, duration: Duration, receipt: Receipt) -> Self {
+        Self {
+            ending,
+            duration,
+            usage: Usage::default(),
+            result: None,
+            artifacts: Vec::new(),
+            findings: Vec::new(),
+            receipt,
+        }
+    }
 }

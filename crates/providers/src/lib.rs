@@ -6,14 +6,23 @@
 //! | `docker` | containers |
 //! | `remote` | machines at a service: E2B, Aliyun AgentRun |
 //! | `simulated` | runs nothing and reports so |
-//! | `guest` | the client of a guest, whichever provider started it |
+//! | `guest_sandbox` | a sandbox whose PID 1 is the guest, over a `Backend`: the jail or container around it |
 //! | `program` | commands, environment and files of a task |
+//! | `egress` | egress of jails and containers |
+//! | `host_paths` | which host folders may be mounted |
+//! | `host_storage` | volumes, snapshots and host folders on this machine's disk |
 //! | `settings` | settings that administrators configure |
 
 #[cfg(target_os = "linux")]
 pub mod docker;
 #[cfg(target_os = "linux")]
-mod guest;
+mod egress;
+#[cfg(target_os = "linux")]
+mod guest_sandbox;
+#[cfg(target_os = "linux")]
+mod host_paths;
+#[cfg(target_os = "linux")]
+pub mod host_storage;
 #[cfg(target_os = "linux")]
 pub mod native;
 // On other systems only remote providers use it, and only parts of it.

@@ -37,6 +37,13 @@ pub(crate) fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0)))
 }
 
+/// Returns a file name component that no other run of this process has.
+pub(crate) fn unique_name() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("belljar-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Where a run's own files go.
 #[derive(Debug)]
 pub(crate) struct RunPaths {
@@ -50,7 +57,7 @@ pub(crate) struct RunPaths {
 }
 
 impl RunPaths {
-    /// Returns the paths in a sandbox created for one run. With a playground, the code gets a unique name.
+    /// Returns the paths in a sandbox created for one run. With a host workspace, the code gets a unique name.
     pub(crate) fn for_new_sandbox(hidden: Option<String>) -> Self {
         Self {
             unique_name: hidden,
@@ -113,7 +120,7 @@ pub(crate) fn prepare(
     plan: &Plan,
     found: Option<&FoundRuntime>,
     path: &str,
-    spots: &RunPaths,
+    paths: &RunPaths,
 ) -> PreparedProgram {
     let mut env = base_environment(path);
     let mut files: Vec<ProgramFile> = task
@@ -138,13 +145,13 @@ pub(crate) fn prepare(
         (Program::Code { language, source, arguments }, Some(found)) => {
             thread_variables(&mut env, language.thread_variables, &plan.limits);
             env.extend(found.runtime.env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-            let source = add_source(source, language, arguments.is_some(), spots, &mut files, &mut prepared);
-            prepared.commands = commands(found, &source, &spots.compiled, &plan.limits);
+            let source = add_source(source, language, arguments.is_some(), paths, &mut files, &mut prepared);
+            prepared.commands = commands(found, &source, &paths.compiled, &plan.limits);
             env.extend(plan.env.clone());
             prepared.warm = warm_task(task, plan, language, found, &env, &source)
                 .filter(|_| prepared.temporary.is_none());
             if let Some(arguments) = arguments {
-                let called = MainCall { language, arguments, source: &source, found, inbox: &spots.inbox };
+                let called = MainCall { language, arguments, source: &source, found, inbox: &paths.inbox };
                 add_arguments(&called, &mut env, &mut files, &mut prepared);
             }
         }
@@ -237,7 +244,7 @@ fn add_source(
     source: &CodeSource,
     language: &Language,
     called: bool,
-    spots: &RunPaths,
+    paths: &RunPaths,
     files: &mut Vec<ProgramFile>,
     prepared: &mut PreparedProgram,
 ) -> String {
@@ -245,7 +252,7 @@ fn add_source(
         CodeSource::Existing(path) => return format!("{WORKSPACE}/{path}"),
         CodeSource::Text { name, code } => (name, code),
     };
-    let name = match &spots.unique_name {
+    let name = match &paths.unique_name {
         Some(unique) => {
             let hidden = format!(".{unique}-{name}");
             prepared.temporary = Some(hidden.clone());

@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use belljar_engine::layer::Layer;
-use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt};
 use belljar_engine::plan::{CodeSource, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink,
-    Stream,
+    BoxFuture, Capabilities, ImageChoice, MissingLayer, Provider, ProviderError, Sink, Stream,
 };
 
 /// Name in requests and receipts.
@@ -40,45 +39,20 @@ impl Provider for Simulated {
         }
     }
 
-    fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        Box::pin(std::future::ready(Ok(Box::new(*self) as Box<dyn Sandbox>)))
-    }
-
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(std::future::ready(Vec::new()))
-    }
-
-    fn shut_down(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
-impl Sandbox for Simulated {
     fn run<'a>(
-        &'a mut self,
+        &'a self,
+        _plan: &'a Plan,
         task: &'a Task,
         sink: &'a mut dyn Sink,
         _cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
         sink.output(Stream::Stdout, format!("simulated: {} was not run\n", describe(task)).as_bytes());
-        let receipt = Receipt {
-            provider: NAME,
-            kernel: Kernel::Host,
-            isolation: Vec::new(),
-            warm: Warmth::Cold,
-            simulated: true,
-            instead_of: None,
-            service: None,
-        };
-        Box::pin(std::future::ready(Ok(Outcome {
-            ending: Ending::Exited(0),
-            duration: Duration::ZERO,
-            usage: Usage::default(),
-            result: None,
-            artifacts: Vec::new(),
-            findings: Vec::new(),
-            receipt,
-        })))
+        let receipt = Receipt { simulated: true, ..Receipt::new(NAME, Kernel::Host) };
+        Box::pin(std::future::ready(Ok(Outcome::new(Ending::Exited(0), Duration::ZERO, receipt))))
+    }
+
+    fn shut_down(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
 }
 

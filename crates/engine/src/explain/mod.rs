@@ -18,7 +18,7 @@ mod page;
 mod rules;
 mod syscalls;
 
-pub use belljar_model::denial::Denials;
+pub use belljar_model::denial::{Denials, DeniedSyscall};
 pub use denials::denial_findings;
 pub(crate) use denials::missing_limits;
 pub(crate) use error::{error_line, signal_name, signal_number};

@@ -34,9 +34,8 @@ pub enum SandboxError {
 impl SandboxError {
     /// Returns the error for changing the hosts of a sandbox without an egress proxy.
     pub fn hosts_not_changeable() -> Self {
-        let message =
-            "the hosts can only be changed for a sandbox that was created with mode 'hosts'".to_owned();
-        ProviderError::Unsupported { field: "network", message }.into()
+        let message = "the hosts can only be changed for a sandbox that was created with mode 'hosts'";
+        ProviderError::unsupported("network", message).into()
     }
 
     /// Returns the kind of failure, if the sandbox reported one.
@@ -51,18 +50,19 @@ impl SandboxError {
     pub fn from_io(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
+    /// Returns the closest [`io::ErrorKind`].
+    pub fn io_kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Gone(_) => io::ErrorKind::BrokenPipe,
+            Self::Failed(failure) => failure.kind.to_io(),
+            Self::Halted(_) => io::ErrorKind::StorageFull,
+            Self::Paused | Self::Provider(_) | Self::Source(_) => io::ErrorKind::Other,
+        }
+    }
 }
 
 impl From<SandboxError> for io::Error {
     fn from(error: SandboxError) -> Self {
-        let kind = match &error {
-            SandboxError::Gone(_) => io::ErrorKind::BrokenPipe,
-            SandboxError::Failed(failure) => failure.kind.to_io(),
-            SandboxError::Halted(_) => io::ErrorKind::StorageFull,
-            SandboxError::Paused | SandboxError::Provider(_) | SandboxError::Source(_) => {
-                io::ErrorKind::Other
-            }
-        };
-        Self::new(kind, error)
+        Self::new(error.io_kind(), error)
     }
 }

@@ -1,7 +1,7 @@
 //! The port of long-lived sandboxes, with commands, files, watches and network ports.
 //!
 //! ```text
-//! SandboxRequest → admit → AdmittedSandbox → provider.open_sandbox(plan) → SandboxHandle
+//! SandboxRequest → admit → AdmittedSandbox → provider.open(plan) → SandboxHandle
 //!
 //! SandboxHandle ─┬─ commands()   start, attach, signal            running ⇄ paused
 //!                ├─ files()      read, write, archives               └──────┴──▶ ended: closed, dropped, or lost

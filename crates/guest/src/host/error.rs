@@ -2,6 +2,7 @@
 
 use std::io;
 
+use belljar_engine::sandbox_handle::SandboxError;
 use thiserror::Error;
 
 use crate::protocol::{Failure, FailureKind, FrameError, FrameKind};
@@ -84,14 +85,22 @@ impl GuestError {
     }
 }
 
+/// Converts without finding out why the sandbox is gone.
+impl From<GuestError> for SandboxError {
+    fn from(error: GuestError) -> Self {
+        match error {
+            GuestError::Failed(failure) => Self::Failed(failure),
+            GuestError::Gone(reason) => Self::Gone(reason.to_string()),
+            GuestError::RequestTooLarge => {
+                Self::Failed(Failure::new(FailureKind::TooLarge, "request", "too large"))
+            }
+        }
+    }
+}
+
 impl From<GuestError> for io::Error {
     fn from(error: GuestError) -> Self {
-        let kind = match &error {
-            GuestError::Gone(_) => io::ErrorKind::BrokenPipe,
-            GuestError::RequestTooLarge => io::ErrorKind::InvalidInput,
-            GuestError::Failed(failure) => failure.kind.to_io(),
-        };
-        Self::new(kind, error)
+        Self::new(SandboxError::from(error.clone()).io_kind(), error)
     }
 }
 

@@ -30,14 +30,14 @@ pub(super) struct StderrBuffer(Arc<Mutex<Vec<u8>>>);
 
 impl StderrBuffer {
     pub(super) fn text(&self) -> String {
-        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&said).trim().escape_debug().to_string()
+        let stderr = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&stderr).trim().escape_debug().to_string()
     }
 
     fn add(&self, bytes: &[u8]) {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = MAX_STDERR_BYTES.saturating_sub(said.len());
-        said.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let mut stderr = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MAX_STDERR_BYTES.saturating_sub(stderr.len());
+        stderr.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 }
 

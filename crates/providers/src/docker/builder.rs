@@ -70,8 +70,8 @@ impl ImageBuilder {
         let mut steps = self.client.build_image(options, None, Some(body_full(context.into())));
         while let Some(step) = steps.next().await {
             let step = step.map_err(|error| self.explain_build_error(&error))?;
-            let said = step.stream.or(step.status).unwrap_or_default();
-            said.lines().for_each(|line| sink.progress(strip_colors(line)));
+            let output = step.stream.or(step.status).unwrap_or_default();
+            output.lines().for_each(|line| sink.progress(strip_colors(line)));
         }
         self.image_id(name).await
     }

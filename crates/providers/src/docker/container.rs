@@ -34,9 +34,7 @@ use super::egress::ContainerEgress;
 use super::image::DockerImage;
 use super::user_ids::UserIdLease;
 use super::{dev, receipt, seccomp_profile, stats};
-use crate::guest::prestart::PrestartedInterpreter;
-use crate::guest::task::INBOX;
-use crate::guest::{self, GUEST_CONNECT_TIMEOUT};
+use crate::guest_sandbox::{GUEST_CONNECT_TIMEOUT, INBOX, PrestartedInterpreter, guest_settings};
 
 /// The period of the CPU quota.
 const CPU_PERIOD_US: i64 = 100_000;
@@ -111,17 +109,17 @@ impl Container {
     /// removed.
     pub(super) async fn create(
         daemon: &Arc<Daemon>,
-        shape: &ContainerSpec,
+        spec: &ContainerSpec,
         image: DockerImage,
     ) -> Result<Self, ProviderError> {
-        let making = tokio::spawn(create_container(Arc::clone(daemon), shape.clone(), image));
-        making.await.unwrap_or_else(|error| Err(ProviderError::Lost { message: error.to_string() }))
+        let making = tokio::spawn(create_container(Arc::clone(daemon), spec.clone(), image));
+        making.await.unwrap_or_else(|error| Err(ProviderError::lost(error)))
     }
 }
 
 async fn create_container(
     daemon: Arc<Daemon>,
-    shape: ContainerSpec,
+    spec: ContainerSpec,
     image: DockerImage,
 ) -> Result<Container, ProviderError> {
     let connected = daemon.connection().await?;
@@ -130,42 +128,42 @@ async fn create_container(
         move |error| daemon.explain(step, &error)
     };
     let permit = Arc::clone(&daemon.container_slots).acquire_owned().await;
-    let permit = permit.map_err(|error| ProviderError::Lost { message: error.to_string() })?;
+    let permit = permit.map_err(ProviderError::lost)?;
     let user = daemon.users.lease(connected.maps_users);
-    let ids = user_and_group(&shape, &user, connected)?;
-    let gate = ContainerEgress::for_network(&shape.network)?;
-    let order = CreateRequest { daemon: &daemon, connected, shape: &shape, ids, gate: gate.as_ref() };
-    let created = connected.client.create_container(None, order.body(&image.id)).await;
-    let made = OwnedContainer {
+    let ids = user_and_group(&spec, &user, connected)?;
+    let egress = ContainerEgress::for_network(&spec.network)?;
+    let request = CreateRequest { daemon: &daemon, connected, spec: &spec, ids, egress: egress.as_ref() };
+    let created = connected.client.create_container(None, request.body(&image.id)).await;
+    let owned = OwnedContainer {
         id: created.map_err(explained("create the container"))?.id,
         daemon: Arc::clone(&daemon),
         reservation: Some((permit, user)),
         runtime: Handle::current(),
     };
     daemon.retry_removals().await;
-    let line = attach(connected, &made.id).await.map_err(explained("attach to the container"))?;
-    let started = connected.client.start_container(&made.id, None::<StartContainerOptions>).await;
+    let stream = attach(connected, &owned.id).await.map_err(explained("attach to the container"))?;
+    let started = connected.client.start_container(&owned.id, None::<StartContainerOptions>).await;
     started.map_err(explained("start the container"))?;
-    let guest = connect_guest(line, &shape.limits, &daemon, &made.id).await?;
-    let inspected = connected.client.inspect_container(&made.id, None::<InspectContainerOptions>).await;
+    let guest = connect_guest(stream, &spec.limits, &daemon, &owned.id).await?;
+    let inspected = connected.client.inspect_container(&owned.id, None::<InspectContainerOptions>).await;
     let inspected = inspected.map_err(explained("inspect the container"))?;
     let kernel = super::kernel(&daemon.settings);
     let Some(seen) = stats::guest_status(&guest).await else {
-        return Err(ProviderError::Lost { message: daemon.exit_cause(&made.id).await.to_string() });
+        return Err(ProviderError::lost(daemon.exit_cause(&owned.id).await));
     };
     let isolation = receipt::enforced_layers(&inspected, connected.maps_users, kernel, &seen);
-    receipt::require_layers(&isolation, kernel, &shape.network, &shape.require)?;
-    let egress = gate.map(|gate| gate.egress);
-    Ok(Container { guest, image, isolation, kernel, egress, prestarted: None, owned: made })
+    receipt::require_layers(&isolation, kernel, &spec.network, &spec.require)?;
+    let egress = egress.map(|egress| egress.egress);
+    Ok(Container { guest, image, isolation, kernel, egress, prestarted: None, owned })
 }
 
 /// Returns the ids to run as: unique ones, or those of the owner of the writable host folders.
 fn user_and_group(
-    shape: &ContainerSpec,
+    spec: &ContainerSpec,
     user: &UserIdLease,
     connected: &DaemonConnection,
 ) -> Result<(u32, u32), ProviderError> {
-    match shape.writable_owner()? {
+    match spec.writable_owner()? {
         Some(_) if connected.maps_users => Err(ProviderError::Unsupported {
             field: "mount",
             message:
@@ -189,35 +187,33 @@ async fn attach(connected: &DaemonConnection, id: &str) -> Result<AttachStream, 
 }
 
 async fn connect_guest(
-    line: AttachStream,
+    stream: AttachStream,
     limits: &Limits,
     daemon: &Daemon,
     id: &str,
 ) -> Result<Guest, ProviderError> {
-    let said = line.stderr();
-    let cause = match tokio::time::timeout(
-        GUEST_CONNECT_TIMEOUT,
-        Guest::connect(line, guest::guest_settings(limits)),
-    )
-    .await
-    {
-        Ok(Ok(guest)) => return Ok(guest),
-        Ok(Err(_)) if !said.text().is_empty() => said.text(),
-        Ok(Err(error)) => {
-            format!("{error}: {}; limits.memory_bytes may be too low", daemon.exit_cause(id).await)
-        }
-        Err(_) => "the guest did not answer in time".to_owned(),
-    };
-    Err(ProviderError::Setup { step: "start the guest in the container".to_owned(), cause })
+    let stderr = stream.stderr();
+    let cause =
+        match tokio::time::timeout(GUEST_CONNECT_TIMEOUT, Guest::connect(stream, guest_settings(limits)))
+            .await
+        {
+            Ok(Ok(guest)) => return Ok(guest),
+            Ok(Err(_)) if !stderr.text().is_empty() => stderr.text(),
+            Ok(Err(error)) => {
+                format!("{error}: {}; limits.memory_bytes may be too low", daemon.exit_cause(id).await)
+            }
+            Err(_) => "the guest did not answer in time".to_owned(),
+        };
+    Err(ProviderError::setup("start the guest in the container", cause))
 }
 
 /// The parameters of a container to create.
 struct CreateRequest<'a> {
     daemon: &'a Daemon,
     connected: &'a DaemonConnection,
-    shape: &'a ContainerSpec,
+    spec: &'a ContainerSpec,
     ids: (u32, u32),
-    gate: Option<&'a ContainerEgress>,
+    egress: Option<&'a ContainerEgress>,
 }
 
 impl CreateRequest<'_> {
@@ -227,7 +223,7 @@ impl CreateRequest<'_> {
             image: Some(image.to_owned()),
             user: Some(format!("{user}:{group}")),
             hostname: Some("sandbox".to_owned()),
-            entrypoint: Some(self.connected.kit.guest_command(self.gate.is_some())),
+            entrypoint: Some(self.connected.bundle.guest_command(self.egress.is_some())),
             cmd: Some(Vec::new()),
             working_dir: Some("/".to_owned()),
             // The guest reads from stdin: when this process is gone, stdin closes, the guest exits, and the
@@ -250,8 +246,8 @@ impl CreateRequest<'_> {
     }
 
     fn host_config(&self) -> HostConfig {
-        let limits = &self.shape.limits;
-        let network = if self.shape.network == Network::Full { "bridge" } else { "none" };
+        let limits = &self.spec.limits;
+        let network = if self.spec.network == Network::Full { "bridge" } else { "none" };
         let seccomp = format!("seccomp={}", seccomp_profile::profile_json());
         HostConfig {
             runtime: self.daemon.settings.runtime.clone(),
@@ -264,9 +260,9 @@ impl CreateRequest<'_> {
             network_mode: Some(network.to_owned()),
             // The container's own DNS listener, in a network that has no other.
             sysctls: self
-                .gate
+                .egress
                 .map(|_| HashMap::from([(UNPRIVILEGED_PORT_SYSCTL.to_owned(), "0".to_owned())])),
-            dns: self.gate.map(|_| vec!["127.0.0.1".to_owned()]),
+            dns: self.egress.map(|_| vec!["127.0.0.1".to_owned()]),
             ipc_mode: Some("private".to_owned()),
             cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),
             memory: Some(signed(limits.memory_bytes)),
@@ -276,7 +272,7 @@ impl CreateRequest<'_> {
             cpu_quota: Some(i64::from(limits.cpu_millis) * CPU_PERIOD_US / 1_000),
             oom_score_adj: Some(OOM_SCORE_ADJUSTMENT),
             pids_limit: Some(self.process_limit()),
-            ulimits: Some(ulimits(limits, self.shape.writes_to_host())),
+            ulimits: Some(ulimits(limits, self.spec.writes_to_host())),
             tmpfs: Some(self.tmpfs_mounts()),
             mounts: Some(self.mounts()),
             log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
@@ -287,7 +283,7 @@ impl CreateRequest<'_> {
 
     /// Returns the host's process limit. gVisor runs several threads of its own for each thread of a program.
     fn process_limit(&self) -> i64 {
-        let inside = i64::from(self.shape.limits.processes) + GUEST_PROCESSES as i64;
+        let inside = i64::from(self.spec.limits.processes) + GUEST_PROCESSES as i64;
         match super::kernel(&self.daemon.settings) {
             Kernel::Gvisor => GVISOR_BASE_THREADS + GVISOR_THREADS_PER_PROCESS * inside,
             _ => inside,
@@ -297,13 +293,13 @@ impl CreateRequest<'_> {
     /// Each tmpfs has the full size, because Docker cannot mount one tmpfs at several paths.
     fn tmpfs_mounts(&self) -> HashMap<String, String> {
         let (size, (user, group)) =
-            (container_settings::tmpfs_options(self.shape.limits.disk_bytes), self.ids);
+            (container_settings::tmpfs_options(self.spec.limits.disk_bytes), self.ids);
         let options = |mode| format!("rw,exec,nosuid,nodev,{size},mode={mode},uid={user},gid={group}");
-        let taken = self.shape.has_playground();
-        let places = WRITABLE_PATHS.iter().filter(|(place, _)| !(taken && *place == WORKSPACE));
-        let places = places.map(|(place, mode)| ((*place).to_owned(), options(mode)));
+        let taken = self.spec.has_host_workspace();
+        let paths = WRITABLE_PATHS.iter().filter(|(path, _)| !(taken && *path == WORKSPACE));
+        let paths = paths.map(|(path, mode)| ((*path).to_owned(), options(mode)));
         let dev = self.mounts_own_dev().then(|| (dev::DEV_TMPFS.0.to_owned(), dev::DEV_TMPFS.1.to_owned()));
-        places.chain(dev).collect()
+        paths.chain(dev).collect()
     }
 
     /// Returns whether the container uses our `/dev`. gVisor brings its own, and a daemon that remaps users
@@ -313,9 +309,13 @@ impl CreateRequest<'_> {
     }
 
     fn mounts(&self) -> Vec<Mount> {
-        let kit = self.connected.kit.mounts.iter().cloned();
+        let bundle = self.connected.bundle.mounts.iter().cloned();
         let terminals = self.mounts_own_dev().then(dev::devpts_mount);
-        kit.chain(self.shape.mounts()).chain(self.gate.map(ContainerEgress::mount)).chain(terminals).collect()
+        bundle
+            .chain(self.spec.mounts())
+            .chain(self.egress.map(ContainerEgress::mount))
+            .chain(terminals)
+            .collect()
     }
 }
 
@@ -346,5 +346,5 @@ fn signed(quantity: u64) -> i64 {
 
 /// Returns all writable paths.
 pub(super) fn writable_paths() -> impl Iterator<Item = &'static str> {
-    WRITABLE_PATHS.iter().map(|(place, _)| *place)
+    WRITABLE_PATHS.iter().map(|(path, _)| *path)
 }

@@ -7,15 +7,14 @@ use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
 use belljar_engine::plan::{Image, Network, Plan, WORKSPACE};
 use belljar_engine::provider::ProviderError;
-use bollard::models::{Mount, MountBindOptions, MountType};
+use bollard::models::Mount;
 use rustix::fs::{Gid, OFlags, Uid};
 
-use crate::native::paths;
+use super::guest_bundle::{BUNDLE_PATH, mount};
+use crate::host_paths;
 
 /// Docker's minimum.
 const MIN_MEMORY_BYTES: u64 = 6 << 20;
-/// The directory of our own files inside.
-pub(super) const BUNDLE_PATH: &str = "/.belljar";
 /// The owner that an empty root-owned folder gets when a container is to write there, because nothing in a
 /// container runs as root. No user and no container has this id.
 pub(super) const WRITER_ID: u32 = super::user_ids::FIRST_USER_ID - 1;
@@ -44,12 +43,18 @@ impl ContainerSpec {
     /// Derives the requirements from a plan.
     pub(super) fn from_plan(plan: &Plan) -> Result<Self, ProviderError> {
         let Image::Named(image) = &plan.image else {
-            return Err(unsupported("image", "provider 'docker' runs only Docker images, by name"));
+            return Err(ProviderError::unsupported(
+                "image",
+                "provider 'docker' runs only Docker images, by name",
+            ));
         };
         if plan.limits.memory_bytes < MIN_MEMORY_BYTES {
-            return Err(unsupported("limits.memory_bytes", "provider 'docker' needs 6 MB or more"));
+            return Err(ProviderError::unsupported(
+                "limits.memory_bytes",
+                "provider 'docker' needs 6 MB or more",
+            ));
         }
-        let shape = Self {
+        let spec = Self {
             tenant: plan.tenant.clone(),
             image: image.clone(),
             // Timeout and output limits apply per task, so they are normalized here.
@@ -58,13 +63,13 @@ impl ContainerSpec {
             require: plan.require.clone(),
             binds: binds(plan)?,
         };
-        shape.refuse_unenforceable_layers()?;
-        Ok(shape)
+        spec.refuse_unenforceable_layers()?;
+        Ok(spec)
     }
 
     fn refuse_unenforceable_layers(&self) -> Result<(), ProviderError> {
         let refuse = |layer: Layer, why: &str| {
-            Err(unsupported("require", &format!("'{layer}' cannot be enforced: {why}")))
+            Err(ProviderError::unsupported("require", format!("'{layer}' cannot be enforced: {why}")))
         };
         let writes = self.writes_to_host();
         for layer in &self.require {
@@ -91,7 +96,7 @@ impl ContainerSpec {
     }
 
     /// Returns whether the workspace is a host folder.
-    pub(super) fn has_playground(&self) -> bool {
+    pub(super) fn has_host_workspace(&self) -> bool {
         self.binds.iter().any(|bind| bind.destination == WORKSPACE)
     }
 
@@ -115,21 +120,17 @@ impl ContainerSpec {
             if *owner.get_or_insert(found) != found {
                 let message = "writable folders belong to different users, but a container runs as one user; \
                      use provider 'native'";
-                return Err(unsupported("mount", message));
+                return Err(ProviderError::unsupported("mount", message));
             }
         }
         Ok(owner)
     }
 }
 
-fn unsupported(field: &'static str, message: &str) -> ProviderError {
-    ProviderError::Unsupported { field, message: message.to_owned() }
-}
-
 fn binds(plan: &Plan) -> Result<Vec<HostMount>, ProviderError> {
     let mut binds = Vec::new();
-    if let Some(playground) = &plan.host_workspace {
-        let source = paths::check_playground(playground)?;
+    if let Some(folder) = &plan.host_workspace {
+        let source = host_paths::check_host_workspace(folder)?;
         binds.push(HostMount { source, destination: WORKSPACE.to_owned(), writable: true });
     }
     for mount in &plan.mounts {
@@ -142,32 +143,20 @@ fn binds(plan: &Plan) -> Result<Vec<HostMount>, ProviderError> {
         // Docker would create the mount point inside the user's folder, as root.
         if plan.host_workspace.is_some() && lies_in(WORKSPACE) {
             let message = "cannot mount inside a workspace that is a host folder; choose another destination";
-            return Err(unsupported("mount", message));
+            return Err(ProviderError::unsupported("mount", message));
         }
         if lies_in(BUNDLE_PATH) {
-            return Err(unsupported("mount", "this path is reserved for Belljar"));
+            return Err(ProviderError::unsupported("mount", "this path is reserved for Belljar"));
         }
-        let bind = paths::check_mount(mount)?;
+        let bind = host_paths::check_mount(mount)?;
         let (source, destination) = (bind.source, bind.destination);
         binds.push(HostMount { source, destination, writable: bind.writable });
     }
     for layer in &plan.package_layers {
-        let source = paths::utf8_path("dependencies", &layer.source)?;
+        let source = host_paths::utf8_path("dependencies", &layer.source)?;
         binds.push(HostMount { source, destination: layer.destination.to_owned(), writable: false });
     }
     Ok(binds)
-}
-
-/// Returns a bind mount without submounts, because those would stay writable.
-pub(super) fn mount(source: &str, destination: &str, writable: bool) -> Mount {
-    Mount {
-        target: Some(destination.to_owned()),
-        source: Some(source.to_owned()),
-        typ: Some(MountType::BIND),
-        read_only: Some(!writable),
-        bind_options: Some(MountBindOptions { non_recursive: Some(true), ..MountBindOptions::default() }),
-        ..Mount::default()
-    }
 }
 
 /// Returns the owner. Changes the owner of an empty root-owned folder, so that volumes and our own folders
@@ -190,7 +179,7 @@ fn mount_owner(bind: &HostMount) -> Result<(u32, u32), ProviderError> {
              it read-only, or use provider 'native'",
             bind.source
         );
-        return Err(ProviderError::Unsupported { field: "mount", message });
+        return Err(ProviderError::unsupported("mount", message));
     }
     let writer = (Uid::from_raw(WRITER_ID), Gid::from_raw(WRITER_ID));
     rustix::fs::fchown(&found, Some(writer.0), Some(writer.1)).map_err(|errno| failed(errno.into()))?;

@@ -13,15 +13,13 @@ use futures_util::StreamExt;
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::process_identity::ProcessIdentity;
-use super::user_ids::UserIds;
+use super::user_ids::{MAX_CONTAINERS, UserIds};
 use super::{Settings, guest_bundle::GuestBundle};
 
 /// Timeout for an answer of the daemon. Pulling an image streams and is not subject to it.
 const REQUEST_TIMEOUT_SECONDS: u64 = 120;
 /// The default address of the daemon.
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
-/// Concurrent containers of this process, including those being removed.
-pub(super) const MAX_CONTAINERS: usize = 128;
 /// How many failed removals are remembered. The next process finds the others.
 const MAX_PENDING_REMOVALS: usize = 1_024;
 /// Time allowed at shutdown for removing all containers.
@@ -46,7 +44,7 @@ pub(super) struct Daemon {
 #[derive(Debug)]
 pub(super) struct DaemonConnection {
     pub(super) client: Client,
-    pub(super) kit: GuestBundle,
+    pub(super) bundle: GuestBundle,
     pub(super) owner: ProcessIdentity,
     /// Whether user ids are remapped.
     pub(super) maps_users: bool,
@@ -91,7 +89,7 @@ impl Daemon {
         let maps_users = info.security_options.iter().flatten().any(maps);
         let connected = DaemonConnection {
             client,
-            kit: GuestBundle::from_current_process()?,
+            bundle: GuestBundle::from_current_process()?,
             owner: ProcessIdentity::this_process(),
             maps_users,
         };
@@ -146,7 +144,7 @@ impl Daemon {
                 other => other.to_string(),
             },
         };
-        ProviderError::Setup { step: step.to_owned(), cause }
+        ProviderError::setup(step, cause)
     }
 
     fn unreachable_message(&self) -> String {

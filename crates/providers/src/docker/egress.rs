@@ -15,9 +15,9 @@ use belljar_guest::GATE_SOCKET;
 use bollard::models::Mount;
 use tokio::net::UnixListener;
 
-use super::container_spec::mount;
-use crate::native::egress::receive_sockets;
-use crate::native::run::unique_name;
+use super::guest_bundle::mount;
+use crate::egress::receive_sockets;
+use crate::program::unique_name;
 
 /// Egress that waits for the container's sockets.
 #[derive(Debug)]
@@ -52,22 +52,19 @@ impl ContainerEgress {
     /// Creates the egress, if the network has individual hosts.
     pub(super) fn for_network(network: &Network) -> Result<Option<Self>, ProviderError> {
         let Network::Hosts(rules) = network else { return Ok(None) };
-        let failed = |error: io::Error| ProviderError::Setup {
-            step: "create the egress socket".to_owned(),
-            cause: error.to_string(),
-        };
-        let nook = SocketDir::create().map_err(failed)?;
-        let listener = UnixListener::bind(nook.socket_path()).map_err(failed)?;
+        let failed = |error: io::Error| ProviderError::setup("create the egress socket", error);
+        let socket_dir = SocketDir::create().map_err(failed)?;
+        let listener = UnixListener::bind(socket_dir.socket_path()).map_err(failed)?;
         // Any user inside the container may connect. The directory keeps everyone else out.
-        std::fs::set_permissions(nook.socket_path(), Permissions::from_mode(0o666)).map_err(failed)?;
+        std::fs::set_permissions(socket_dir.socket_path(), Permissions::from_mode(0o666)).map_err(failed)?;
         let egress = Egress::new(rules.clone(), EgressLimits::default(), Arc::new(SystemResolver));
         egress.serve(async move {
-            let (line, _) = listener.accept().await?;
+            let (stream, _) = listener.accept().await?;
             // The guest connects first. Later connections are refused.
             drop(listener);
-            receive_sockets(line).await
+            receive_sockets(stream).await
         });
-        Ok(Some(Self { egress, socket_dir: nook }))
+        Ok(Some(Self { egress, socket_dir }))
     }
 
     /// Returns the mount that shows the socket in the container. Connecting needs no write access to the

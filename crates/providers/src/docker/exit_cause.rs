@@ -66,8 +66,8 @@ impl Daemon {
         if let Err(error) = client.ping().await {
             return ExitCause::Unreachable(self.explain("ping the daemon", &error).to_string());
         }
-        let told = tokio::time::timeout(EVENT_TIMEOUT, read_end_events(client, id)).await;
-        let (memory, status) = told.unwrap_or_default();
+        let events = tokio::time::timeout(EVENT_TIMEOUT, read_end_events(client, id)).await;
+        let (memory, status) = events.unwrap_or_default();
         let gvisor = super::kernel(&self.settings) == Kernel::Gvisor;
         match status.as_deref() {
             _ if memory => ExitCause::Memory,

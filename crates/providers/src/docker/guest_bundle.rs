@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use belljar_engine::provider::ProviderError;
 use belljar_guest::{ARCHIVE_WORKER_NAME, GATED_ARGUMENT, GUEST_NAME, STDIO_ARGUMENT};
-use bollard::models::Mount;
+use bollard::models::{Mount, MountBindOptions, MountType};
 
-use super::container_spec::{BUNDLE_PATH, mount};
+/// The directory of our own files inside.
+pub(super) const BUNDLE_PATH: &str = "/.belljar";
 
 /// The mounts, and the commands that start the guest and its worker.
 #[derive(Debug, Clone)]
@@ -19,10 +20,8 @@ pub(super) struct GuestBundle {
 
 impl GuestBundle {
     pub(super) fn from_current_process() -> Result<Self, ProviderError> {
-        let failed = |error: std::io::Error| ProviderError::Setup {
-            step: "find this program and its libraries".to_owned(),
-            cause: error.to_string(),
-        };
+        let failed =
+            |error: std::io::Error| ProviderError::setup("find this program and its libraries", error);
         let program = std::env::current_exe().map_err(failed)?;
         if !program.is_file() {
             return Err(failed(std::io::Error::other(
@@ -59,6 +58,18 @@ impl GuestBundle {
     }
 }
 
+/// Returns a bind mount without submounts, because those would stay writable.
+pub(super) fn mount(source: &str, destination: &str, writable: bool) -> Mount {
+    Mount {
+        target: Some(destination.to_owned()),
+        source: Some(source.to_owned()),
+        typ: Some(MountType::BIND),
+        read_only: Some(!writable),
+        bind_options: Some(MountBindOptions { non_recursive: Some(true), ..MountBindOptions::default() }),
+        ..Mount::default()
+    }
+}
+
 fn read_only(source: &Path, target: &str) -> Mount {
     mount(&source.display().to_string(), target, false)
 }
@@ -89,24 +100,24 @@ mod tests {
             7f01-7f02 r--p 00000000 fe:00 13 /usr/lib/x86_64-linux-gnu/libc.so.6\n\
             7f02-7f03 r-xp 00000000 fe:00 14 /usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2\n\
             7ffc-7ffd rw-p 00000000 00:00 0 [stack]\n";
-        let kit = GuestBundle::new(Path::new("/usr/bin/belljar"), &libraries(maps));
+        let bundle = GuestBundle::new(Path::new("/usr/bin/belljar"), &libraries(maps));
         let loader = "/.belljar/lib/ld-linux-x86-64.so.2 --library-path /.belljar/lib";
         let expected =
             format!("{loader} /.belljar/{GUEST_NAME} stdio {loader} /.belljar/{ARCHIVE_WORKER_NAME}");
-        assert_eq!(kit.guest_command(false).join(" "), expected);
-        assert!(kit.guest_command(true).join(" ").contains(&format!("{GUEST_NAME} gated stdio {loader}")));
-        assert_eq!(kit.mounts.len(), 4);
-        assert!(kit.mounts.iter().all(|mount| mount.read_only == Some(true)));
+        assert_eq!(bundle.guest_command(false).join(" "), expected);
+        assert!(bundle.guest_command(true).join(" ").contains(&format!("{GUEST_NAME} gated stdio {loader}")));
+        assert_eq!(bundle.mounts.len(), 4);
+        assert!(bundle.mounts.iter().all(|mount| mount.read_only == Some(true)));
     }
 
     #[test]
     fn a_static_program_is_started_as_it_is() {
-        let kit = GuestBundle::new(
+        let bundle = GuestBundle::new(
             Path::new("/usr/bin/belljar"),
             &libraries("55d0-55d1 r-xp 0 fe:00 12 /usr/bin/belljar\n"),
         );
         assert_eq!(
-            kit.guest_command(false).join(" "),
+            bundle.guest_command(false).join(" "),
             format!("/.belljar/{GUEST_NAME} stdio /.belljar/{ARCHIVE_WORKER_NAME}")
         );
     }

@@ -2,7 +2,7 @@
 //! 1.
 //!
 //! ```text
-//! Docker ── daemon ──▶ container ── attach ──▶ guest (PID 1) ──▶ program
+//! Docker ── daemon ──▶ container ── attach ──▶ guest (PID 1) ──▶ program     backend.rs: its container as a Backend
 //! pool: idle containers, each used once
 //! ```
 //!
@@ -14,6 +14,7 @@
 //! for all permits.
 
 mod attach_stream;
+mod backend;
 mod builder;
 mod container;
 mod container_spec;
@@ -23,7 +24,6 @@ mod egress;
 mod exit_cause;
 mod guest_bundle;
 mod image;
-mod living;
 mod pool;
 mod process_identity;
 mod receipt;
@@ -33,26 +33,25 @@ mod stats;
 mod user_ids;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use belljar_engine::language::Language;
 use belljar_engine::layer::Layer;
-use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Warmth};
 use belljar_engine::plan::{Image, Plan, Program, Task};
 use belljar_engine::provider::{
     BoxFuture, Capabilities, DiscardSink, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError,
-    Sandbox, Sink,
+    Sink,
 };
 use belljar_engine::provider_set::IsolationStrength;
 use belljar_engine::sandbox_handle::{
     Failure, FailureKind, SandboxCapabilities, SandboxError, SandboxHandle,
 };
 
-use crate::native::{self, run::ArtifactLimits};
+use crate::egress::with_proxy_environment;
 use container::Container;
 use container_spec::ContainerSpec;
 use daemon::Daemon;
-use living::DockerLiving;
 use pool::ContainerPool;
 use runtimes::ImageRuntimes;
 
@@ -80,7 +79,6 @@ struct DockerShared {
     daemon: Arc<Daemon>,
     pool: Arc<ContainerPool>,
     runtimes: ImageRuntimes,
-    artifacts: ArtifactLimits,
 }
 
 impl Docker {
@@ -89,12 +87,7 @@ impl Docker {
     pub fn new(settings: Settings) -> Self {
         let daemon = Arc::new(Daemon::new(settings));
         let pool = ContainerPool::new(&daemon);
-        Self(Arc::new(DockerShared {
-            daemon,
-            pool,
-            runtimes: ImageRuntimes::default(),
-            artifacts: ArtifactLimits::default(),
-        }))
+        Self(Arc::new(DockerShared { daemon, pool, runtimes: ImageRuntimes::default() }))
     }
 }
 
@@ -153,23 +146,22 @@ impl Provider for Docker {
         })
     }
 
-    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        Box::pin(async move {
-            let (shape, plan) = (ContainerSpec::from_plan(plan)?, with_proxy_environment(plan));
-            let sandbox = DockerSandbox { shared: Arc::clone(&self.0), plan, shape };
-            Ok(Box::new(sandbox) as Box<dyn Sandbox>)
-        })
-    }
-
-    fn open_sandbox<'a>(
+    fn run<'a>(
         &'a self,
         plan: &'a Plan,
-    ) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        Box::pin(self.run_in_container(plan, task, sink, cancel))
+    }
+
+    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         Box::pin(async move {
-            let container =
-                self.0.create_container(&ContainerSpec::from_plan(plan)?, &mut DiscardSink).await?;
-            Ok(Box::new(DockerLiving::long_lived(&self.0, with_proxy_environment(plan), container))
-                as Box<dyn SandboxHandle>)
+            let spec = ContainerSpec::from_plan(plan)?;
+            let container = self.0.create_container(&spec, &mut DiscardSink).await?;
+            let sandbox = container.into_long_lived_sandbox(&self.0, with_proxy_environment(plan));
+            Ok(Box::new(sandbox) as Box<dyn SandboxHandle>)
         })
     }
 
@@ -191,48 +183,34 @@ impl Provider for Docker {
     }
 }
 
-/// A sandbox that runs each task in a new container, one after another.
-#[derive(Debug)]
-struct DockerSandbox {
-    shared: Arc<DockerShared>,
-    plan: Plan,
-    shape: ContainerSpec,
-}
-
-impl Sandbox for DockerSandbox {
-    fn run<'a>(
-        &'a mut self,
-        task: &'a Task,
-        sink: &'a mut dyn Sink,
-        cancel: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        Box::pin(self.run_in_container(task, sink, cancel))
-    }
-}
-
-impl DockerSandbox {
+impl Docker {
     async fn run_in_container(
         &self,
+        plan: &Plan,
         task: &Task,
         sink: &mut dyn Sink,
         mut cancel: BoxFuture<'_, ()>,
     ) -> Result<Outcome, ProviderError> {
-        let started = Instant::now();
-        let shared = &self.shared;
-        let (container, warm) = match shared.pool.take_idle(&self.shape, language(task)) {
+        let (started, shared) = (Instant::now(), &self.0);
+        let (spec, plan) = (ContainerSpec::from_plan(plan)?, with_proxy_environment(plan));
+        let (container, warm) = match shared.pool.take_idle(&spec, language(task)) {
             Some(container) => (container, Warmth::Pool),
             None => {
-                let made = tokio::select! {
+                let created = tokio::select! {
                     biased;
-                    () = &mut cancel => return Ok(canceled_outcome(started.elapsed())),
-                    made = shared.create_container(&self.shape, sink) => made?,
+                    () = &mut cancel => {
+                        // No container existed.
+                        let receipt = Receipt::new(NAME, Kernel::Host);
+                        return Ok(Outcome::new(Ending::Cancelled, started.elapsed(), receipt));
+                    }
+                    created = shared.create_container(&spec, sink) => created?,
                 };
-                (made, Warmth::Cold)
+                (created, Warmth::Cold)
             }
         };
-        let next = self.shape.can_be_pooled().then(|| self.shape.clone());
-        let living = DockerLiving::for_task(shared, self.plan.clone(), container, warm, next);
-        let outcome = living.run(task, &self.plan.limits, sink, cancel).await;
+        let (limits, next) = (plan.limits, spec.can_be_pooled().then_some(spec));
+        let sandbox = container.into_single_task_sandbox(shared, plan, warm, next);
+        let outcome = sandbox.run(task, &limits, sink, cancel).await;
         let outcome = outcome.map_err(|error| to_provider_error(error, task))?;
         Ok(Outcome { duration: started.elapsed(), ..outcome })
     }
@@ -242,11 +220,11 @@ impl DockerShared {
     /// Creates a container that was never used.
     async fn create_container(
         &self,
-        shape: &ContainerSpec,
+        spec: &ContainerSpec,
         sink: &mut dyn Sink,
     ) -> Result<Container, ProviderError> {
-        let image = self.daemon.image(self.daemon.connection().await?, &shape.image, sink).await?;
-        Container::create(&self.daemon, shape, image).await
+        let image = self.daemon.image(self.daemon.connection().await?, &spec.image, sink).await?;
+        Container::create(&self.daemon, spec, image).await
     }
 }
 
@@ -257,43 +235,13 @@ fn language(task: &Task) -> Option<&'static str> {
     }
 }
 
-/// Returns the plan with the egress environment variables added.
-fn with_proxy_environment(plan: &Plan) -> Plan {
-    let mut plan = plan.clone();
-    let mut env = native::egress::proxy_environment(&plan.network);
-    env.append(&mut plan.env);
-    plan.env = env;
-    plan
-}
-
-/// Returns the outcome of a run canceled before its container existed.
-fn canceled_outcome(duration: Duration) -> Outcome {
-    Outcome {
-        ending: Ending::Cancelled,
-        duration,
-        usage: Usage::default(),
-        result: None,
-        artifacts: Vec::new(),
-        findings: Vec::new(),
-        receipt: Receipt {
-            provider: NAME,
-            kernel: Kernel::Host,
-            isolation: Vec::new(),
-            warm: Warmth::Cold,
-            simulated: false,
-            instead_of: None,
-            service: None,
-        },
-    }
-}
-
 /// Converts an error of a sandbox to one of a one-shot run.
 fn to_provider_error(error: SandboxError, task: &Task) -> ProviderError {
     match error {
         SandboxError::Provider(error) => error,
         SandboxError::Failed(failure) => failure_to_provider_error(failure, task),
-        SandboxError::Gone(message) => ProviderError::Lost { message },
-        other => ProviderError::Lost { message: other.to_string() },
+        SandboxError::Gone(message) => ProviderError::lost(message),
+        other => ProviderError::lost(other),
     }
 }
 
@@ -308,7 +256,7 @@ fn failure_to_provider_error(failure: Failure, task: &Task) -> ProviderError {
             let message = format!("{subject}: {message}; raise limits.disk_bytes");
             return ProviderError::Invalid { field: "files", message };
         }
-        _ => return ProviderError::Setup { step: format!("start {subject}"), cause: message },
+        _ => return ProviderError::setup(format!("start {subject}"), message),
     };
     if subject == task.workdir {
         return ProviderError::Invalid {

@@ -12,7 +12,7 @@ use super::container::Container;
 use super::container_spec::ContainerSpec;
 use super::daemon::Daemon;
 use super::image::DockerImage;
-use crate::guest::prestart::{PrestartSpec, PrestartedInterpreter};
+use crate::guest_sandbox::{PrestartSpec, PrestartedInterpreter};
 
 /// Containers started concurrently. Starting one keeps a core busy.
 const MAX_CONCURRENT_STARTS: usize = 2;
@@ -42,13 +42,13 @@ impl ContainerPool {
 
     /// Takes an idle container of this shape, preferring one with this language's interpreter, then one with
     /// none.
-    pub(super) fn take_idle(&self, shape: &ContainerSpec, language: Option<&str>) -> Option<Container> {
+    pub(super) fn take_idle(&self, spec: &ContainerSpec, language: Option<&str>) -> Option<Container> {
         let mut state = self.state();
         // The daemon may have restarted meanwhile.
         state.idle.retain(|(_, container)| !container.guest.is_gone());
-        let waiting = state.idle.iter().enumerate().filter(|(_, (waits_for, _))| waits_for == shape);
+        let waiting = state.idle.iter().enumerate().filter(|(_, (idle_spec, _))| idle_spec == spec);
         let found = waiting.min_by_key(|(_, (_, container))| {
-            let ready = container.prestarted.as_ref().map(|ahead| ahead.language);
+            let ready = container.prestarted.as_ref().map(|prestarted| prestarted.language);
             (ready != language, ready.is_some())
         });
         let found = found.map(|(at, _)| at);
@@ -63,9 +63,9 @@ impl ContainerPool {
     /// Starts another container of this shape. When the pool is full, the oldest is evicted.
     pub(super) fn refill(
         self: &Arc<Self>,
-        shape: ContainerSpec,
+        spec: ContainerSpec,
         image: DockerImage,
-        order: Option<PrestartSpec>,
+        prestart: Option<PrestartSpec>,
     ) {
         {
             let mut state = self.state();
@@ -77,31 +77,31 @@ impl ContainerPool {
         let pool = Arc::clone(self);
         tokio::spawn(async move {
             let started = Instant::now();
-            let mut made = Container::create(&pool.daemon, &shape, image).await;
-            if let (Ok(container), Some(order)) = (&mut made, order) {
-                container.prestarted = PrestartedInterpreter::start(&container.guest, order).await;
+            let mut created = Container::create(&pool.daemon, &spec, image).await;
+            if let (Ok(container), Some(prestart)) = (&mut created, prestart) {
+                container.prestarted = PrestartedInterpreter::start(&container.guest, prestart).await;
             }
             // Dropped after the lock is released: removing a container takes time.
             let _surplus =
-                pool.add_started(shape, made.map_err(|error| error.to_string()), started.elapsed());
+                pool.add_started(spec, created.map_err(|error| error.to_string()), started.elapsed());
         });
     }
 
     fn add_started(
         &self,
-        shape: ContainerSpec,
-        made: Result<Container, String>,
+        spec: ContainerSpec,
+        created: Result<Container, String>,
         took: Duration,
     ) -> Option<(ContainerSpec, Container)> {
         let mut state = self.state();
         state.starting = state.starting.saturating_sub(1);
-        state.obstacle = made.as_ref().err().cloned();
-        let container = made.ok()?;
+        state.obstacle = created.as_ref().err().cloned();
+        let container = created.ok()?;
         if state.closed {
-            return Some((shape, container));
+            return Some((spec, container));
         }
         state.last_refill = took;
-        state.idle.push_back((shape, container));
+        state.idle.push_back((spec, container));
         (state.idle.len() > self.daemon.settings.pool).then(|| state.idle.pop_front()).flatten()
     }
 
@@ -117,10 +117,10 @@ impl ContainerPool {
 
     pub(super) fn metrics(&self) -> Vec<PoolMetrics> {
         let state = self.state();
-        let mut tenants: Vec<&str> = state.idle.iter().map(|(shape, _)| shape.tenant.as_str()).collect();
+        let mut tenants: Vec<&str> = state.idle.iter().map(|(spec, _)| spec.tenant.as_str()).collect();
         tenants.sort_unstable();
         tenants.dedup();
-        let count = |tenant: &str| state.idle.iter().filter(|(shape, _)| shape.tenant == tenant).count();
+        let count = |tenant: &str| state.idle.iter().filter(|(spec, _)| spec.tenant == tenant).count();
         let pool = |tenant: &str| PoolMetrics {
             name: format!("docker {}", self.daemon.settings.image),
             tenant: tenant.to_owned(),

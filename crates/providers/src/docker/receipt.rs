@@ -11,21 +11,21 @@ use bollard::models::{ContainerInspectResponse, HostConfig, HostConfigCgroupnsMo
 use super::dev;
 
 /// Returns the layers of a container in order, including user namespaces if the daemon remaps user ids.
-pub(super) fn reported_layers(made: &ContainerInspectResponse, daemon_maps_users: bool) -> Vec<Layer> {
-    let (Some(host), Some(config)) = (&made.host_config, &made.config) else { return Vec::new() };
+pub(super) fn reported_layers(inspected: &ContainerInspectResponse, daemon_maps_users: bool) -> Vec<Layer> {
+    let (Some(host), Some(config)) = (&inspected.host_config, &inspected.config) else { return Vec::new() };
     let is_own =
         |mode: &Option<String>| mode.as_deref().is_none_or(|mode| mode.is_empty() || mode == "private");
     let user = config.user.as_deref().unwrap_or_default();
     let holds = |layer: &&Layer| match layer {
         Layer::UserNs => daemon_maps_users && host.userns_mode.as_deref() != Some("host"),
         Layer::PidNs => is_own(&host.pid_mode),
-        Layer::MountNs => made.id.is_some(),
+        Layer::MountNs => inspected.id.is_some(),
         Layer::IpcNs => is_own(&host.ipc_mode),
         Layer::UtsNs => is_own(&host.uts_mode),
         Layer::NetNs => host.network_mode.as_deref() == Some("none"),
         Layer::CgroupNs => host.cgroupns_mode == Some(HostConfigCgroupnsModeEnum::PRIVATE),
         Layer::ReadOnlyRoot => host.readonly_rootfs == Some(true),
-        Layer::DiskQuota => has_disk_quota(made, host),
+        Layer::DiskQuota => has_disk_quota(inspected, host),
         Layer::SeparateUid => user.parse().is_ok_and(|user: UserAndGroup| user.is_separate()),
         Layer::NoCapabilities => has_no_capabilities(host),
         Layer::NoNewPrivs => has_option(host, |option| option.starts_with("no-new-privileges")),
@@ -57,16 +57,16 @@ pub(super) struct GuestStatus {
 
 /// Returns the layers that Docker reports, minus those that the kernel does not confirm.
 pub(super) fn enforced_layers(
-    made: &ContainerInspectResponse,
+    inspected: &ContainerInspectResponse,
     daemon_maps_users: bool,
     kernel: Kernel,
     seen: &GuestStatus,
 ) -> Vec<Layer> {
     let status = seen.status.as_str();
-    let mut layers = reported_layers(made, daemon_maps_users);
+    let mut layers = reported_layers(inspected, daemon_maps_users);
     // gVisor may be configured to ignore cgroups, which Docker does not notice: the cgroup layers count only
     // if the container's process is in a cgroup of its own.
-    if kernel == Kernel::Gvisor && !is_in_own_cgroup(made) {
+    if kernel == Kernel::Gvisor && !is_in_own_cgroup(inspected) {
         layers.retain(|layer| !CGROUP_LAYERS.contains(layer));
     }
     layers.retain(|layer| match layer {
@@ -80,10 +80,10 @@ pub(super) fn enforced_layers(
     layers
 }
 
-fn is_in_own_cgroup(made: &ContainerInspectResponse) -> bool {
-    let pid = made.state.as_ref().and_then(|state| state.pid).unwrap_or(0);
+fn is_in_own_cgroup(inspected: &ContainerInspectResponse) -> bool {
+    let pid = inspected.state.as_ref().and_then(|state| state.pid).unwrap_or(0);
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    made.id.as_ref().is_some_and(|id| groups.contains(id.as_str()))
+    inspected.id.as_ref().is_some_and(|id| groups.contains(id.as_str()))
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -130,15 +130,15 @@ fn has_no_capabilities(host: &HostConfig) -> bool {
 
 /// Returns whether every writable path is a tmpfs with a size limit. Programs cannot store files in `/dev` or
 /// devpts.
-fn has_disk_quota(made: &ContainerInspectResponse, host: &HostConfig) -> bool {
-    let places = host.tmpfs.iter().flatten();
-    let mut places = places.filter(|(place, options)| (place.as_str(), options.as_str()) != dev::DEV_TMPFS);
-    let sized = places.all(|(_, options)| options.contains("size=") && options.contains("nr_inodes="));
+fn has_disk_quota(inspected: &ContainerInspectResponse, host: &HostConfig) -> bool {
+    let tmpfs = host.tmpfs.iter().flatten();
+    let mut tmpfs = tmpfs.filter(|(path, options)| (path.as_str(), options.as_str()) != dev::DEV_TMPFS);
+    let sized = tmpfs.all(|(_, options)| options.contains("size=") && options.contains("nr_inodes="));
     // Docker creates the volumes that an image declares.
-    let mounts = made.mounts.iter().flatten();
+    let mounts = inspected.mounts.iter().flatten();
     let mut mounts = mounts.filter(|mount| mount.destination.as_deref() != Some(dev::DEVPTS_PATH));
     let writable = mounts.any(|mount| mount.rw == Some(true));
-    sized && host.tmpfs.as_ref().is_some_and(|places| !places.is_empty()) && !writable
+    sized && host.tmpfs.as_ref().is_some_and(|tmpfs| !tmpfs.is_empty()) && !writable
 }
 
 /// A user id and group id in the syntax of `--user`.
@@ -168,13 +168,13 @@ mod tests {
 
     #[test]
     fn settings_dropped_by_docker_are_not_in_the_receipt() {
-        let made = |host: HostConfig| ContainerInspectResponse {
+        let inspected = |host: HostConfig| ContainerInspectResponse {
             id: Some("x".to_owned()),
             config: Some(ContainerConfig { user: Some("0:0".to_owned()), ..ContainerConfig::default() }),
             host_config: Some(host),
             ..ContainerInspectResponse::default()
         };
-        let bare = reported_layers(&made(HostConfig::default()), false);
+        let bare = reported_layers(&inspected(HostConfig::default()), false);
         assert_eq!(bare, [Layer::PidNs, Layer::MountNs, Layer::IpcNs, Layer::UtsNs]);
         assert!(
             require_layers(&bare, Kernel::Host, &Network::None, &[])
@@ -184,25 +184,25 @@ mod tests {
         );
         // Without swap accounting in the kernel, Docker drops the limit with a warning.
         let swap = HostConfig { memory: Some(1 << 20), memory_swap: Some(-1), ..HostConfig::default() };
-        assert!(!reported_layers(&made(swap), false).contains(&Layer::CgroupMemory));
+        assert!(!reported_layers(&inspected(swap), false).contains(&Layer::CgroupMemory));
         let added = HostConfig {
             cap_drop: Some(vec!["ALL".to_owned()]),
             cap_add: Some(vec!["SYS_ADMIN".to_owned()]),
             ..HostConfig::default()
         };
-        assert!(!reported_layers(&made(added), false).contains(&Layer::NoCapabilities));
+        assert!(!reported_layers(&inspected(added), false).contains(&Layer::NoCapabilities));
     }
 
     #[test]
     fn layers_unknown_to_the_kernel_are_not_in_the_receipt() {
-        let place = HashMap::from([("/tmp".to_owned(), "size=1,nr_inodes=1".to_owned())]);
+        let path = HashMap::from([("/tmp".to_owned(), "size=1,nr_inodes=1".to_owned())]);
         let asked = HostConfig {
-            tmpfs: Some(place),
+            tmpfs: Some(path),
             cap_drop: Some(vec!["ALL".to_owned()]),
             security_opt: Some(vec!["no-new-privileges".to_owned(), "seccomp={}".to_owned()]),
             ..HostConfig::default()
         };
-        let made = ContainerInspectResponse {
+        let inspected = ContainerInspectResponse {
             id: Some("x".to_owned()),
             config: Some(ContainerConfig::default()),
             host_config: Some(asked),
@@ -213,11 +213,11 @@ mod tests {
             limits_file_count: counts_files,
         };
         for counts in [true, false] {
-            let layers = enforced_layers(&made, false, Kernel::Gvisor, &seen("", counts));
+            let layers = enforced_layers(&inspected, false, Kernel::Gvisor, &seen("", counts));
             assert_eq!(layers.contains(&Layer::DiskQuota), counts);
         }
         let held = |kernel, status: &str| {
-            let layers = enforced_layers(&made, false, kernel, &seen(status, true));
+            let layers = enforced_layers(&inspected, false, kernel, &seen(status, true));
             [Layer::NoCapabilities, Layer::NoNewPrivs, Layer::Seccomp].map(|layer| layers.contains(&layer))
         };
         let sets = "CapInh:\t0000\nCapPrm:\t0000\nCapEff:\t0000\nCapBnd:\t0000\nCapAmb:\t0000\n";

@@ -46,7 +46,7 @@ impl ImageRuntimes {
             None => {
                 let found = find_runtime(guest, language, image.variables.path.as_deref()).await;
                 if guest.is_gone() {
-                    return Err(ProviderError::Lost { message: "the container ended".to_owned() });
+                    return Err(ProviderError::lost("the container ended"));
                 }
                 let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 if known.len() >= MAX_CACHED {
@@ -88,8 +88,8 @@ async fn is_program(guest: &Guest, path: &str) -> bool {
 
 async fn is_new_enough(guest: &Guest, runtime: &Runtime, program: &str) -> bool {
     let Some(wanted) = runtime.at_least else { return true };
-    let said = read_output(guest, vec![program.to_owned(), "--version".to_owned()]).await;
-    said.and_then(|text| parse_version(&text)).is_some_and(|found| found >= wanted)
+    let output = read_output(guest, vec![program.to_owned(), "--version".to_owned()]).await;
+    output.and_then(|text| parse_version(&text)).is_some_and(|found| found >= wanted)
 }
 
 /// Runs a program and returns its output, if it exits in time.

@@ -17,12 +17,12 @@ const MAX_FILE_BYTES: u64 = 4 << 10;
 /// The guest itself.
 const GUEST_PROCESSES: u64 = 1;
 
-/// Returns the usage. With a playground, the workspace is not a tmpfs of the container.
-pub(super) async fn stats(guest: &Guest, playground: bool) -> SandboxStats {
-    let (processor, memory, processes, disk) =
-        tokio::join!(cpu(guest), memory(guest), processes(guest), disk(guest, playground));
+/// Returns the usage. With a host workspace, the workspace is not a tmpfs of the container.
+pub(super) async fn stats(guest: &Guest, has_host_workspace: bool) -> SandboxStats {
+    let (cpu_time, memory, processes, disk) =
+        tokio::join!(cpu(guest), memory(guest), processes(guest), disk(guest, has_host_workspace));
     SandboxStats {
-        cpu: processor,
+        cpu: cpu_time,
         memory_bytes: memory.0,
         peak_memory_bytes: memory.1,
         memory_kills: memory.2.unwrap_or(0),
@@ -69,10 +69,10 @@ async fn processes(guest: &Guest) -> (Option<u64>, Option<u64>, Option<u64>) {
 }
 
 /// Returns the bytes used in all writable paths, and whether one of them is full.
-async fn disk(guest: &Guest, playground: bool) -> Option<(u64, bool)> {
+async fn disk(guest: &Guest, has_host_workspace: bool) -> Option<(u64, bool)> {
     let (mut used, mut full) = (0_u64, false);
-    for place in writable_paths().filter(|place| !(playground && *place == WORKSPACE)) {
-        let space = guest.space(place).await.ok()?;
+    for path in writable_paths().filter(|path| !(has_host_workspace && *path == WORKSPACE)) {
+        let space = guest.space(path).await.ok()?;
         used = used.saturating_add(space.used_bytes);
         full |= space.full;
     }

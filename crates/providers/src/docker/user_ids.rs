@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::daemon::MAX_CONTAINERS;
-
+/// Concurrent containers of this process, including those being removed.
+pub(super) const MAX_CONTAINERS: usize = 128;
 /// Far above the ids that systems assign to people, services and subordinate ranges.
 pub(super) const FIRST_USER_ID: u32 = 0x4000_0000;
 /// A daemon that remaps ids has few of them, and they match no user outside.

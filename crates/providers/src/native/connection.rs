@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use belljar_engine::provider::{LongestTurns, MissingLayer, PoolMetrics, ProviderError};
 use belljar_jail::spec::{self, Jail, JailRequest, JailResponse};
 use belljar_jail::wire::{self, LauncherEvent, LauncherRequest};
+use belljar_jail::{Step, StepFailed};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -15,7 +16,6 @@ use tokio::sync::{oneshot, watch};
 
 use super::mismatches::Mismatches;
 use super::roots::NumberedRoot;
-use super::run::step_failure;
 
 #[derive(Debug)]
 struct LauncherSocket {
@@ -57,10 +57,9 @@ impl LauncherConnection {
         control: OwnedFd,
         mismatches: Arc<Mismatches>,
     ) -> Result<(Self, HostSupport), ProviderError> {
-        let broken =
-            |message: String| ProviderError::Setup { step: "start the launcher".to_owned(), cause: message };
+        let broken = |message: String| ProviderError::setup("start the launcher", message);
         let control = UnixStream::from_std(control.into()).map_err(|error| broken(error.to_string()))?;
-        let line = LauncherSocket {
+        let socket = LauncherSocket {
             control,
             receivers: Mutex::new(Some(HashMap::new())),
             disconnected: watch::Sender::new(false),
@@ -68,7 +67,7 @@ impl LauncherConnection {
             sent_roots: Mutex::default(),
         };
         let mut buffer = Vec::new();
-        let host = match line.receive(&mut buffer).await {
+        let host = match socket.receive(&mut buffer).await {
             Ok(Some(LauncherEvent::Ready { missing, freezer_obstacle: no_freezer })) => {
                 HostSupport { missing, no_freezer }
             }
@@ -78,7 +77,7 @@ impl LauncherConnection {
             Ok(_) => return Err(broken("it exited at once".to_owned())),
             Err(errno) => return Err(broken(errno.to_string())),
         };
-        let connection = Self(Arc::new(line));
+        let connection = Self(Arc::new(socket));
         tokio::spawn(deliver_events(Arc::clone(&connection.0), mismatches, buffer));
         Ok((connection, host))
     }
@@ -92,10 +91,10 @@ impl LauncherConnection {
     ) -> Result<SubmittedRun, ProviderError> {
         self.send_root(root).await?;
         let (run, notice) = self.0.register_run().ok_or_else(launcher_lost)?;
-        let ordered = SubmittedRun { connection: self.clone(), run, notice, finished: false };
-        let order = LauncherRequest::Start { run, jail: Box::new(jail) };
-        match self.0.send(&order, fds).await {
-            Ok(()) => Ok(ordered),
+        let pending = SubmittedRun { connection: self.clone(), run, notice, finished: false };
+        let request = LauncherRequest::Start { run, jail: Box::new(jail) };
+        match self.0.send(&request, fds).await {
+            Ok(()) => Ok(pending),
             Err(Errno::TOOBIG) => Err(ProviderError::Invalid {
                 field: "command",
                 message: "command, environment and mounts together are too long".to_owned(),
@@ -109,8 +108,8 @@ impl LauncherConnection {
         if self.0.lock_sent_roots().contains(&root.number) {
             return Ok(());
         }
-        let order = LauncherRequest::RegisterRoot { number: root.number, tree: root.tree.clone() };
-        match self.0.send(&order, &[]).await {
+        let request = LauncherRequest::RegisterRoot { number: root.number, tree: root.tree.clone() };
+        match self.0.send(&request, &[]).await {
             Ok(()) => {
                 self.0.lock_sent_roots().insert(root.number);
                 Ok(())
@@ -132,11 +131,11 @@ impl LauncherConnection {
     /// launcher is gone.
     pub(super) async fn pools(&self) -> (Vec<PoolMetrics>, Vec<LongestTurns>) {
         let Some((run, notice)) = self.0.register_run() else { return Default::default() };
-        let mut asked = SubmittedRun { connection: self.clone(), run, notice, finished: true };
+        let mut query = SubmittedRun { connection: self.clone(), run, notice, finished: true };
         if self.0.send(&LauncherRequest::Pools { run }, &[]).await.is_err() {
             return Default::default();
         }
-        match (&mut asked.notice).await {
+        match (&mut query.notice).await {
             Ok(LauncherEvent::Pools { pools, turns, .. }) => (pools, turns),
             _ => Default::default(),
         }
@@ -145,11 +144,11 @@ impl LauncherConnection {
     /// Sends a query about a sandbox's jail.
     pub(super) async fn query(&self, of: u64, what: JailRequest) -> JailResponse {
         let Some((run, notice)) = self.0.register_run() else { return JailResponse::Gone };
-        let mut asked = SubmittedRun { connection: self.clone(), run, notice, finished: true };
+        let mut query = SubmittedRun { connection: self.clone(), run, notice, finished: true };
         if self.0.send(&LauncherRequest::AskJail { run, jail: of, request: what }, &[]).await.is_err() {
             return JailResponse::Gone;
         }
-        match (&mut asked.notice).await {
+        match (&mut query.notice).await {
             Ok(LauncherEvent::JailAnswered { response: answer, .. }) => answer,
             _ => JailResponse::Gone,
         }
@@ -174,7 +173,17 @@ impl LauncherConnection {
 }
 
 pub(super) fn launcher_lost() -> ProviderError {
-    ProviderError::Lost { message: "the launcher was killed; run it again".to_owned() }
+    ProviderError::lost("the launcher was killed; run it again")
+}
+
+/// Returns the error for a set-up step that failed in the launcher.
+pub(super) fn step_failure(failure: &StepFailed) -> ProviderError {
+    let hint = match failure.step {
+        Step::Owners => "; its file system does not support that, use a folder on another one",
+        _ if failure.errno == Errno::PERM.raw_os_error() => "; run 'belljar doctor' for remedies",
+        _ => "",
+    };
+    ProviderError::setup(failure.subject(), format!("{}{hint}", failure.cause()))
 }
 
 impl SubmittedRun {
@@ -222,11 +231,12 @@ impl LauncherSocket {
         Some((run, notice))
     }
 
-    async fn send(&self, order: &LauncherRequest, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    async fn send(&self, request: &LauncherRequest, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         loop {
             self.control.writable().await.map_err(|_| Errno::IO)?;
-            let sent =
-                self.control.try_io(Interest::WRITABLE, || Ok(wire::send(self.control.as_fd(), order, fds)?));
+            let sent = self
+                .control
+                .try_io(Interest::WRITABLE, || Ok(wire::send(self.control.as_fd(), request, fds)?));
             match sent.map_err(|error| errno(&error)) {
                 Err(Errno::AGAIN) => {}
                 Err(gone @ (Errno::PIPE | Errno::CONNRESET)) => {
@@ -261,8 +271,8 @@ fn errno(error: &std::io::Error) -> Errno {
 }
 
 /// Delivers events until the launcher is gone, and then drops all waiting receivers.
-async fn deliver_events(line: Arc<LauncherSocket>, mismatches: Arc<Mismatches>, mut buffer: Vec<u8>) {
-    while let Ok(Some(notice)) = line.receive(&mut buffer).await {
+async fn deliver_events(socket: Arc<LauncherSocket>, mismatches: Arc<Mismatches>, mut buffer: Vec<u8>) {
+    while let Ok(Some(notice)) = socket.receive(&mut buffer).await {
         if let LauncherEvent::Mismatch(mismatch) = notice {
             mismatches.push(mismatch);
             continue;
@@ -274,14 +284,14 @@ async fn deliver_events(line: Arc<LauncherSocket>, mismatches: Arc<Mismatches>, 
         else {
             continue;
         };
-        let waiting = line.lock_receivers().as_mut().and_then(|waiting| waiting.remove(&run));
+        let waiting = socket.lock_receivers().as_mut().and_then(|waiting| waiting.remove(&run));
         if let Some(sender) = waiting {
             // Fails if the run was dropped, which also killed it.
             let _told = sender.send(notice);
         }
     }
-    *line.lock_receivers() = None;
-    line.disconnected.send_replace(true);
+    *socket.lock_receivers() = None;
+    socket.disconnected.send_replace(true);
 }
 
 #[cfg(test)]

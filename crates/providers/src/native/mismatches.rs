@@ -15,9 +15,9 @@ pub(super) struct Mismatches(Mutex<Vec<ConfinementMismatch>>);
 impl Mismatches {
     pub(super) fn push(&self, mismatch: ConfinementMismatch) {
         // Each statement leaves the list consistent, so a panic elsewhere does not corrupt it.
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() < MAX_MISMATCHES {
-            kept.push(mismatch);
+        let mut mismatches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if mismatches.len() < MAX_MISMATCHES {
+            mismatches.push(mismatch);
         }
     }
 

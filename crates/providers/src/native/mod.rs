@@ -2,25 +2,23 @@
 //! no root.
 //!
 //! ```text
-//! Plan ─▶ paths.rs: host paths ─▶ runtimes.rs: interpreter ─▶ roots.rs: root tree ─▶ LauncherRequest::Start
+//! Plan ─▶ CheckedPlan: host paths ─▶ runtimes.rs: interpreter ─▶ roots.rs: root tree ─▶ LauncherRequest::Start
 //! Task ─▶ program.rs: commands, files ─▶ run.rs: pipes, payload ──────────────────▶        │
 //! Outcome ◀── run_io.rs: output, result, artifacts ◀── LauncherEvent::Ended ◀──────────────┘
 //! ```
 //!
-//! A launcher that dies is replaced (`launcher_handle.rs`), and a run that it lost runs again if no effect of
+//! A long-lived sandbox is a jail whose PID 1 is the guest (`backend.rs`). A launcher that dies is replaced (`launcher_handle.rs`), and a run that it lost runs again if no effect of
 //! the first attempt is visible (`run.rs`).
 
+mod backend;
 mod connection;
-pub(crate) mod egress;
+mod egress;
 mod launcher_handle;
-mod living;
 mod mismatches;
-pub(crate) mod paths;
-pub mod places;
-pub(crate) mod roots;
-pub(crate) mod run;
+mod roots;
+mod run;
 mod run_io;
-pub(crate) mod runtimes;
+mod runtimes;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -32,7 +30,7 @@ use belljar_engine::outcome::{Kernel, Outcome};
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
     BoxFuture, Capabilities, ConfinementMismatch, ImageChoice, LongestTurns, MissingLayer, PoolMetrics,
-    Provider, ProviderError, Sandbox, Sink,
+    Provider, ProviderError, Sink,
 };
 use belljar_engine::provider_set::IsolationStrength;
 use belljar_engine::sandbox_handle::{SandboxCapabilities, SandboxHandle};
@@ -40,9 +38,13 @@ use belljar_engine::warm::WarmSettings;
 use belljar_jail::launcher::Launcher;
 use belljar_jail::spec;
 
+use crate::egress::with_proxy_environment;
+use crate::host_paths::{check_host_workspace, check_mount};
 use launcher_handle::LauncherHandle;
 use roots::{NumberedRoot, RootBuilder};
-use run::ArtifactLimits;
+
+/// Name in requests and receipts.
+const NAME: &str = "native";
 
 /// Runs the launcher, or the guest of a sandbox, if this process was started as one. In that case it never
 /// returns.
@@ -66,11 +68,8 @@ impl SpawnedLauncher {
     /// # Errors
     /// Names the step that failed.
     pub fn start() -> Result<Self, ProviderError> {
-        let failed = |error: std::io::Error| ProviderError::Setup {
-            step: "start the launcher".to_owned(),
-            cause: error.to_string(),
-        };
-        let launcher = Launcher::start().map_err(failed)?;
+        let launcher =
+            Launcher::start().map_err(|error| ProviderError::setup("start the launcher", error))?;
         Ok(Self { launcher, total_memory_bytes: None })
     }
 
@@ -99,7 +98,6 @@ pub struct Native {
 struct NativeShared {
     link: LauncherHandle,
     roots: RootBuilder,
-    artifacts: ArtifactLimits,
 }
 
 /// Whether a language can run in image `host`, and by which program.
@@ -122,7 +120,7 @@ impl Native {
         let settings = spec::LauncherSettings { warm, total_memory_bytes: launched.total_memory_bytes };
         let (link, host) = LauncherHandle::open(launched, settings).await?;
         Ok(Self {
-            shared: Arc::new(NativeShared { link, roots, artifacts: ArtifactLimits::default() }),
+            shared: Arc::new(NativeShared { link, roots }),
             missing: host.missing,
             no_freezer: host.no_freezer,
         })
@@ -158,11 +156,11 @@ impl Native {
 
 impl Provider for Native {
     fn name(&self) -> &'static str {
-        "native"
+        NAME
     }
 
     fn capabilities(&self) -> Capabilities {
-        let living = SandboxCapabilities { cannot_pause: self.no_freezer.clone() };
+        let sandboxes = SandboxCapabilities { cannot_pause: self.no_freezer.clone() };
         Capabilities {
             missing: self.missing.clone(),
             host_paths: true,
@@ -170,7 +168,7 @@ impl Provider for Native {
             single_hosts: true,
             images: ImageChoice::Unpacked,
             remote: false,
-            sandboxes: Some(living),
+            sandboxes: Some(sandboxes),
             strength: Some(IsolationStrength::new(Kernel::Host, self.missing.len())),
         }
     }
@@ -201,20 +199,20 @@ impl Provider for Native {
         Box::pin(std::future::ready(self.runtime_identity(language, image)))
     }
 
-    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        Box::pin(async move {
-            let place = CheckedPlan::check(plan)?;
-            Ok(Box::new(NativeSandbox { shared: Arc::clone(&self.shared), place }) as Box<dyn Sandbox>)
-        })
-    }
-
-    fn open_sandbox<'a>(
+    fn run<'a>(
         &'a self,
         plan: &'a Plan,
-    ) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        Box::pin(async move { run::run(&self.shared, &CheckedPlan::check(plan)?, task, sink, cancel).await })
+    }
+
+    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         Box::pin(async move {
-            let living = living::open(&self.shared, CheckedPlan::check(plan)?).await?;
-            Ok(Box::new(living) as Box<dyn SandboxHandle>)
+            let sandbox = backend::open(&self.shared, CheckedPlan::check(plan)?).await?;
+            Ok(Box::new(sandbox) as Box<dyn SandboxHandle>)
         })
     }
 
@@ -227,10 +225,7 @@ impl Provider for Native {
 fn refuse_unenforceable_layers(plan: &Plan) -> Result<(), ProviderError> {
     let writable_host = plan.host_workspace.is_some() || plan.mounts.iter().any(|mount| mount.writable);
     let refuse = |layer: Layer, why: &str| {
-        Err(ProviderError::Unsupported {
-            field: "require",
-            message: format!("'{layer}' cannot be enforced: {why}"),
-        })
+        Err(ProviderError::unsupported("require", format!("'{layer}' cannot be enforced: {why}")))
     };
     for layer in &plan.require {
         match layer {
@@ -250,54 +245,32 @@ fn refuse_unenforceable_layers(plan: &Plan) -> Result<(), ProviderError> {
 #[derive(Debug)]
 struct CheckedPlan {
     plan: Plan,
-    playground: Option<String>,
+    host_workspace: Option<String>,
     binds: Vec<spec::HostBind>,
-}
-
-/// A sandbox that runs each task in a new jail, one after another.
-#[derive(Debug)]
-struct NativeSandbox {
-    shared: Arc<NativeShared>,
-    place: CheckedPlan,
 }
 
 impl CheckedPlan {
     fn check(plan: &Plan) -> Result<Self, ProviderError> {
         refuse_unenforceable_layers(plan)?;
-        let playground = plan.host_workspace.as_deref().map(paths::check_playground).transpose()?;
-        let binds = plan.mounts.iter().map(paths::check_mount).collect::<Result<_, _>>()?;
-        let mut plan = plan.clone();
-        let mut env = egress::proxy_environment(&plan.network);
-        env.append(&mut plan.env);
-        plan.env = env;
-        Ok(Self { plan, playground, binds })
+        let host_workspace = plan.host_workspace.as_deref().map(check_host_workspace).transpose()?;
+        let binds = plan.mounts.iter().map(check_mount).collect::<Result<_, _>>()?;
+        Ok(Self { plan: with_proxy_environment(plan), host_workspace, binds })
     }
 
     /// Returns whether a program cannot have changed anything outside the sandbox.
     fn is_sealed(&self) -> bool {
-        let writable = self.playground.is_some() || self.binds.iter().any(|bind| bind.writable);
+        let writable = self.host_workspace.is_some() || self.binds.iter().any(|bind| bind.writable);
         !writable && self.plan.network == Network::None
-    }
-}
-
-impl Sandbox for NativeSandbox {
-    fn run<'a>(
-        &'a mut self,
-        task: &'a Task,
-        sink: &'a mut dyn Sink,
-        cancel: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        Box::pin(run::run(&self.shared, &self.place, task, sink, cancel))
     }
 }
 
 /// Returns the root for a task, and the runtime of its language.
 fn root_for(
     roots: &RootBuilder,
-    place: &CheckedPlan,
+    checked: &CheckedPlan,
     task: &Task,
 ) -> Result<(Arc<NumberedRoot>, Option<crate::program::FoundRuntime>), ProviderError> {
-    let image = &place.plan.image;
+    let image = &checked.plan.image;
     let (found, prefixes) = match &task.program {
         Program::Code { language, .. } if language.name != "bash" => {
             let found = roots.runtime(language, image)?;
@@ -310,5 +283,5 @@ fn root_for(
         }
         Program::Command(_) => (None, roots.common_prefixes(image)),
     };
-    Ok((roots.tree(&place.plan, &place.binds, &prefixes)?, found))
+    Ok((roots.tree(&checked.plan, &checked.binds, &prefixes)?, found))
 }

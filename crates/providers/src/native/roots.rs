@@ -10,8 +10,9 @@ use belljar_engine::plan::{Image, Network, Plan};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
 
+use super::egress;
 use super::runtimes::{HostRuntimes, LocatedRuntime};
-use super::{egress, paths};
+use crate::host_paths::utf8_path;
 
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Top-level folders of the host that hold programs and libraries.
@@ -188,12 +189,12 @@ impl RootBuilder {
         };
         let mut path = Vec::new();
         for prefix in prefixes {
-            let text = paths::utf8_path("language", prefix)?;
+            let text = utf8_path("language", prefix)?;
             tree.push(RootEntry::Bind { source: text.clone(), path: text.clone() });
             path.push(format!("{text}/bin"));
         }
         for layer in &plan.package_layers {
-            let source = paths::utf8_path("dependencies", &layer.source)?;
+            let source = utf8_path("dependencies", &layer.source)?;
             tree.push(RootEntry::Packages { source, path: layer.destination.to_owned() });
             path.extend(layer.bin_folder());
         }
@@ -206,7 +207,7 @@ impl RootBuilder {
 /// The image of another provider. Admission refuses these earlier.
 fn foreign_image(name: &str) -> ProviderError {
     let message = format!("'{}' belongs to another provider", name.escape_debug());
-    ProviderError::Unsupported { field: "image", message }
+    ProviderError::unsupported("image", message)
 }
 
 /// Returns an empty mount point for a host folder. Mount points below the workspace are created later,
@@ -338,7 +339,7 @@ fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
             names.sort();
             tree.extend(names.iter().filter_map(|name| mirror_below(&path, &inside, name)));
         } else if metadata.is_dir() {
-            tree.push(RootEntry::Bind { source: paths::utf8_path("image", &path)?, path: inside });
+            tree.push(RootEntry::Bind { source: utf8_path("image", &path)?, path: inside });
         }
     }
     Ok(tree)

@@ -15,8 +15,9 @@ use rustix::pipe::PipeFlags;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 
-use super::connection::{SubmittedRun, launcher_lost};
-use super::run::{MAX_RESULT_BYTES, setup_error, step_failure};
+use super::NAME;
+use super::connection::{SubmittedRun, launcher_lost, step_failure};
+use crate::program::MAX_RESULT_BYTES;
 
 /// Bytes read at once.
 const READ_BUFFER_BYTES: usize = 32 << 10;
@@ -126,8 +127,8 @@ async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
 }
 
 impl<'a> RunIo<'a> {
-    pub(super) fn new(ordered: SubmittedRun, limits: Limits, sink: &'a mut dyn Sink) -> Self {
-        Self { pending: ordered, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+    pub(super) fn new(pending: SubmittedRun, limits: Limits, sink: &'a mut dyn Sink) -> Self {
+        Self { pending, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
     }
 
     /// Runs until the end and returns the outcome.
@@ -143,7 +144,7 @@ impl<'a> RunIo<'a> {
                 notice
             }
             None => {
-                let mut ours = ours.register().map_err(|error| setup_error("watch pipes", &error))?;
+                let mut ours = ours.register().map_err(|error| ProviderError::setup("watch pipes", error))?;
                 let notice = self.pump(&mut ours, input, cancel).await?;
                 self.drain_pipes(&ours);
                 notice
@@ -267,23 +268,15 @@ impl<'a> RunIo<'a> {
             },
             artifacts: parse_artifacts(&self.artifacts),
             findings: explain::denial_findings(&denials, ending, &self.limits),
-            receipt: Receipt {
-                provider: "native",
-                kernel: Kernel::Host,
-                isolation,
-                warm: warmth,
-                simulated: false,
-                instead_of: None,
-                service: None,
-            },
+            receipt: Receipt { isolation, warm: warmth, ..Receipt::new(NAME, Kernel::Host) },
         })
     }
 }
 
-fn append_bounded(kept: &mut Vec<u8>, bytes: &[u8], bound: usize) {
+fn append_bounded(buffer: &mut Vec<u8>, bytes: &[u8], bound: usize) {
     // One byte above the bound shows that there was more.
-    let room = (bound + 1).saturating_sub(kept.len());
-    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    let room = (bound + 1).saturating_sub(buffer.len());
+    buffer.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 
 fn drain_pipe(pipe: Option<&impl AsFd>, into: &mut Vec<u8>, bound: usize) {

@@ -9,6 +9,7 @@ use reqwest::{Method, RequestBuilder, Url};
 use serde_json::{Value, json};
 
 use super::http::{HttpClient, HttpError, RetryPolicy, host_of, parse_url, sanitize};
+use super::service_errors::ServiceErrors;
 use super::signature::{Signer, percent_encode};
 use super::task::{RUN_FOLDER, output_limit_ending};
 use super::{
@@ -44,12 +45,12 @@ pub(super) struct AgentRun {
     region: String,
     template: String,
     internet: bool,
+    errors: ServiceErrors,
 }
 
 impl AgentRun {
     pub(super) fn new(settings: &AgentRunSettings) -> Result<Self, ProviderError> {
-        let wrong =
-            |cause: String| ProviderError::Setup { step: "use provider 'agentrun'".to_owned(), cause };
+        let wrong = |cause: String| ProviderError::setup("use provider 'agentrun'", cause);
         let missing =
             |what: &str, variable: &str| wrong(format!("set providers.agentrun.{what} or {variable}"));
         let is_plain = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -77,7 +78,15 @@ impl AgentRun {
         }
         let http = HttpClient::new(Duration::from_secs(settings.answer_seconds), &data).map_err(wrong)?;
         let (token, internet) = (settings.security_token.clone(), settings.internet);
-        Ok(Self { http, data, key_id, secret, token, region, template, internet })
+        let errors = ServiceErrors {
+            service: "AgentRun",
+            provider: NAME,
+            credentials: "providers.agentrun.access_key_id and access_key_secret, or AGENTRUN_ACCESS_KEY_ID and \
+                          AGENTRUN_ACCESS_KEY_SECRET",
+            address: "providers.agentrun.account_id, region and data_url",
+            template: format!("'{template}' exists in {region}"),
+        };
+        Ok(Self { http, data, key_id, secret, token, region, template, internet, errors })
     }
 
     /// Builds a signed request. `path` includes the query.
@@ -138,96 +147,62 @@ impl AgentRun {
         }
     }
 
-    /// Explains an error in terms of the settings.
-    fn explain(&self, step: &str, trouble: &HttpError) -> ProviderError {
-        let cause = match trouble.status() {
-            Some(401 | 403) => format!(
-                "{trouble}; check providers.agentrun.access_key_id and access_key_secret, or \
-                 AGENTRUN_ACCESS_KEY_ID and AGENTRUN_ACCESS_KEY_SECRET"
-            ),
-            Some(404) => format!(
-                "{trouble}; check that template '{}' exists in {}, or set providers.agentrun.template",
-                self.template, self.region
-            ),
-            Some(429) => {
-                format!(
-                    "{trouble}; raise the quota at AgentRun, or lower providers.agentrun.sandboxes{}",
-                    trouble.retry_hint()
-                )
-            }
-            _ => match trouble {
-                HttpError::Unreachable { .. } => format!(
-                    "{trouble}; check the network, and providers.agentrun.account_id, region and data_url"
-                ),
-                _ => trouble.to_string(),
-            },
-        };
-        ProviderError::Setup { step: format!("{step} at AgentRun"), cause }
-    }
-
     async fn command(
         &self,
-        lent: &RemoteMachine,
+        machine: &RemoteMachine,
         text: String,
         cwd: &str,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Value, HttpError> {
-        let path = format!("/sandboxes/{}/processes/cmd", lent.id);
+        let path = format!("/sandboxes/{}/processes/cmd", machine.id);
         let body = json!({"command": text, "cwd": cwd, "timeout": MAX_COMMAND_TIME.as_secs()});
         let request = self.request(Method::POST, &path)?;
         let request = request.header("Content-Type", "application/json").body(body.to_string());
-        let answer = self.http.send_with_timeout(request, RetryPolicy::IfUnprocessed, patience).await?;
+        let answer = self.http.send_with_timeout(request, RetryPolicy::IfUnprocessed, timeout).await?;
         self.http.json(answer, MAX_RESPONSE_BYTES).await
     }
 
     /// Runs a tenant's program and forwards its output.
     async fn launch(
         &self,
-        lent: &RemoteMachine,
+        machine: &RemoteMachine,
         command: &RemoteCommand,
-        ear: OutputHandler<'_>,
+        on_output: OutputHandler<'_>,
     ) -> Result<Ending, ProviderError> {
         let started = Instant::now();
         let seconds = command.timeout.as_secs_f64().to_string();
         let launch = ["python3", "-c", LAUNCH_SCRIPT, &seconds, &command.keep_bytes.to_string(), RUN_FOLDER]
             .map(str::to_owned);
         let text = shell_command(&command.env, launch.iter().chain(&command.words));
-        let patience = command.timeout + REPORT_GRACE;
-        let answer = match self.command(lent, text, &command.workdir, patience).await {
+        let timeout = command.timeout + REPORT_GRACE;
+        let answer = match self.command(machine, text, &command.workdir, timeout).await {
             Ok(answer) => answer,
             // The service ended it before the launch script could report.
             Err(_) if started.elapsed() >= command.timeout => return Ok(Ending::TimedOut),
-            Err(trouble) => return Err(sandbox_lost(&trouble)),
+            Err(error) => return Err(self.errors.sandbox_failed(&error)),
         };
-        let said: Value =
+        let report: Value =
             serde_json::from_str(answer["stdout"].as_str().unwrap_or_default()).unwrap_or_default();
         for (name, stream) in [("stdout", Stream::Stdout), ("stderr", Stream::Stderr)] {
-            if said[name].as_u64().unwrap_or(0) > 0 {
+            if report[name].as_u64().unwrap_or(0) > 0 {
                 let bytes = self
-                    .read_file(lent, &format!("{RUN_FOLDER}/{name}"), 2 * command.keep_bytes + (1 << 20))
+                    .read_file(machine, &format!("{RUN_FOLDER}/{name}"), 2 * command.keep_bytes + (1 << 20))
                     .await?;
-                if ear(stream, &bytes) == SinkControl::Kill {
+                if on_output(stream, &bytes) == SinkControl::Kill {
                     return Ok(output_limit_ending());
                 }
             }
         }
-        match (&said["exit"], &said["signal"]) {
+        match (&report["exit"], &report["signal"]) {
             (Value::Number(code), _) => Ok(Ending::Exited(code.as_u64().unwrap_or(255) as u8)),
             (_, Value::Number(signal)) => Ok(Ending::Signalled(signal.as_i64().unwrap_or(9) as i32)),
-            _ if said["late"] == true || started.elapsed() >= command.timeout => Ok(Ending::TimedOut),
+            _ if report["late"] == true || started.elapsed() >= command.timeout => Ok(Ending::TimedOut),
             _ => {
                 let why = sanitize(answer["stderr"].as_str().unwrap_or_default());
-                Err(ProviderError::Lost {
-                    message: format!("the sandbox at AgentRun did not report how the program ended: {why}"),
-                })
+                Err(self.errors.lost(format_args!("did not report how the program ended: {why}")))
             }
         }
     }
-}
-
-/// The error for a sandbox that failed during a run.
-fn sandbox_lost(trouble: &HttpError) -> ProviderError {
-    ProviderError::Lost { message: format!("the sandbox at AgentRun failed: {trouble}") }
 }
 
 /// Quotes words for a shell.
@@ -269,8 +244,8 @@ impl RemoteService for AgentRun {
         Box::pin(async {
             let asked = self.call(Method::GET, "/sandboxes/belljar-check", None, RetryPolicy::Always).await;
             match asked {
-                Err(trouble) if trouble.status() != Some(404) => {
-                    Err(self.explain("query a sandbox", &trouble))
+                Err(error) if error.status() != Some(404) => {
+                    Err(self.errors.explain("query a sandbox", &error))
                 }
                 _ => Ok(()),
             }
@@ -281,36 +256,36 @@ impl RemoteService for AgentRun {
         Box::pin(async move {
             let step = "create a sandbox";
             // The name is ours, so that a retry creates no second sandbox and a failed one can be deleted.
-            let lent =
+            let machine =
                 RemoteMachine { id: format!("belljar-{}", random_name()?), url: String::new(), token: None };
-            let body = json!({"templateName": self.template, "sandboxIdleTimeoutSeconds": IDLE_SECONDS, "sandboxId": lent.id});
-            let made = match self.call(Method::POST, "/sandboxes", Some(body), RetryPolicy::Always).await {
+            let body = json!({"templateName": self.template, "sandboxIdleTimeoutSeconds": IDLE_SECONDS, "sandboxId": machine.id});
+            let created = match self.call(Method::POST, "/sandboxes", Some(body), RetryPolicy::Always).await {
                 // An earlier attempt succeeded after all.
-                Err(trouble) if trouble.status() == Some(409) => Ok(()),
-                made => made.map(drop),
+                Err(error) if error.status() == Some(409) => Ok(()),
+                created => created.map(drop),
             };
             let certainly_none =
-                matches!(&made, Err(trouble) if trouble.status().is_some_and(|status| status < 500));
-            let ready = match made {
-                Ok(()) => self.wait_until_ready(&lent.id).await,
-                Err(trouble) => Err(trouble),
+                matches!(&created, Err(error) if error.status().is_some_and(|status| status < 500));
+            let ready = match created {
+                Ok(()) => self.wait_until_ready(&machine.id).await,
+                Err(error) => Err(error),
             };
             if ready.is_err() && !certainly_none {
-                let _given_back = self.delete(&lent).await;
+                let _given_back = self.delete(&machine).await;
             }
-            ready.map(|()| lent).map_err(|trouble| self.explain(step, &trouble))
+            ready.map(|()| machine).map_err(|error| self.errors.explain(step, &error))
         })
     }
 
     fn write_file<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         path: &'a str,
         content: Vec<u8>,
     ) -> ServiceFuture<'a, ()> {
         Box::pin(async move {
             let mark = random_name()?;
-            let patience = self.http.timeout_for(content.len());
+            let timeout = self.http.timeout_for(content.len());
             let field = |name: &str| format!("--{mark}\r\nContent-Disposition: form-data; name=\"{name}\"");
             let mut body = format!("{}\r\n\r\n{path}\r\n", field("path")).into_bytes();
             body.extend(
@@ -322,64 +297,60 @@ impl RemoteService for AgentRun {
             );
             body.extend(content);
             body.extend(format!("\r\n--{mark}--\r\n").bytes());
-            let request = self.request(Method::POST, &format!("/sandboxes/{}/filesystem/upload", lent.id));
-            let request = request.map_err(|trouble| sandbox_lost(&trouble))?;
+            let request = self.request(Method::POST, &format!("/sandboxes/{}/filesystem/upload", machine.id));
+            let request = request.map_err(|error| self.errors.sandbox_failed(&error))?;
             let request =
                 request.header("Content-Type", format!("multipart/form-data; boundary={mark}")).body(body);
             // Writing a file twice is harmless.
             self.http
-                .send_with_timeout(request, RetryPolicy::Always, patience)
+                .send_with_timeout(request, RetryPolicy::Always, timeout)
                 .await
                 .map(drop)
-                .map_err(|trouble| sandbox_lost(&trouble))
+                .map_err(|error| self.errors.sandbox_failed(&error))
         })
     }
 
     fn read_file<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         path: &'a str,
         bound: u64,
     ) -> ServiceFuture<'a, Vec<u8>> {
         Box::pin(async move {
-            let path = format!("/sandboxes/{}/filesystem/download?path={}", lent.id, percent_encode(path));
-            let request = self.request(Method::GET, &path).map_err(|trouble| sandbox_lost(&trouble))?;
-            let answer = self
-                .http
-                .send(request, RetryPolicy::Always)
-                .await
-                .map_err(|trouble| sandbox_lost(&trouble))?;
-            self.http.body(answer, bound).await.map_err(|trouble| sandbox_lost(&trouble))
+            let path = format!("/sandboxes/{}/filesystem/download?path={}", machine.id, percent_encode(path));
+            let request =
+                self.request(Method::GET, &path).map_err(|error| self.errors.sandbox_failed(&error))?;
+            self.http.fetch(request, bound).await.map_err(|error| self.errors.sandbox_failed(&error))
         })
     }
 
     fn run<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         command: RemoteCommand,
-        ear: OutputHandler<'a>,
+        on_output: OutputHandler<'a>,
     ) -> ServiceFuture<'a, Ending> {
         Box::pin(async move {
             if !command.privileged {
-                return self.launch(lent, &command, ear).await;
+                return self.launch(machine, &command, on_output).await;
             }
             let text = shell_command(&command.env, command.words.iter());
-            let answer = self.command(lent, text, &command.workdir, command.timeout).await;
-            let answer = answer.map_err(|trouble| sandbox_lost(&trouble))?;
-            ear(Stream::Stdout, answer["stdout"].as_str().unwrap_or_default().as_bytes());
-            ear(Stream::Stderr, answer["stderr"].as_str().unwrap_or_default().as_bytes());
+            let answer = self.command(machine, text, &command.workdir, command.timeout).await;
+            let answer = answer.map_err(|error| self.errors.sandbox_failed(&error))?;
+            on_output(Stream::Stdout, answer["stdout"].as_str().unwrap_or_default().as_bytes());
+            on_output(Stream::Stderr, answer["stderr"].as_str().unwrap_or_default().as_bytes());
             Ok(Ending::Exited(answer["exitCode"].as_u64().unwrap_or(255) as u8))
         })
     }
 
-    fn delete<'a>(&'a self, lent: &'a RemoteMachine) -> ServiceFuture<'a, ()> {
+    fn delete<'a>(&'a self, machine: &'a RemoteMachine) -> ServiceFuture<'a, ()> {
         Box::pin(async move {
             let asked = self
-                .call(Method::DELETE, &format!("/sandboxes/{}", lent.id), None, RetryPolicy::Always)
+                .call(Method::DELETE, &format!("/sandboxes/{}", machine.id), None, RetryPolicy::Always)
                 .await;
             match asked {
-                Err(trouble) if trouble.status() != Some(404) => {
-                    Err(self.explain("delete a sandbox", &trouble))
+                Err(error) if error.status() != Some(404) => {
+                    Err(self.errors.explain("delete a sandbox", &error))
                 }
                 _ => Ok(()),
             }
@@ -409,13 +380,13 @@ mod tests {
             ..AgentRunSettings::default()
         };
         let wrong = |settings| AgentRun::new(&settings).unwrap_err().to_string();
-        let made = AgentRun::new(&usual()).unwrap();
-        assert_eq!(made.data.as_str(), "https://123-ram.agentrun-data.cn-hangzhou.aliyuncs.com/");
+        let created = AgentRun::new(&usual()).unwrap();
+        assert_eq!(created.data.as_str(), "https://123-ram.agentrun-data.cn-hangzhou.aliyuncs.com/");
         let named = |settings, variable: &str| assert!(wrong(settings).ends_with(&format!("or {variable}")));
         named(AgentRunSettings { access_key_id: None, ..usual() }, "AGENTRUN_ACCESS_KEY_ID");
         named(AgentRunSettings { access_key_secret: None, ..usual() }, "AGENTRUN_ACCESS_KEY_SECRET");
         named(AgentRunSettings { account_id: some("a\nb"), ..usual() }, "AGENTRUN_ACCOUNT_ID");
         named(AgentRunSettings { template: None, ..usual() }, "AGENTRUN_TEMPLATE");
-        assert!(!format!("{made:?}").contains("\"secret\""));
+        assert!(!format!("{created:?}").contains("\"secret\""));
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::connect::{ConnectFrame, FrameDecoder, encode_frame};
 use super::http::{HttpClient, HttpError, RetryPolicy, host_of, parse_url, sanitize};
+use super::service_errors::ServiceErrors;
 use super::task::output_limit_ending;
 use super::{
     InternetAccess, MachineSpec, OutputHandler, RemoteCommand, RemoteMachine, RemoteService, ServiceFuture,
@@ -36,11 +37,12 @@ pub(super) struct E2b {
     api: Url,
     key: Secret,
     settings: E2bSettings,
+    errors: ServiceErrors,
 }
 
 impl E2b {
     pub(super) fn new(settings: &E2bSettings) -> Result<Self, ProviderError> {
-        let wrong = |cause: String| ProviderError::Setup { step: "use provider 'e2b'".to_owned(), cause };
+        let wrong = |cause: String| ProviderError::setup("use provider 'e2b'", cause);
         let missing = || wrong("no API key; set providers.e2b.api_key or E2B_API_KEY".to_owned());
         let key = settings.api_key.clone().ok_or_else(missing)?;
         if !key.reveal().bytes().all(|byte| byte.is_ascii_graphic()) || key.reveal().is_empty() {
@@ -62,7 +64,14 @@ impl E2b {
             return Err(wrong("providers.e2b: sandboxes and answer_seconds must be above zero".to_owned()));
         }
         let http = HttpClient::new(Duration::from_secs(settings.answer_seconds), &api).map_err(wrong)?;
-        Ok(Self { http, api, key, settings: settings.clone() })
+        let errors = ServiceErrors {
+            service: "E2B",
+            provider: NAME,
+            credentials: "providers.e2b.api_key or E2B_API_KEY",
+            address: "providers.e2b.domain and api_url",
+            template: format!("'{}' exists", settings.template),
+        };
+        Ok(Self { http, api, key, settings: settings.clone(), errors })
     }
 
     /// Builds a request to the API.
@@ -72,10 +81,10 @@ impl E2b {
     }
 
     /// Builds a request to the daemon in a sandbox.
-    fn daemon_request(&self, lent: &RemoteMachine, method: Method, path: &str) -> RequestBuilder {
-        let request = self.http.client.request(method, format!("{}{path}", lent.url));
-        let request = request.header("E2b-Sandbox-Id", &lent.id).header("E2b-Sandbox-Port", DAEMON_PORT);
-        match &lent.token {
+    fn daemon_request(&self, machine: &RemoteMachine, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.client.request(method, format!("{}{path}", machine.url));
+        let request = request.header("E2b-Sandbox-Id", &machine.id).header("E2b-Sandbox-Port", DAEMON_PORT);
+        match &machine.token {
             Some(token) => request.header("X-Access-Token", token),
             None => request,
         }
@@ -97,39 +106,40 @@ impl E2b {
         Some(RemoteMachine { id, url, token })
     }
 
-    /// Explains an error in terms of the settings.
-    fn explain(&self, step: &str, trouble: &HttpError) -> ProviderError {
-        let cause = match trouble.status() {
-            Some(401 | 403) => format!("{trouble}; check providers.e2b.api_key or E2B_API_KEY"),
-            Some(402) => format!("{trouble}; the E2B account has no credit left"),
-            Some(404) => format!(
-                "{trouble}; check that template '{}' exists, or set providers.e2b.template",
-                self.settings.template
-            ),
-            Some(429) => {
-                format!(
-                    "{trouble}; raise the quota at E2B, or lower providers.e2b.sandboxes{}",
-                    trouble.retry_hint()
-                )
-            }
-            _ => match trouble {
-                HttpError::Unreachable { .. } => {
-                    format!("{trouble}; check the network, and providers.e2b.domain and api_url")
-                }
-                _ => trouble.to_string(),
-            },
+    /// Handles a frame of a running command. Returns how the command ended, if it did.
+    fn handle_frame(
+        &self,
+        frame: ConnectFrame,
+        on_output: OutputHandler<'_>,
+    ) -> Result<Option<Ending>, ProviderError> {
+        let event = match frame {
+            ConnectFrame::Message(message) => message["event"].clone(),
+            ConnectFrame::End(error) => return self.ending_of_stream(&error.unwrap_or_default()).map(Some),
         };
-        ProviderError::Setup { step: format!("{step} at E2B"), cause }
+        for (name, stream) in [("stdout", Stream::Stdout), ("stderr", Stream::Stderr)] {
+            let Some(text) = event["data"][name].as_str() else { continue };
+            let bytes =
+                STANDARD.decode(text).map_err(|_| self.errors.lost("sent output that is not base64"))?;
+            if on_output(stream, &bytes) == SinkControl::Kill {
+                return Ok(Some(output_limit_ending()));
+            }
+        }
+        Ok(event.get("end").map(parse_ending))
     }
-}
 
-/// The error for a sandbox that failed during a run.
-fn sandbox_lost(trouble: &HttpError) -> ProviderError {
-    let message = match trouble {
-        HttpError::Refused { status: 502, .. } => format!("the sandbox at E2B is gone ({trouble})"),
-        _ => format!("the sandbox at E2B failed: {trouble}"),
-    };
-    ProviderError::Lost { message }
+    /// Returns how a command ended whose stream ended before it, with this error or null.
+    fn ending_of_stream(&self, error: &Value) -> Result<Ending, ProviderError> {
+        let code = error["code"].as_str();
+        let message = error["message"].as_str().or(code).map(sanitize);
+        let message = message.unwrap_or_else(|| "the stream ended before the program".to_owned());
+        match code {
+            Some("deadline_exceeded") => Ok(Ending::TimedOut),
+            Some("invalid_argument" | "not_found" | "unauthenticated" | "permission_denied") => {
+                Err(self.errors.failed("start the program", message))
+            }
+            _ => Err(self.errors.lost(format_args!("reported: {message}"))),
+        }
+    }
 }
 
 impl RemoteService for E2b {
@@ -164,17 +174,17 @@ impl RemoteService for E2b {
                 .http
                 .send(self.api_request(Method::GET, "/v2/sandboxes?limit=1"), RetryPolicy::Always)
                 .await;
-            asked.map(drop).map_err(|trouble| self.explain("list sandboxes", &trouble))
+            asked.map(drop).map_err(|error| self.errors.explain("list sandboxes", &error))
         })
     }
 
-    fn create(&self, terms: MachineSpec) -> ServiceFuture<'_, RemoteMachine> {
+    fn create(&self, spec: MachineSpec) -> ServiceFuture<'_, RemoteMachine> {
         Box::pin(async move {
             let body = json!({
                 "templateID": self.settings.template,
-                "timeout": (terms.timeout + LIFETIME_MARGIN).as_secs() + 1,
+                "timeout": (spec.timeout + LIFETIME_MARGIN).as_secs() + 1,
                 "autoPause": false,
-                "allow_internet_access": terms.internet,
+                "allow_internet_access": spec.internet,
                 "metadata": {"made-by": "belljar"},
             });
             let step = "create a sandbox";
@@ -182,59 +192,52 @@ impl RemoteService for E2b {
             // Repeating the key returns the same sandbox.
             let request = self.api_request(Method::POST, "/v2/sandboxes").header("Idempotency-Key", key);
             let request = request.header("Content-Type", "application/json").body(body.to_string());
-            let refusal = |trouble: HttpError| self.explain(step, &trouble);
+            let refusal = |error: HttpError| self.errors.explain(step, &error);
             let answer = self.http.send(request, RetryPolicy::Always).await.map_err(refusal)?;
             let answer = self.http.json(answer, MAX_RESPONSE_BYTES).await.map_err(refusal)?;
-            self.parse_machine(&answer).ok_or_else(|| ProviderError::Setup {
-                step: format!("{step} at E2B"),
-                cause: "the response names no sandbox".to_owned(),
-            })
+            self.parse_machine(&answer)
+                .ok_or_else(|| self.errors.failed(step, "the response names no sandbox"))
         })
     }
 
     fn write_file<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         path: &'a str,
         content: Vec<u8>,
     ) -> ServiceFuture<'a, ()> {
         Box::pin(async move {
             let request =
-                self.daemon_request(lent, Method::POST, &format!("/files?username=root&path={path}"));
-            let patience = self.http.timeout_for(content.len());
+                self.daemon_request(machine, Method::POST, &format!("/files?username=root&path={path}"));
+            let timeout = self.http.timeout_for(content.len());
             let request = request.header("Content-Type", "application/octet-stream").body(content);
             // Writing a file twice is harmless.
             self.http
-                .send_with_timeout(request, RetryPolicy::Always, patience)
+                .send_with_timeout(request, RetryPolicy::Always, timeout)
                 .await
                 .map(drop)
-                .map_err(|trouble| sandbox_lost(&trouble))
+                .map_err(|error| self.errors.sandbox_failed(&error))
         })
     }
 
     fn read_file<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         path: &'a str,
         bound: u64,
     ) -> ServiceFuture<'a, Vec<u8>> {
         Box::pin(async move {
             let request =
-                self.daemon_request(lent, Method::GET, &format!("/files?username=user&path={path}"));
-            let answer = self
-                .http
-                .send(request, RetryPolicy::Always)
-                .await
-                .map_err(|trouble| sandbox_lost(&trouble))?;
-            self.http.body(answer, bound).await.map_err(|trouble| sandbox_lost(&trouble))
+                self.daemon_request(machine, Method::GET, &format!("/files?username=user&path={path}"));
+            self.http.fetch(request, bound).await.map_err(|error| self.errors.sandbox_failed(&error))
         })
     }
 
     fn run<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         command: RemoteCommand,
-        ear: OutputHandler<'a>,
+        on_output: OutputHandler<'a>,
     ) -> ServiceFuture<'a, Ending> {
         Box::pin(async move {
             let RemoteCommand { words, env, workdir, privileged: ours, timeout, keep_bytes: _ } = command;
@@ -246,7 +249,7 @@ impl RemoteService for E2b {
             // The daemon ends the command too, in case this process cannot.
             let deadline = (timeout + Duration::from_secs(10)).as_millis().to_string();
             let request = self
-                .daemon_request(lent, Method::POST, "/process.Process/Start")
+                .daemon_request(machine, Method::POST, "/process.Process/Start")
                 .header("Authorization", format!("Basic {user}"))
                 .header("Content-Type", "application/connect+json")
                 .header("Connect-Protocol-Version", "1")
@@ -254,13 +257,12 @@ impl RemoteService for E2b {
                 .header("Keepalive-Ping-Interval", "50")
                 .body(start);
             let answer = self.http.send(request, RetryPolicy::IfUnprocessed).await;
-            let mut answer = answer.map_err(|trouble| sandbox_lost(&trouble))?;
-            let broken =
-                |why: String| ProviderError::Lost { message: format!("the sandbox at E2B failed: {why}") };
+            let mut answer = answer.map_err(|error| self.errors.sandbox_failed(&error))?;
+            let broken = |why: String| self.errors.lost(format_args!("failed: {why}"));
             let mut frames = FrameDecoder::default();
             loop {
                 while let Some(frame) = frames.next().map_err(broken)? {
-                    if let Some(ending) = handle_frame(frame, ear)? {
+                    if let Some(ending) = self.handle_frame(frame, on_output)? {
                         return Ok(ending);
                     }
                 }
@@ -276,49 +278,17 @@ impl RemoteService for E2b {
         })
     }
 
-    fn delete<'a>(&'a self, lent: &'a RemoteMachine) -> ServiceFuture<'a, ()> {
+    fn delete<'a>(&'a self, machine: &'a RemoteMachine) -> ServiceFuture<'a, ()> {
         Box::pin(async move {
-            let request = self.api_request(Method::DELETE, &format!("/sandboxes/{}", lent.id));
+            let request = self.api_request(Method::DELETE, &format!("/sandboxes/{}", machine.id));
             match self.http.send(request, RetryPolicy::Always).await {
-                Err(trouble) if trouble.status() != Some(404) => {
-                    Err(self.explain("delete a sandbox", &trouble))
+                Err(error) if error.status() != Some(404) => {
+                    Err(self.errors.explain("delete a sandbox", &error))
                 }
                 _ => Ok(()),
             }
         })
     }
-}
-
-/// Handles a frame of a running command. Returns how the command ended, if it did.
-fn handle_frame(frame: ConnectFrame, ear: OutputHandler<'_>) -> Result<Option<Ending>, ProviderError> {
-    let event = match frame {
-        ConnectFrame::Message(message) => message["event"].clone(),
-        ConnectFrame::End(error) => {
-            let said = |error: &Value| error["message"].as_str().or(error["code"].as_str()).map(sanitize);
-            let said = error
-                .as_ref()
-                .and_then(said)
-                .unwrap_or_else(|| "the stream ended before the program".to_owned());
-            let step = "start the program at E2B".to_owned();
-            return match error.as_ref().and_then(|error| error["code"].as_str()) {
-                Some("deadline_exceeded") => Ok(Some(Ending::TimedOut)),
-                Some("invalid_argument" | "not_found" | "unauthenticated" | "permission_denied") => {
-                    Err(ProviderError::Setup { step, cause: said })
-                }
-                _ => Err(ProviderError::Lost { message: format!("the sandbox at E2B reported: {said}") }),
-            };
-        }
-    };
-    for (name, stream) in [("stdout", Stream::Stdout), ("stderr", Stream::Stderr)] {
-        let Some(text) = event["data"][name].as_str() else { continue };
-        let bytes = STANDARD.decode(text).map_err(|_| ProviderError::Lost {
-            message: "the sandbox at E2B sent output that is not base64".to_owned(),
-        })?;
-        if ear(stream, &bytes) == SinkControl::Kill {
-            return Ok(Some(output_limit_ending()));
-        }
-    }
-    Ok(event.get("end").map(parse_ending))
 }
 
 /// Parses an ending as Go formats it.
@@ -389,8 +359,8 @@ mod tests {
     fn a_sandbox_id_cannot_name_another_host() {
         let settings = E2bSettings { api_key: Some("e2b_0".to_owned().into()), ..E2bSettings::default() };
         let e2b = E2b::new(&settings).unwrap();
-        let lent = e2b.parse_machine(&json!({"sandboxID": "ab1", "domain": null})).unwrap();
-        assert_eq!(lent.url, "https://49983-ab1.e2b.app");
+        let machine = e2b.parse_machine(&json!({"sandboxID": "ab1", "domain": null})).unwrap();
+        assert_eq!(machine.url, "https://49983-ab1.e2b.app");
         assert_eq!(e2b.parse_machine(&json!({"sandboxID": "a@evil/"})), None);
     }
 }

@@ -131,29 +131,29 @@ impl HttpClient {
         &self,
         request: RequestBuilder,
         again: RetryPolicy,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Response, HttpError> {
         for pause in RETRY_DELAYS {
             let Some(copy) = request.try_clone() else { break };
-            let trouble = match self.send_once(copy, patience).await {
+            let error = match self.send_once(copy, timeout).await {
                 Ok(response) => return Ok(response),
-                Err(trouble) => trouble,
+                Err(error) => error,
             };
-            match trouble.retry_delay(again, pause) {
+            match error.retry_delay(again, pause) {
                 Some(wait) => tokio::time::sleep(wait).await,
-                None => return Err(trouble),
+                None => return Err(error),
             }
         }
-        self.send_once(request, patience).await
+        self.send_once(request, timeout).await
     }
 
-    async fn send_once(&self, request: RequestBuilder, patience: Duration) -> Result<Response, HttpError> {
+    async fn send_once(&self, request: RequestBuilder, timeout: Duration) -> Result<Response, HttpError> {
         let (client, request) = request.build_split();
         let request = request
             .map_err(|error| HttpError::Unreachable { host: String::new(), why: root_cause(&error) })?;
         let host = host_of(request.url());
-        let response = match tokio::time::timeout(patience, client.execute(request)).await {
-            Err(_) => return Err(HttpError::Broken { host, why: timeout_message(patience) }),
+        let response = match tokio::time::timeout(timeout, client.execute(request)).await {
+            Err(_) => return Err(HttpError::Broken { host, why: timeout_message(timeout) }),
             Ok(Err(error)) if error.is_connect() => {
                 return Err(HttpError::Unreachable { host, why: root_cause(&error) });
             }
@@ -171,6 +171,12 @@ impl HttpClient {
             message: error_message(&body, status),
             later,
         })
+    }
+
+    /// Sends an idempotent request, and returns the response body up to a size limit.
+    pub(super) async fn fetch(&self, request: RequestBuilder, bound: u64) -> Result<Vec<u8>, HttpError> {
+        let response = self.send(request, RetryPolicy::Always).await?;
+        self.body(response, bound).await
     }
 
     /// Reads a response body up to a size limit.
@@ -202,8 +208,8 @@ impl HttpClient {
     }
 }
 
-fn timeout_message(patience: Duration) -> String {
-    format!("no response within {} s", patience.as_secs())
+fn timeout_message(timeout: Duration) -> String {
+    format!("no response within {} s", timeout.as_secs())
 }
 
 /// Parses a URL that a key may be sent to: over TLS, or to this machine.
@@ -240,10 +246,14 @@ fn retry_after(response: &Response) -> Option<Duration> {
 /// Returns the service's error message as one line of limited length.
 fn error_message(body: &[u8], status: StatusCode) -> String {
     let json: Option<Value> = serde_json::from_slice(body).ok();
-    let said = json.as_ref().and_then(|json| json["message"].as_str()).map(str::to_owned);
-    let said = said.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
-    let said = sanitize(&said);
-    if said.is_empty() { status.canonical_reason().unwrap_or("no reason given").to_owned() } else { said }
+    let message = json.as_ref().and_then(|json| json["message"].as_str()).map(str::to_owned);
+    let message = message.unwrap_or_else(|| String::from_utf8_lossy(body).into_owned());
+    let message = sanitize(&message);
+    if message.is_empty() {
+        status.canonical_reason().unwrap_or("no reason given").to_owned()
+    } else {
+        message
+    }
 }
 
 /// Makes text from a service safe to print.
@@ -275,7 +285,7 @@ mod tests {
             later: later.map(Duration::from_secs),
         };
         let broken = HttpError::Broken { host: "h".to_owned(), why: String::new() };
-        let once = |trouble: &HttpError| trouble.retry_delay(RetryPolicy::IfUnprocessed, pause);
+        let once = |error: &HttpError| error.retry_delay(RetryPolicy::IfUnprocessed, pause);
         assert_eq!((once(&broken), broken.retry_delay(RetryPolicy::Always, pause)), (None, Some(pause)));
         assert_eq!((once(&refused(503, None)), once(&refused(429, None))), (None, Some(pause)));
         assert_eq!(
@@ -303,8 +313,8 @@ mod tests {
     #[test]
     fn service_messages_are_truncated_and_sanitized() {
         let long = format!("{{\"message\":\"a\\u001bb{}\"}}", "x".repeat(1_000));
-        let said = error_message(long.as_bytes(), StatusCode::BAD_REQUEST);
-        assert!(said.starts_with("a b") && said.len() == MAX_MESSAGE_CHARS, "{said}");
+        let message = error_message(long.as_bytes(), StatusCode::BAD_REQUEST);
+        assert!(message.starts_with("a b") && message.len() == MAX_MESSAGE_CHARS, "{message}");
         assert_eq!(error_message(b"", StatusCode::FORBIDDEN), "Forbidden");
     }
 }

@@ -17,6 +17,7 @@ mod agentrun;
 mod connect;
 mod e2b;
 mod http;
+mod service_errors;
 mod signature;
 mod task;
 
@@ -25,11 +26,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_engine::layer::Layer;
-use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, ServiceInfo, Usage, Warmth};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, ServiceInfo};
 use belljar_engine::plan::{Image, Network, Plan, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, MissingLayer, PoolMetrics, Provider, ProviderError, Sandbox, Sink, SinkControl,
-    Stream,
+    BoxFuture, Capabilities, MissingLayer, Provider, ProviderError, Sink, SinkControl, Stream,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
@@ -100,28 +100,28 @@ trait RemoteService: Debug + Send + Sync {
     fn file_owner(&self) -> &'static str;
     /// Checks that the service accepts requests.
     fn check(&self) -> ServiceFuture<'_, ()>;
-    fn create(&self, terms: MachineSpec) -> ServiceFuture<'_, RemoteMachine>;
+    fn create(&self, spec: MachineSpec) -> ServiceFuture<'_, RemoteMachine>;
     fn write_file<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         path: &'a str,
         content: Vec<u8>,
     ) -> ServiceFuture<'a, ()>;
     /// Reads a file up to a size limit.
     fn read_file<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         path: &'a str,
         bound: u64,
     ) -> ServiceFuture<'a, Vec<u8>>;
     fn run<'a>(
         &'a self,
-        lent: &'a RemoteMachine,
+        machine: &'a RemoteMachine,
         command: RemoteCommand,
-        ear: OutputHandler<'a>,
+        on_output: OutputHandler<'a>,
     ) -> ServiceFuture<'a, Ending>;
     /// Deletes the machine. Succeeds if it is gone already.
-    fn delete<'a>(&'a self, lent: &'a RemoteMachine) -> ServiceFuture<'a, ()>;
+    fn delete<'a>(&'a self, machine: &'a RemoteMachine) -> ServiceFuture<'a, ()>;
 }
 
 /// A provider whose sandboxes run at a remote service.
@@ -154,9 +154,9 @@ impl RemoteProvider {
         Ok(Self::with_service(Box::new(agentrun::AgentRun::new(settings)?), settings.sandboxes))
     }
 
-    fn with_service(lender: Box<dyn RemoteService>, count: u32) -> Self {
+    fn with_service(service: Box<dyn RemoteService>, count: u32) -> Self {
         let permits = Arc::new(Semaphore::new(count as usize));
-        Self(Arc::new(RemoteShared { service: lender, permits, count, closing: watch::Sender::new(false) }))
+        Self(Arc::new(RemoteShared { service, permits, count, closing: watch::Sender::new(false) }))
     }
 }
 
@@ -176,20 +176,22 @@ impl Provider for RemoteProvider {
         Capabilities { missing, remote: true, ..Capabilities::default() }
     }
 
-    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        let admitted = self.0.refuse_unsupported(plan).map(|()| {
-            Box::new(RemoteSandbox { shared: Arc::clone(&self.0), plan: plan.clone() }) as Box<dyn Sandbox>
-        });
-        Box::pin(std::future::ready(admitted))
+    fn run<'a>(
+        &'a self,
+        plan: &'a Plan,
+        task: &'a Task,
+        sink: &'a mut dyn Sink,
+        cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        Box::pin(async move {
+            self.0.refuse_unsupported(plan)?;
+            self.0.run_on_machine(plan, task, sink, cancel).await
+        })
     }
 
     /// Checks that the service answers and accepts our key.
     fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         self.0.service.check()
-    }
-
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(std::future::ready(Vec::new()))
     }
 
     fn shut_down(&self) -> BoxFuture<'_, ()> {
@@ -205,10 +207,8 @@ impl RemoteShared {
     /// Refuses plans that the service cannot run.
     fn refuse_unsupported(&self, plan: &Plan) -> Result<(), ProviderError> {
         let name = self.service.name();
-        let refuse = |field, what: &str| {
-            let message = format!("provider '{name}' {what}");
-            Err(ProviderError::Unsupported { field, message })
-        };
+        let refuse =
+            |field, what: &str| Err(ProviderError::unsupported(field, format!("provider '{name}' {what}")));
         if plan.image != Image::Host {
             return refuse("image", "runs its configured template; leave out image");
         }
@@ -239,7 +239,7 @@ impl RemoteShared {
     }
 
     /// Creates a machine. If the caller stops waiting, it is deleted as soon as it exists.
-    async fn create_machine(self: &Arc<Self>, terms: MachineSpec) -> Result<LeasedMachine, ProviderError> {
+    async fn create_machine(self: &Arc<Self>, spec: MachineSpec) -> Result<LeasedMachine, ProviderError> {
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| shutting_down())?;
         if *self.closing.borrow() {
             return Err(shutting_down());
@@ -247,30 +247,54 @@ impl RemoteShared {
         let (give, take) = oneshot::channel();
         let shared = Arc::clone(self);
         tokio::spawn(async move {
-            let lent = shared.service.create(terms).await;
-            let held = lent.map(|lent| LeasedMachine {
-                machine: lent,
+            let machine = shared.service.create(spec).await;
+            let leased = machine.map(|machine| LeasedMachine {
+                machine,
                 shared,
                 permit: Some(permit),
                 runtime: Handle::current(),
             });
-            let _sent = give.send(held);
+            let _sent = give.send(leased);
         });
         take.await.unwrap_or_else(|_| Err(shutting_down()))
+    }
+
+    /// Runs a task on a new machine.
+    async fn run_on_machine(
+        self: &Arc<Self>,
+        plan: &Plan,
+        task: &Task,
+        sink: &mut dyn Sink,
+        cancel: BoxFuture<'_, ()>,
+    ) -> Result<Outcome, ProviderError> {
+        let started = Instant::now();
+        let spec = MachineSpec { timeout: plan.limits.timeout, internet: plan.network == Network::Full };
+        let mut closing = self.closing.subscribe();
+        let work = async move {
+            let machine = self.create_machine(spec).await?;
+            task::run(&machine, plan, task, sink).await
+        };
+        // Dropping the future deletes its machine.
+        let (ending, RemoteResults { result, artifacts }) = tokio::select! {
+            biased;
+            () = cancel => (Ending::Cancelled, RemoteResults::default()),
+            _ = closing.wait_for(|closing| *closing) => return Err(shutting_down()),
+            done = work => done?,
+        };
+        let service = Some(self.service.description());
+        let receipt = Receipt { service, ..Receipt::new(self.service.name(), Kernel::Remote) };
+        Ok(Outcome { result, artifacts, ..Outcome::new(ending, started.elapsed(), receipt) })
     }
 }
 
 fn shutting_down() -> ProviderError {
-    ProviderError::Lost { message: "the provider is shutting down".to_owned() }
+    ProviderError::lost("the provider is shutting down")
 }
 
 /// Returns a random name.
 fn random_name() -> Result<String, ProviderError> {
     let mut bytes = [0_u8; 16];
-    getrandom::fill(&mut bytes).map_err(|error| ProviderError::Setup {
-        step: "generate a random name".to_owned(),
-        cause: error.to_string(),
-    })?;
+    getrandom::fill(&mut bytes).map_err(|error| ProviderError::setup("generate a random name", error))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -285,72 +309,11 @@ struct LeasedMachine {
 
 impl Drop for LeasedMachine {
     fn drop(&mut self) {
-        let (lent, shared, permit) = (self.machine.clone(), Arc::clone(&self.shared), self.permit.take());
+        let (machine, shared, permit) = (self.machine.clone(), Arc::clone(&self.shared), self.permit.take());
         self.runtime.spawn(async move {
             // On failure, the machine ends at the timeout set on creation.
-            let _given_back = shared.service.delete(&lent).await;
+            let _given_back = shared.service.delete(&machine).await;
             drop(permit);
         });
-    }
-}
-
-/// A sandbox that runs each task on a new machine, one after another.
-#[derive(Debug)]
-struct RemoteSandbox {
-    shared: Arc<RemoteShared>,
-    plan: Plan,
-}
-
-impl Sandbox for RemoteSandbox {
-    fn run<'a>(
-        &'a mut self,
-        task: &'a Task,
-        sink: &'a mut dyn Sink,
-        cancel: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        Box::pin(self.run_on_machine(task, sink, cancel))
-    }
-}
-
-impl RemoteSandbox {
-    async fn run_on_machine(
-        &self,
-        task: &Task,
-        sink: &mut dyn Sink,
-        cancel: BoxFuture<'_, ()>,
-    ) -> Result<Outcome, ProviderError> {
-        let started = Instant::now();
-        let terms =
-            MachineSpec { timeout: self.plan.limits.timeout, internet: self.plan.network == Network::Full };
-        let mut shutting = self.shared.closing.subscribe();
-        let work = async move {
-            let held = self.shared.create_machine(terms).await?;
-            task::run(&held, &self.plan, task, sink).await
-        };
-        // Dropping the future deletes its machine.
-        let (ending, left) = tokio::select! {
-            biased;
-            () = cancel => (Ending::Cancelled, RemoteResults::default()),
-            _ = shutting.wait_for(|closing| *closing) => return Err(shutting_down()),
-            done = work => done?,
-        };
-        let receipt = Receipt {
-            provider: self.shared.service.name(),
-            kernel: Kernel::Remote,
-            isolation: Vec::new(),
-            warm: Warmth::Cold,
-            simulated: false,
-            instead_of: None,
-            service: Some(self.shared.service.description()),
-        };
-        Ok(Outcome {
-            ending,
-            duration: started.elapsed(),
-            usage: Usage::default(),
-            result: left.result,
-            artifacts: left.artifacts,
-            findings: Vec::new(),
-            receipt,
-        })
     }
 }

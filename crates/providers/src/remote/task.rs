@@ -43,22 +43,24 @@ pub(super) struct RemoteResults {
 
 /// Runs a task. Its timeout starts when its files are in place.
 pub(super) async fn run(
-    held: &LeasedMachine,
+    leased: &LeasedMachine,
     plan: &Plan,
     task: &Task,
     sink: &mut dyn Sink,
 ) -> Result<(Ending, RemoteResults), ProviderError> {
     let prepared = prepare(plan, task, language_of(task).and_then(|language| language.runtimes.first()));
-    let lender = &held.shared.service;
-    lender.write_file(&held.machine, ARCHIVE, pack(&prepared, &task.stdin)?).await?;
-    let said = place_files(held, task, &prepared).await?;
+    let service = &leased.shared.service;
+    service.write_file(&leased.machine, ARCHIVE, pack(&prepared, &task.stdin)?).await?;
+    let output = place_files(leased, task, &prepared).await?;
     let commands = match language_of(task) {
         None => prepared.commands,
-        Some(language) => self::prepare(plan, task, Some(choose_runtime(held, language, &said)?)).commands,
+        Some(language) => {
+            self::prepare(plan, task, Some(choose_runtime(leased, language, &output)?)).commands
+        }
     };
     let deadline = Instant::now() + plan.limits.timeout;
-    let late = tokio::time::sleep_until((deadline + lender.report_grace()).into());
-    let mut ear = |stream: Stream, bytes: &[u8]| sink.output(stream, bytes);
+    let late = tokio::time::sleep_until((deadline + service.report_grace()).into());
+    let mut on_output = |stream: Stream, bytes: &[u8]| sink.output(stream, bytes);
     let steps = async {
         let mut ending = Ending::Exited(0);
         for (at, words) in commands.iter().enumerate() {
@@ -71,7 +73,7 @@ pub(super) async fn run(
                 timeout: deadline.saturating_duration_since(Instant::now()),
                 keep_bytes: plan.limits.output_bytes,
             };
-            ending = lender.run(&held.machine, command, &mut ear).await?;
+            ending = service.run(&leased.machine, command, &mut on_output).await?;
             if ending != Ending::Exited(0) {
                 break;
             }
@@ -83,12 +85,12 @@ pub(super) async fn run(
         ended = steps => ended?,
         () = late => Ending::TimedOut,
     };
-    let left = match ending {
-        Ending::Exited(_) | Ending::Signalled(_) => collect_results(held).await?,
+    let results = match ending {
+        Ending::Exited(_) | Ending::Signalled(_) => collect_results(leased).await?,
         // Deleting the machine ends what still runs there.
         _ => RemoteResults::default(),
     };
-    Ok((ending, left))
+    Ok((ending, results))
 }
 
 fn language_of(task: &Task) -> Option<&'static Language> {
@@ -100,12 +102,12 @@ fn language_of(task: &Task) -> Option<&'static Language> {
 
 fn prepare(plan: &Plan, task: &Task, runtime: Option<&'static Runtime>) -> PreparedProgram {
     let found = runtime.map(|runtime| FoundRuntime { runtime, program: runtime.program.to_owned() });
-    let spots = RunPaths {
+    let paths = RunPaths {
         unique_name: None,
         inbox: RUN_FOLDER.to_owned(),
         compiled: format!("{RUN_FOLDER}/program"),
     };
-    program::prepare(task, plan, found.as_ref(), &IMAGE_FOLDERS.join(":"), &spots)
+    program::prepare(task, plan, found.as_ref(), &IMAGE_FOLDERS.join(":"), &paths)
 }
 
 /// Packs all files of a run into an archive of absolute paths.
@@ -121,17 +123,16 @@ fn pack(prepared: &PreparedProgram, stdin: &[u8]) -> Result<Vec<u8>, ProviderErr
     };
     let mut packed = add(format!("{RUN_FOLDER}/stdin"), 0o600, stdin);
     for file in &prepared.files {
-        let place = if file.inbox { RUN_FOLDER } else { WORKSPACE };
-        packed = packed.and_then(|()| add(format!("{place}/{}", file.path), file.mode, &file.content));
+        let parent = if file.inbox { RUN_FOLDER } else { WORKSPACE };
+        packed = packed.and_then(|()| add(format!("{parent}/{}", file.path), file.mode, &file.content));
     }
     let packed = packed.and_then(|()| archive.into_inner());
-    packed
-        .map_err(|error| ProviderError::Setup { step: "pack the files".to_owned(), cause: error.to_string() })
+    packed.map_err(|error| ProviderError::setup("pack the files", error))
 }
 
 /// Moves the files into place, and returns the script's report about programs.
 async fn place_files(
-    held: &LeasedMachine,
+    leased: &LeasedMachine,
     task: &Task,
     prepared: &PreparedProgram,
 ) -> Result<String, ProviderError> {
@@ -140,15 +141,15 @@ async fn place_files(
         Program::Code { .. } => "",
     };
     let path = prepared.env.get("PATH").map(String::as_str).unwrap_or_default();
-    let mut arguments = vec![held.shared.service.file_owner(), task.workdir.as_str(), command, path];
+    let mut arguments = vec![leased.shared.service.file_owner(), task.workdir.as_str(), command, path];
     let runtimes = language_of(task).map_or(&[][..], |language| language.runtimes);
     arguments.extend(runtimes.iter().map(|runtime| runtime.program));
-    let (ending, said) = run_script(held, PREPARE_SCRIPT, &arguments, true).await?;
+    let (ending, output) = run_script(leased, PREPARE_SCRIPT, &arguments, true).await?;
     if ending != Ending::Exited(0) {
-        let cause = format!("{} (the template needs sh, tar and find)", super::http::sanitize(&said));
-        return Err(ProviderError::Setup { step: "move files into place".to_owned(), cause });
+        let cause = format!("{} (the template needs sh, tar and find)", super::http::sanitize(&output));
+        return Err(ProviderError::setup("move files into place", cause));
     }
-    for line in said.lines() {
+    for line in output.lines() {
         match line.split_once(' ') {
             Some(("workdir", errno)) => {
                 let message = format!("enter folder {}: {errno}", task.workdir);
@@ -163,18 +164,18 @@ async fn place_files(
             _ => {}
         }
     }
-    Ok(said)
+    Ok(output)
 }
 
 /// Returns the first runtime that is installed and new enough.
 fn choose_runtime(
-    held: &LeasedMachine,
+    leased: &LeasedMachine,
     language: &'static Language,
-    said: &str,
+    output: &str,
 ) -> Result<&'static Runtime, ProviderError> {
     let version_of = |name: &str| {
-        let told = said.lines().filter_map(|line| line.strip_prefix("program ")?.split_once(' '));
-        told.into_iter().find(|(program, _)| *program == name).map(|(_, version)| version)
+        let programs = output.lines().filter_map(|line| line.strip_prefix("program ")?.split_once(' '));
+        programs.into_iter().find(|(program, _)| *program == name).map(|(_, version)| version)
     };
     let fits = |runtime: &&Runtime| match (version_of(runtime.program), runtime.at_least) {
         (None, _) => false,
@@ -183,7 +184,7 @@ fn choose_runtime(
     };
     language.runtimes.iter().find(fits).ok_or_else(|| ProviderError::LanguageMissing {
         language: language.name,
-        image: held.shared.service.description().template,
+        image: leased.shared.service.description().template,
         install: "use a template that includes it".to_owned(),
     })
 }
@@ -199,10 +200,10 @@ fn with_redirects(words: &[String], stdin: bool, result: bool) -> Vec<String> {
 
 /// Runs one of our scripts, and returns how it ended and its output.
 async fn run_script(
-    held: &LeasedMachine,
+    leased: &LeasedMachine,
     text: &str,
     arguments: &[&str],
-    ours: bool,
+    privileged: bool,
 ) -> Result<(Ending, String), ProviderError> {
     let words = [&["/bin/sh", "-c", text, "belljar"], arguments].concat();
     let command = RemoteCommand {
@@ -212,44 +213,47 @@ async fn run_script(
             "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
         )],
         workdir: "/".to_owned(),
-        privileged: ours,
+        privileged,
         timeout: SCRIPT_TIMEOUT,
         keep_bytes: MAX_SCRIPT_OUTPUT_BYTES as u64,
     };
-    let mut said = Vec::new();
-    let mut ear = |_, bytes: &[u8]| {
-        said.extend_from_slice(bytes);
-        said.truncate(MAX_SCRIPT_OUTPUT_BYTES);
+    let mut output = Vec::new();
+    let mut on_output = |_, bytes: &[u8]| {
+        output.extend_from_slice(bytes);
+        output.truncate(MAX_SCRIPT_OUTPUT_BYTES);
         SinkControl::Continue
     };
-    let ended =
-        tokio::time::timeout(SCRIPT_TIMEOUT, held.shared.service.run(&held.machine, command, &mut ear)).await;
-    let lost = || ProviderError::Lost { message: "the remote sandbox no longer responds".to_owned() };
+    let ended = tokio::time::timeout(
+        SCRIPT_TIMEOUT,
+        leased.shared.service.run(&leased.machine, command, &mut on_output),
+    )
+    .await;
+    let lost = || ProviderError::lost("the remote sandbox no longer responds");
     let ending = ended.map_err(|_| lost())??;
-    Ok((ending, String::from_utf8_lossy(&said).into_owned()))
+    Ok((ending, String::from_utf8_lossy(&output).into_owned()))
 }
 
 /// Collects the results. Returns none if packing failed, which only the program can have caused.
-async fn collect_results(held: &LeasedMachine) -> Result<RemoteResults, ProviderError> {
+async fn collect_results(leased: &LeasedMachine) -> Result<RemoteResults, ProviderError> {
     let numbers = [MAX_RESULT_BYTES as u64, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT as u64]
         .map(|number| number.to_string());
     let endings = ARTIFACT_EXTENSIONS.join("\\|");
     let arguments = [&*numbers[0], &*numbers[1], &*numbers[2], &*endings];
-    let (ending, _) = run_script(held, COLLECT_SCRIPT, &arguments, false).await?;
+    let (ending, _) = run_script(leased, COLLECT_SCRIPT, &arguments, false).await?;
     if ending != Ending::Exited(0) {
         return Ok(RemoteResults::default());
     }
-    let archive = held
+    let archive = leased
         .shared
         .service
-        .read_file(&held.machine, &format!("{RUN_FOLDER}/left.tar"), MAX_RESULTS_BYTES)
+        .read_file(&leased.machine, &format!("{RUN_FOLDER}/left.tar"), MAX_RESULTS_BYTES)
         .await?;
     Ok(unpack(&archive))
 }
 
 /// Reads an archive created on a tenant's machine: untrusted, and never unpacked to disk.
 fn unpack(archive: &[u8]) -> RemoteResults {
-    let mut left = RemoteResults::default();
+    let mut results = RemoteResults::default();
     let mut archive = tar::Archive::new(archive);
     let entries = archive.entries().into_iter().flatten();
     for mut entry in entries.map_while(Result::ok).take(2 * MAX_ARTIFACT_COUNT) {
@@ -263,16 +267,17 @@ fn unpack(archive: &[u8]) -> RemoteResults {
             (read.is_ok() && content.len() as u64 <= bound).then_some(content)
         };
         if path == "tmp/.belljar/result" {
-            left.result = whole(MAX_RESULT_BYTES as u64).and_then(|text| serde_json::from_slice(&text).ok());
+            results.result =
+                whole(MAX_RESULT_BYTES as u64).and_then(|text| serde_json::from_slice(&text).ok());
         } else if let Some(name) = path.strip_prefix("workspace/artifacts/") {
             let may_leave = !name.contains('/') && !name.starts_with('.') && mime_type(name).is_some();
-            if may_leave && left.artifacts.len() < MAX_ARTIFACT_COUNT {
+            if may_leave && results.artifacts.len() < MAX_ARTIFACT_COUNT {
                 let name = name.to_owned();
-                left.artifacts.extend(whole(MAX_ARTIFACT_BYTES).map(|content| Artifact { name, content }));
+                results.artifacts.extend(whole(MAX_ARTIFACT_BYTES).map(|content| Artifact { name, content }));
             }
         }
     }
-    left
+    results
 }
 
 /// The ending of a command whose output limit was hit.
@@ -304,9 +309,9 @@ mod tests {
         add("workspace/artifacts/d.exe", file, b"x");
         add("workspace/artifacts/e.txt", tar::EntryType::Symlink, b"");
         add("/etc/f.txt", file, b"x");
-        let left = unpack(&archive.into_inner().unwrap());
-        assert_eq!(left.result, Some(serde_json::json!({"a": 1})));
-        let names: Vec<_> = left.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
+        let results = unpack(&archive.into_inner().unwrap());
+        assert_eq!(results.result, Some(serde_json::json!({"a": 1})));
+        let names: Vec<_> = results.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
         assert_eq!(names, ["a.txt"]);
         assert_eq!(unpack(b"no archive"), RemoteResults::default());
     }

@@ -8,7 +8,7 @@ use belljar_engine::provider::{Sink, SinkControl, Stream};
 use belljar_engine::report::{Status, exit_status};
 use serde_json::json;
 
-use crate::world::{Case, Verdict, World, check};
+use crate::fixture::{Case, Fixture, Verdict, check};
 
 pub(crate) fn all() -> Vec<(&'static str, Case)> {
     vec![
@@ -35,42 +35,42 @@ pub(crate) fn all() -> Vec<(&'static str, Case)> {
     ]
 }
 
-fn output_and_exit_status(world: &World) -> Verdict {
-    let report = world.python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")?;
+fn output_and_exit_status(fixture: &Fixture) -> Verdict {
+    let report = fixture.python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")?;
     check!((report.stdout.as_str(), report.stderr.as_str()) == ("out\n", "err\n"), report);
     check!((report.status, report.exit_code, exit_status(&report)) == (Status::Failed, Some(7), 7), report);
-    let report = world.python("pass")?;
+    let report = fixture.python("pass")?;
     check!(
         (report.status, report.exit_code, report.error.as_deref()) == (Status::Succeeded, Some(0), None),
         report
     );
-    let report = world.python("x")?;
+    let report = fixture.python("x")?;
     check!(report.error.as_deref() == Some("NameError: name 'x' is not defined"), report);
     Ok(())
 }
 
-fn standard_input(world: &World) -> Verdict {
+fn standard_input(fixture: &Fixture) -> Verdict {
     let code = "import sys; print(sys.stdin.read().upper())";
-    let report = world.run(json!({"language": "python", "code": code, "stdin": "quiet"}))?;
+    let report = fixture.run(json!({"language": "python", "code": code, "stdin": "quiet"}))?;
     check!(report.stdout == "QUIET\n", report);
-    let report = world.python("import sys; print(repr(sys.stdin.read()))")?;
+    let report = fixture.python("import sys; print(repr(sys.stdin.read()))")?;
     check!(report.stdout == "''\n", report);
     Ok(())
 }
 
-fn large_input_and_output(world: &World) -> Verdict {
+fn large_input_and_output(fixture: &Fixture) -> Verdict {
     let code = "import sys, shutil; shutil.copyfileobj(sys.stdin, sys.stdout)";
     let stdin = "0123456789abcdef".repeat(1 << 15);
-    let report = world.run(json!({"language": "python", "code": code, "stdin": stdin}))?;
+    let report = fixture.run(json!({"language": "python", "code": code, "stdin": stdin}))?;
     check!(report.stdout == stdin, report.stdout.len());
     // A program that never reads its input must not block anything.
-    let report = world.run(json!({"language": "python", "code": "print('done')", "stdin": stdin}))?;
+    let report = fixture.run(json!({"language": "python", "code": "print('done')", "stdin": stdin}))?;
     check!(report.stdout == "done\n", report);
     Ok(())
 }
 
-fn bytes_are_kept_exactly(world: &World) -> Verdict {
-    let report = world.python("import sys; sys.stdout.buffer.write(bytes(range(256)))")?;
+fn bytes_are_kept_exactly(fixture: &Fixture) -> Verdict {
+    let report = fixture.python("import sys; sys.stdout.buffer.write(bytes(range(256)))")?;
     let base64 = report.stdout_base64.clone().unwrap_or_default();
     check!(base64.starts_with("AAECAwQF") && base64.ends_with("/P3+/w=="), report);
     check!(report.stdout.contains('\u{fffd}') && report.stderr_base64.is_none(), report);
@@ -99,19 +99,19 @@ impl Sink for Arrivals {
     }
 }
 
-fn output_streams(world: &World) -> Verdict {
+fn output_streams(fixture: &Fixture) -> Verdict {
     // More writes than the check needs: a delayed reader sees two at once.
     let code = "import time\nfor _ in range(10): print('.'); time.sleep(0.2)";
     let mut arrivals = Arrivals(Vec::new());
     let request = json!({"language": "python", "code": code});
-    world.run_until(request, std::future::pending(), &mut arrivals)?;
+    fixture.run_until(request, std::future::pending(), &mut arrivals)?;
     check!(arrivals.0.len() >= 3, arrivals.0.len());
     Ok(())
 }
 
-fn environment(world: &World) -> Verdict {
+fn environment(fixture: &Fixture) -> Verdict {
     let code = "import os, json; print(json.dumps(dict(os.environ)))";
-    let report = world.run(json!({"language": "python", "code": code, "env": {"GREETING": "hi there"}}))?;
+    let report = fixture.run(json!({"language": "python", "code": code, "env": {"GREETING": "hi there"}}))?;
     let seen: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&report.stdout).map_err(|error| error.to_string())?;
     check!(seen.get("GREETING") == Some(&json!("hi there")), seen);
@@ -120,46 +120,46 @@ fn environment(world: &World) -> Verdict {
     Ok(())
 }
 
-fn files(world: &World) -> Verdict {
+fn files(fixture: &Fixture) -> Verdict {
     let code = "import os, stat\n\
         print(open('data/a.csv').read(), oct(stat.S_IMODE(os.stat('run.sh').st_mode)), os.popen('./run.sh').read())";
     let files = json!([
         {"path": "data/a.csv", "content": "1,2"},
         {"path": "run.sh", "content_base64": "IyEvYmluL3NoCmVjaG8gcmFuCg==", "mode": "0755"},
     ]);
-    let report = world.run(json!({"language": "python", "code": code, "files": files}))?;
+    let report = fixture.run(json!({"language": "python", "code": code, "files": files}))?;
     check!(report.stdout == "1,2 0o755 ran\n\n", report);
     Ok(())
 }
 
-fn workdir(world: &World) -> Verdict {
+fn workdir(fixture: &Fixture) -> Verdict {
     let request = |dir| json!({"command": ["pwd"], "workdir": dir});
-    check!(world.run(json!({"command": ["pwd"]}))?.stdout == "/workspace\n", "default");
-    check!(world.run(request("/tmp"))?.stdout == "/tmp\n", "/tmp");
-    let error = world.run(request("/nope")).err().unwrap_or_default();
+    check!(fixture.run(json!({"command": ["pwd"]}))?.stdout == "/workspace\n", "default");
+    check!(fixture.run(request("/tmp"))?.stdout == "/tmp\n", "/tmp");
+    let error = fixture.run(request("/nope")).err().unwrap_or_default();
     check!(error.contains("enter folder /nope: ENOENT"), error);
     Ok(())
 }
 
-fn arguments_and_result(world: &World) -> Verdict {
+fn arguments_and_result(fixture: &Fixture) -> Verdict {
     let code = "def main(a, b=2):\n    print('working')\n    return {'sum': a + b}";
-    let report = world.run(json!({"language": "python", "code": code, "arguments": {"a": 40}}))?;
+    let report = fixture.run(json!({"language": "python", "code": code, "arguments": {"a": 40}}))?;
     check!(report.result.present && report.result.value == json!({"sum": 42}), report);
     check!(report.stdout == "working\n", report);
-    let report = world.run(json!({"language": "python", "code": code, "arguments": {"c": 1}}))?;
+    let report = fixture.run(json!({"language": "python", "code": code, "arguments": {"c": 1}}))?;
     check!(report.status == Status::Failed && !report.result.present, report);
     check!(report.error.as_deref().unwrap_or_default().starts_with("TypeError: main() got"), report);
     Ok(())
 }
 
-fn forged_result(world: &World) -> Verdict {
+fn forged_result(fixture: &Fixture) -> Verdict {
     let code = "import os\nprint('{\"present\":true}')\ntry: os.write(3, b'{}')\nexcept OSError as e: print(e.errno)";
-    let report = world.python(code)?;
+    let report = fixture.python(code)?;
     check!(!report.result.present && report.stdout.ends_with("9\n"), report);
     Ok(())
 }
 
-fn artifacts(world: &World) -> Verdict {
+fn artifacts(fixture: &Fixture) -> Verdict {
     let code = "import os\nos.mkdir('artifacts')\n\
         open('artifacts/b.csv', 'w').write('1,2')\n\
         open('artifacts/a.txt', 'w').write('x')\n\
@@ -167,7 +167,7 @@ fn artifacts(world: &World) -> Verdict {
         os.symlink('/etc/passwd', 'artifacts/link.txt')\n\
         os.mkfifo('artifacts/fifo.txt')\n\
         os.chmod('artifacts/b.csv', 0o600)";
-    let report = world.python(code)?;
+    let report = fixture.python(code)?;
     let names: Vec<_> = report.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
     check!(names == ["a.txt", "b.csv"], report);
     check!(
@@ -177,30 +177,30 @@ fn artifacts(world: &World) -> Verdict {
     Ok(())
 }
 
-fn commands(world: &World) -> Verdict {
-    let report = world.run(json!({"command": ["sh", "-c", "echo \"$0\"; exit 3", "a b"]}))?;
+fn commands(fixture: &Fixture) -> Verdict {
+    let report = fixture.run(json!({"command": ["sh", "-c", "echo \"$0\"; exit 3", "a b"]}))?;
     check!((report.stdout.as_str(), report.exit_code) == ("a b\n", Some(3)), report);
     Ok(())
 }
 
-fn missing_command(world: &World) -> Verdict {
-    let error = world.run(json!({"command": ["no-such-program"]})).err().unwrap_or_default();
+fn missing_command(fixture: &Fixture) -> Verdict {
+    let error = fixture.run(json!({"command": ["no-such-program"]})).err().unwrap_or_default();
     check!(error.contains("execute no-such-program: ENOENT"), error);
     Ok(())
 }
 
-fn nothing_persists(world: &World) -> Verdict {
+fn nothing_persists(fixture: &Fixture) -> Verdict {
     let code = "import os\nfor d in ('.', '/tmp', '/dev/shm', os.path.expanduser('~')):\n\
         \x20   assert not os.path.exists(d + '/mark'), d\n    open(d + '/mark', 'w').write('x')";
     for _ in 0..2 {
-        let report = world.python(code)?;
+        let report = fixture.python(code)?;
         check!(report.status == Status::Succeeded, report);
     }
     Ok(())
 }
 
-fn different_users(world: &World) -> Verdict {
-    if !world.has(Layer::SeparateUid) {
+fn different_users(fixture: &Fixture) -> Verdict {
+    if !fixture.has(Layer::SeparateUid) {
         return Ok(());
     }
     let code = "import os\n\
@@ -210,7 +210,7 @@ fn different_users(world: &World) -> Verdict {
     // The first run lasts until the second has ended: a later run may reuse its user id.
     let (told, printed) = std::sync::mpsc::channel();
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
-    let other = world.clone();
+    let other = fixture.clone();
     let first = std::thread::spawn(move || {
         let request = json!({"language": "python", "code": format!("{code}import time; time.sleep(60)")});
         let cancel = async move { drop(ended.await) };
@@ -218,59 +218,59 @@ fn different_users(world: &World) -> Verdict {
     });
     // If it fails earlier, its own result says why.
     let _printed = printed.recv_timeout(Duration::from_secs(60));
-    let second = world.python(code)?.stdout;
+    let second = fixture.python(code)?.stdout;
     drop(end);
     let first = first.join().map_err(|_| "a run panicked".to_owned())??.stdout;
     check!(first != second && first.trim() != "0" && second.trim() != "0", (first, second));
     Ok(())
 }
 
-fn loopback(world: &World) -> Verdict {
+fn loopback(fixture: &Fixture) -> Verdict {
     let code = "import socket, time\ns = socket.create_server(('127.0.0.1', 7777))\n\
         c = socket.create_connection(('127.0.0.1', 7777)); a, _ = s.accept()\n\
         c.sendall(b'hi'); print(a.recv(2).decode(), flush=True); time.sleep(0.5)";
-    let other = world.clone();
+    let other = fixture.clone();
     // Both sandboxes use the same port at the same time.
     let first = std::thread::spawn(move || other.python(code));
-    let second = world.python(code)?;
+    let second = fixture.python(code)?;
     let first = first.join().map_err(|_| "a run panicked".to_owned())??;
     check!(first.stdout == "hi\n" && second.stdout == "hi\n", (first, second));
     Ok(())
 }
 
-fn no_network(world: &World) -> Verdict {
+fn no_network(fixture: &Fixture) -> Verdict {
     let code = "import socket\nprint([name for _, name in socket.if_nameindex()])\n\
         try: socket.create_connection(('192.0.2.1', 80), 1)\nexcept OSError as e: print(e.errno)";
-    let report = world.python(code)?;
+    let report = fixture.python(code)?;
     check!(report.stdout == "['lo']\n101\n", report);
     Ok(())
 }
 
-fn receipt(world: &World) -> Verdict {
-    let report = world.python("pass")?;
+fn receipt(fixture: &Fixture) -> Verdict {
+    let report = fixture.python("pass")?;
     for layer in Layer::MANDATORY {
         check!(report.isolation().contains(layer), (layer, &report.receipt));
     }
     for layer in Layer::ALL {
-        check!(report.isolation().contains(layer) == world.has(*layer), (layer, &report.receipt));
+        check!(report.isolation().contains(layer) == fixture.has(*layer), (layer, &report.receipt));
     }
     check!(report.receipt.as_ref().is_some_and(|receipt| !receipt.simulated), report);
     Ok(())
 }
 
-fn usage(world: &World) -> Verdict {
-    let report = world.python("b = bytearray(64 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1")?;
+fn usage(fixture: &Fixture) -> Verdict {
+    let report = fixture.python("b = bytearray(64 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1")?;
     check!(report.usage.peak_memory_bytes > 64 << 20, report);
     check!(to_millis(report.usage.cpu) > 1.0 && report.duration_ms > 1.0, report);
     Ok(())
 }
 
-fn many_at_once(world: &World) -> Verdict {
-    world.python("print('first')")?;
+fn many_at_once(fixture: &Fixture) -> Verdict {
+    fixture.python("print('first')")?;
     let run = |number: i32| {
-        let world = world.clone();
+        let fixture = fixture.clone();
         let code = format!("print({number})");
-        std::thread::spawn(move || world.python_without_warmup(&code).map(|report| (number, report)))
+        std::thread::spawn(move || fixture.python_without_warmup(&code).map(|report| (number, report)))
     };
     let started = Instant::now();
     let runs: Vec<_> = (0..24).map(run).collect();

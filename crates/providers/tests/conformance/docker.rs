@@ -11,8 +11,8 @@ use libtest_mimic::Trial;
 use serde_json::json;
 
 use crate::dockerd::{Dockerd, GVISOR_IN_CGROUP, IMAGE};
-use crate::world::{Verdict, World, check};
-use crate::{cases, docker_failures, docker_mounts, docker_prestart, endings, living};
+use crate::fixture::{Fixture, Verdict, check};
+use crate::{cases, docker_failures, docker_mounts, docker_prestart, endings, long_lived};
 
 /// Cases in which gVisor behaves differently, seen from outside.
 const GVISOR_DIFFERS: [(&str, &str); 8] = [
@@ -27,7 +27,7 @@ const GVISOR_DIFFERS: [(&str, &str); 8] = [
 ];
 
 /// Cases in which containers behave differently.
-const LIVING_DIFFERS: [(&str, &str); 4] = [
+const LONG_LIVED_DIFFERS: [(&str, &str); 4] = [
     ("state_stays_between_commands", "user ids inside are host ids, and none is 1000"),
     ("files_are_read_and_written", "user ids inside are host ids, without names in the image"),
     ("the_disk_is_full_and_empty_again", "each writable tmpfs has the full size"),
@@ -37,26 +37,29 @@ const LIVING_DIFFERS: [(&str, &str); 4] = [
 /// A case with a private daemon.
 pub(crate) type DaemonCase = fn(&mut Dockerd) -> Verdict;
 
-/// Worlds that share one daemon; empty if no daemon can be started.
-pub(crate) struct DockerWorlds {
+/// Fixtures that share one daemon; empty if no daemon can be started.
+pub(crate) struct DockerFixtures {
     daemon: Result<Dockerd, String>,
-    worlds: Vec<(&'static str, World)>,
+    fixtures: Vec<(&'static str, Fixture)>,
 }
 
-impl DockerWorlds {
+impl DockerFixtures {
     /// Starts a daemon if all tests are to run.
     pub(crate) fn start() -> Self {
         if std::env::var_os("BELLJAR_TEST_ALL").is_none_or(|all| all != "1") {
-            return Self { daemon: Err("BELLJAR_TEST_ALL is not set".to_owned()), worlds: Vec::new() };
+            return Self { daemon: Err("BELLJAR_TEST_ALL is not set".to_owned()), fixtures: Vec::new() };
         }
         match Dockerd::start() {
-            Err(why) => Self { daemon: Err(why), worlds: Vec::new() },
+            Err(why) => Self { daemon: Err(why), fixtures: Vec::new() },
             Ok(daemon) => {
-                let world = |pool| World::docker(Settings { pool, ..settings(&daemon) });
+                let fixture = |pool| Fixture::docker(Settings { pool, ..settings(&daemon) });
                 let gvisor = Settings { runtime: Some("runsc".to_owned()), ..settings(&daemon) };
-                let worlds =
-                    vec![("docker", world(0)), ("docker_pool", world(2)), ("gvisor", World::docker(gvisor))];
-                Self { daemon: Ok(daemon), worlds }
+                let fixtures = vec![
+                    ("docker", fixture(0)),
+                    ("docker_pool", fixture(2)),
+                    ("gvisor", Fixture::docker(gvisor)),
+                ];
+                Self { daemon: Ok(daemon), fixtures }
             }
         }
     }
@@ -70,27 +73,31 @@ impl DockerWorlds {
                 return vec![Trial::test(name, || Ok(())).with_ignored_flag(true)];
             }
         };
-        for (kind, world) in &self.worlds {
+        for (kind, fixture) in &self.fixtures {
             for (name, case) in cases::all().into_iter().chain(endings::all()) {
                 let differs = GVISOR_DIFFERS.iter().find(|(other, _)| *kind == "gvisor" && *other == name);
                 let title = match differs {
                     Some((_, why)) => format!("{kind}::{name} ({why})"),
                     None => format!("{kind}::{name}"),
                 };
-                let world = world.clone();
-                let trial = Trial::test(title, move || case(&world).map_err(Into::into));
+                let fixture = fixture.clone();
+                let trial = Trial::test(title, move || case(&fixture).map_err(Into::into));
                 trials.push(trial.with_ignored_flag(differs.is_some()));
             }
         }
-        for (kind, world) in [&self.worlds[0], &self.worlds[2]] {
-            let world = world.clone();
-            let case = move || receipt(&world).map_err(Into::into);
+        for (kind, fixture) in [&self.fixtures[0], &self.fixtures[2]] {
+            let fixture = fixture.clone();
+            let case = move || receipt(&fixture).map_err(Into::into);
             trials.push(Trial::test(format!("{kind}::the_receipt_matches_the_kernel"), case));
         }
-        let world = self.worlds[0].1.clone();
-        let code = move || docker_mounts::code_in_a_playground(&world).map_err(Into::into);
+        let fixture = self.fixtures[0].1.clone();
+        let code = move || docker_mounts::code_in_a_playground(&fixture).map_err(Into::into);
         trials.push(Trial::test("docker::code_in_a_playground_overwrites_nothing", code));
-        trials.extend(living::shared_trials("docker_living", &self.worlds[0].1, &LIVING_DIFFERS));
+        trials.extend(long_lived::shared_trials(
+            "docker_long_lived",
+            &self.fixtures[0].1,
+            &LONG_LIVED_DIFFERS,
+        ));
         let host = daemon.host();
         trials.push(Trial::test("docker::filter_is_the_jails", move || filter(host).map_err(Into::into)));
         let host = daemon.host();
@@ -115,7 +122,7 @@ impl DockerWorlds {
     }
 
     pub(crate) fn end(self) {
-        self.worlds.iter().for_each(|(_, world)| world.shut_down());
+        self.fixtures.iter().for_each(|(_, fixture)| fixture.shut_down());
     }
 }
 
@@ -129,7 +136,7 @@ pub(crate) fn at(host: String) -> Settings {
 
 /// The kernel enforces the jail's own filter.
 fn filter(host: String) -> Verdict {
-    let world = World::docker(at(host));
+    let fixture = Fixture::docker(at(host));
     let code = "import ctypes, os\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\
         def call(*words):\n\
@@ -140,8 +147,8 @@ fn filter(host: String) -> Verdict {
         print([line.split()[1] for line in open('/proc/self/status') if line.startswith(('CapEff', 'CapBnd', 'NoNewPrivs', 'Seccomp:'))])\n\
         print(os.getuid() > 1000, os.listdir('/sys/devices'), open('/proc/kallsyms').read() == '')\n\
         try: open('/etc/mark', 'w')\nexcept OSError as e: print(e.errno)";
-    let report = world.python(code)?;
-    world.shut_down();
+    let report = fixture.python(code)?;
+    fixture.shut_down();
     let expected = "38 1 1 1 38\n0 97 1 1\n\
         ['0000000000000000', '0000000000000000', '1', '2']\nTrue [] True\n30\n";
     check!(!cfg!(target_arch = "x86_64") || report.stdout == expected, report);
@@ -149,10 +156,10 @@ fn filter(host: String) -> Verdict {
 }
 
 /// The receipt lists a layer only if the program's own process has it, whatever was requested from Docker.
-fn receipt(world: &World) -> Verdict {
+fn receipt(fixture: &Fixture) -> Verdict {
     let code = "for line in open('/proc/self/status'):\n\
         \x20   if line.startswith(('CapBnd', 'Seccomp:')): print(line.split()[1])";
-    let report = world.python(code)?;
+    let report = fixture.python(code)?;
     let told: Vec<_> = report.stdout.lines().collect();
     check!(told.len() == 2 && told[0].bytes().all(|digit| digit == b'0'), report);
     check!(report.isolation().contains(&Layer::NoCapabilities), report);
@@ -184,10 +191,11 @@ fn gvisor_in_cgroup(daemon: &mut Dockerd) -> Verdict {
         println!("skipped: gVisor in a cgroup: {}", why.trim());
         return Ok(());
     }
-    let world = World::docker(Settings { runtime: Some(GVISOR_IN_CGROUP.to_owned()), ..settings(daemon) });
+    let fixture =
+        Fixture::docker(Settings { runtime: Some(GVISOR_IN_CGROUP.to_owned()), ..settings(daemon) });
     let run = |program: &str, processes: u32| {
         let limits = json!({"memory_bytes": 128 << 20, "processes": processes, "timeout_ms": 60_000});
-        world.run(json!({"command": ["sh", "-c", program], "limits": limits}))
+        fixture.run(json!({"command": ["sh", "-c", program], "limits": limits}))
     };
     let fine = run("echo fine", 4)?;
     check!(fine.stdout == "fine\n" && fine.findings.is_empty(), fine);
@@ -202,14 +210,14 @@ fn gvisor_in_cgroup(daemon: &mut Dockerd) -> Verdict {
     let many = run("for i in 1 2 3 4 5 6 7 8; do sleep 20 & done; echo all", 4)?;
     check!(!many.stdout.contains("all"), many);
     check!(run("echo again", 4)?.stdout == "again\n", "the provider still works");
-    world.shut_down();
+    fixture.shut_down();
     Ok(())
 }
 
 fn refusals(daemon: &mut Dockerd) -> Verdict {
-    let world = World::docker(settings(daemon));
-    let run = |request| world.run(request).err().unwrap_or_default();
-    let gvisor = World::docker(Settings { runtime: Some("runsc".to_owned()), ..settings(daemon) });
+    let fixture = Fixture::docker(settings(daemon));
+    let run = |request| fixture.run(request).err().unwrap_or_default();
+    let gvisor = Fixture::docker(Settings { runtime: Some("runsc".to_owned()), ..settings(daemon) });
     let hosts = json!({"command": ["true"], "network": {"mode": "hosts", "hosts": ["pypi.org"]}});
     let hosts = gvisor.run(hosts).err().unwrap_or_default();
     check!(hosts.contains("network: provider 'docker' cannot limit the network to listed hosts"), hosts);
@@ -224,30 +232,30 @@ fn refusals(daemon: &mut Dockerd) -> Verdict {
     check!(landlock.contains("landlock"), landlock);
     let language = run(json!({"language": "ruby", "code": "1"}));
     check!(language.contains("ruby is not available in image belljar/test"), language);
-    world.shut_down();
+    fixture.shut_down();
     Ok(())
 }
 
 fn pool(daemon: &mut Dockerd) -> Verdict {
-    let world = World::docker(Settings { pool: 1, ..settings(daemon) });
+    let fixture = Fixture::docker(Settings { pool: 1, ..settings(daemon) });
     let request = json!({"command": ["sh", "-c", "echo /tmp/*; echo >/tmp/mark"]});
-    let first = world.run(request.clone())?;
+    let first = fixture.run(request.clone())?;
     check!(first.warmth() == Warmth::Cold && first.stdout == "/tmp/*\n", first);
-    wait_for("an idle container", || world.pools().iter().any(|pool| pool.size == 1))?;
-    let second = world.run(request)?;
+    wait_for("an idle container", || fixture.pools().iter().any(|pool| pool.size == 1))?;
+    let second = fixture.run(request)?;
     check!(second.warmth() == Warmth::Pool && second.stdout == "/tmp/*\n", second);
     check!(second.isolation().contains(&Layer::Seccomp), second);
-    world.shut_down();
+    fixture.shut_down();
     nothing_left(daemon, "after closing a pool")
 }
 
 fn hundred_runs(daemon: &mut Dockerd) -> Verdict {
-    let world = World::docker(Settings { pool: 2, ..settings(daemon) });
+    let fixture = Fixture::docker(Settings { pool: 2, ..settings(daemon) });
     let before = (daemon.docker(&["network", "ls", "-q"])?, daemon.docker(&["volume", "ls", "-q"])?);
     let run = |number: u32| {
-        let world = world.clone();
+        let fixture = fixture.clone();
         let request = json!({"command": ["echo", number.to_string()]});
-        std::thread::spawn(move || world.run(request).map(|report| (number, report)))
+        std::thread::spawn(move || fixture.run(request).map(|report| (number, report)))
     };
     for start in (0..100).step_by(4) {
         let runs: Vec<_> = (start..start + 4).map(run).collect();
@@ -256,7 +264,7 @@ fn hundred_runs(daemon: &mut Dockerd) -> Verdict {
             check!(report.status == Status::Succeeded && report.stdout == format!("{number}\n"), report);
         }
     }
-    world.shut_down();
+    fixture.shut_down();
     nothing_left(daemon, "after a hundred runs")?;
     let after = (daemon.docker(&["network", "ls", "-q"])?, daemon.docker(&["volume", "ls", "-q"])?);
     check!(before == after, after);

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::docker::{DaemonCase, at, nothing_left, settings, wait_for};
 use crate::dockerd::{Dockerd, IMAGE};
-use crate::world::{Verdict, World, check};
+use crate::fixture::{Fixture, Verdict, check};
 
 /// A user in no group.
 const NOBODY: u32 = 65_534;
@@ -26,9 +26,9 @@ pub(crate) fn all() -> Vec<(&'static str, DaemonCase)> {
 
 fn explained(daemon: &mut Dockerd) -> Verdict {
     let error = |settings| {
-        let world = World::docker(settings);
-        let error = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
-        world.shut_down();
+        let fixture = Fixture::docker(settings);
+        let error = fixture.run(json!({"command": ["true"]})).err().unwrap_or_default();
+        fixture.shut_down();
         error
     };
     let absent = error(at("unix:///nowhere/docker.sock".to_owned()));
@@ -49,9 +49,9 @@ fn orphans(daemon: &mut Dockerd) -> Verdict {
     let dead = create("dev.belljar.owner=another-boot/1/1/1")?;
     let stranger = create("somebody=else")?;
     let elsewhere = create(&format!("dev.belljar.owner={}/1/1/1", boot.trim()))?;
-    let world = World::docker(settings(daemon));
-    world.run(json!({"command": ["true"]}))?;
-    world.shut_down();
+    let fixture = Fixture::docker(settings(daemon));
+    fixture.run(json!({"command": ["true"]}))?;
+    fixture.shut_down();
     let left = daemon.docker(&["ps", "-aq", "--no-trunc"])?;
     let mut left: Vec<_> = left.lines().collect();
     left.sort_unstable();
@@ -69,9 +69,9 @@ fn denied(daemon: &mut Dockerd) -> Verdict {
         // Applies to this thread and the threads it starts.
         let nobody = rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(NOBODY));
         nobody.map_err(|errno| format!("become nobody: {errno}"))?;
-        let world = World::docker(settings);
-        let denied = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
-        world.shut_down();
+        let fixture = Fixture::docker(settings);
+        let denied = fixture.run(json!({"command": ["true"]})).err().unwrap_or_default();
+        fixture.shut_down();
         Ok::<_, String>(denied)
     });
     let denied = unprivileged.join().map_err(|_| "the thread panicked".to_owned())??;
@@ -83,14 +83,14 @@ fn denied(daemon: &mut Dockerd) -> Verdict {
 /// The daemon dies while runs execute, containers start and containers wait in the pool: each run gets a
 /// clear error, and the provider recovers.
 fn load(daemon: &mut Dockerd) -> Verdict {
-    let world = World::docker(Settings { pool: 2, ..settings(daemon) });
+    let fixture = Fixture::docker(Settings { pool: 2, ..settings(daemon) });
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let worker = |number: u32| {
-        let (world, stop, done) = (world.clone(), Arc::clone(&stop), Arc::clone(&done));
+        let (fixture, stop, done) = (fixture.clone(), Arc::clone(&stop), Arc::clone(&done));
         std::thread::spawn(move || {
             let mut errors = Vec::new();
             while !stop.load(Ordering::Relaxed) {
-                match world.run(json!({"command": ["echo", number.to_string()]})) {
+                match fixture.run(json!({"command": ["echo", number.to_string()]})) {
                     Ok(report) if report.stdout == format!("{number}\n") => {
                         done.fetch_add(1, Ordering::Relaxed);
                     }
@@ -108,7 +108,7 @@ fn load(daemon: &mut Dockerd) -> Verdict {
     let so_far = || done.load(Ordering::Relaxed);
     wait_for("load", || so_far() >= 4)?;
     daemon.kill();
-    wait_for("a run fails", || world.run(json!({"command": ["true"]})).is_err())?;
+    wait_for("a run fails", || fixture.run(json!({"command": ["true"]})).is_err())?;
     let before = so_far();
     daemon.restart()?;
     wait_for("runs succeed again", || so_far() >= before + 4)?;
@@ -124,26 +124,26 @@ fn load(daemon: &mut Dockerd) -> Verdict {
     };
     let unclear = errors.iter().find(|error| !clear(error));
     check!(unclear.is_none() && !errors.is_empty(), unclear);
-    world.shut_down();
+    fixture.shut_down();
     nothing_left(daemon, "after a crash under load")
 }
 
 fn crash(daemon: &mut Dockerd) -> Verdict {
-    let world = World::docker(Settings { pool: 1, ..settings(daemon) });
-    let other = world.clone();
+    let fixture = Fixture::docker(Settings { pool: 1, ..settings(daemon) });
+    let other = fixture.clone();
     let under_way = std::thread::spawn(move || other.run(json!({"command": ["sleep", "100"]})));
     wait_for("the run and an idle container", || {
         let up = daemon.docker(&["ps", "-q"]).unwrap_or_default().lines().count() == 2;
-        up && world.pools().iter().any(|pool| pool.size == 1)
+        up && fixture.pools().iter().any(|pool| pool.size == 1)
     })?;
     daemon.kill();
     let lost = under_way.join().map_err(|_| "a run panicked".to_owned())?.err().unwrap_or_default();
     check!(lost.contains("the sandbox was lost: the Docker daemon became unreachable"), lost);
-    let meanwhile = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
+    let meanwhile = fixture.run(json!({"command": ["true"]})).err().unwrap_or_default();
     check!(meanwhile.contains("no Docker daemon at unix://"), meanwhile);
     daemon.restart()?;
-    let again = world.run(json!({"command": ["echo", "back"]}))?;
+    let again = fixture.run(json!({"command": ["echo", "back"]}))?;
     check!(again.stdout == "back\n", again);
-    world.shut_down();
+    fixture.shut_down();
     nothing_left(daemon, "after a crash")
 }

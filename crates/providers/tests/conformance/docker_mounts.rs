@@ -21,8 +21,8 @@ use serde_json::json;
 
 use crate::docker::{DaemonCase, nothing_left, settings};
 use crate::dockerd::{Dockerd, IMAGE, Registry};
-use crate::living::text;
-use crate::world::{Verdict, World, check};
+use crate::fixture::{Fixture, Verdict, check};
+use crate::long_lived::text;
 
 /// A user id that is unused on this machine.
 const OWNER: u32 = 64_321;
@@ -46,7 +46,7 @@ fn folder() -> Result<tempfile::TempDir, String> {
 }
 
 fn mounted(text: &str) -> Result<HostPaths, String> {
-    let mount = parse_mount(text).map_err(crate::living::text)?;
+    let mount = parse_mount(text).map_err(crate::long_lived::text)?;
     Ok(HostPaths { mounts: vec![mount], ..HostPaths::default() })
 }
 
@@ -55,41 +55,41 @@ fn owner(path: &Path) -> u32 {
 }
 
 fn folders(daemon: &mut Dockerd) -> Verdict {
-    let world = World::docker(settings(daemon));
+    let fixture = Fixture::docker(settings(daemon));
     let folder = folder()?;
     std::fs::write(folder.path().join("in"), "hello\n").map_err(text)?;
     chown(folder.path(), Some(OWNER), Some(OWNER)).map_err(text)?;
     let shell = |code: &str| json!({"command": ["sh", "-c", code]});
     let path = folder.path().display();
     let read = shell("cat /data/in; echo x > /data/out || echo no");
-    let report = world.run_with(read, mounted(&format!("{path}:/data"))?)?;
+    let report = fixture.run_with(read, mounted(&format!("{path}:/data"))?)?;
     check!(report.stdout == "hello\nno\n", report);
     check!(report.isolation().contains(&Layer::SeparateUid), report);
     check!(report.isolation().contains(&Layer::DiskQuota), report);
     let write = shell("echo x > /data/out; cat /data/out");
-    let report = world.run_with(write.clone(), mounted(&format!("{path}:/data:rw"))?)?;
+    let report = fixture.run_with(write.clone(), mounted(&format!("{path}:/data:rw"))?)?;
     check!(report.stdout == "x\n" && owner(&folder.path().join("out")) == OWNER, report);
     // The container runs as the folder's owner, and the folder has no quota.
     let lacks = [Layer::SeparateUid, Layer::DiskQuota];
     check!(lacks.iter().all(|layer| !report.isolation().contains(layer)), report);
     let mut strict = write;
     strict["require"] = json!(["disk_quota"]);
-    let refused = world.run_with(strict, mounted(&format!("{path}:/data:rw"))?).err().unwrap_or_default();
+    let refused = fixture.run_with(strict, mounted(&format!("{path}:/data:rw"))?).err().unwrap_or_default();
     check!(refused.contains("'disk_quota' cannot be enforced: a writable host folder"), refused);
-    let ours = world.run_with(shell("true"), mounted(&format!("{path}:/.belljar/lib"))?);
+    let ours = fixture.run_with(shell("true"), mounted(&format!("{path}:/.belljar/lib"))?);
     check!(ours.as_ref().is_err_and(|why| why.contains("this path is reserved for Belljar")), ours);
-    world.shut_down();
+    fixture.shut_down();
     nothing_left(daemon, "after folders")
 }
 
 fn playground(daemon: &mut Dockerd) -> Verdict {
-    let world = World::docker(Settings { pool: 1, ..settings(daemon) });
+    let fixture = Fixture::docker(Settings { pool: 1, ..settings(daemon) });
     let folder = folder()?;
     std::fs::write(folder.path().join("in"), "hello\n").map_err(text)?;
     chown(folder.path(), Some(OWNER), Some(OWNER)).map_err(text)?;
     let paths = || HostPaths { host_workspace: Some(folder.path().to_owned()), ..HostPaths::default() };
     let request = json!({"command": ["sh", "-c", "cat in; echo x > out; mkdir d"]});
-    let report = world.run_with(request, paths())?;
+    let report = fixture.run_with(request, paths())?;
     check!(report.stdout == "hello\n", report);
     let mut names: Vec<_> = std::fs::read_dir(folder.path()).map_err(text)?.flatten().collect();
     names.sort_by_key(std::fs::DirEntry::file_name);
@@ -97,21 +97,21 @@ fn playground(daemon: &mut Dockerd) -> Verdict {
     check!(owners == [OWNER, 0, OWNER], (names, owners));
     let mut paths = paths();
     paths.mounts = mounted("/srv:/workspace/sub")?.mounts;
-    let refused = world.run_with(json!({"command": ["true"]}), paths).err().unwrap_or_default();
+    let refused = fixture.run_with(json!({"command": ["true"]}), paths).err().unwrap_or_default();
     check!(refused.contains("cannot mount inside a workspace that is a host folder"), refused);
-    check!(world.pools().is_empty(), "a container with a host folder is not pooled");
-    world.shut_down();
+    check!(fixture.pools().is_empty(), "a container with a host folder is not pooled");
+    fixture.shut_down();
     Ok(())
 }
 
 /// Code placed in a user's folder overwrites no file and is removed.
-pub(crate) fn code_in_a_playground(world: &World) -> Verdict {
+pub(crate) fn code_in_a_playground(fixture: &Fixture) -> Verdict {
     let folder = folder()?;
     std::fs::write(folder.path().join("main.py"), "theirs").map_err(text)?;
     chown(folder.path(), Some(OWNER), Some(OWNER)).map_err(text)?;
     let paths = HostPaths { host_workspace: Some(folder.path().to_owned()), ..HostPaths::default() };
     let code = "import os\nprint(open('main.py').read(), os.getcwd())\nopen('out', 'w').write('x')";
-    let report = world.run_with(json!({"language": "python", "code": code}), paths)?;
+    let report = fixture.run_with(json!({"language": "python", "code": code}), paths)?;
     check!(report.stdout == "theirs /workspace\n" && report.findings.is_empty(), report);
     let names = std::fs::read_dir(folder.path()).map_err(text)?.flatten();
     let mut names: Vec<_> = names.map(|name| name.file_name()).collect();
@@ -121,12 +121,12 @@ pub(crate) fn code_in_a_playground(world: &World) -> Verdict {
 }
 
 fn roots_own(daemon: &mut Dockerd) -> Verdict {
-    let world = World::docker(settings(daemon));
+    let fixture = Fixture::docker(settings(daemon));
     let (full, empty) = (folder()?, folder()?);
     std::fs::write(full.path().join("in"), "hello\n").map_err(text)?;
     let run = |folder: &Path| {
         let paths = mounted(&format!("{}:/data:rw", folder.display()))?;
-        world.run_with(json!({"command": ["sh", "-c", "echo x > /data/out"]}), paths)
+        fixture.run_with(json!({"command": ["sh", "-c", "echo x > /data/out"]}), paths)
     };
     let refused = run(full.path()).err().unwrap_or_default();
     check!(refused.contains("belongs to root, but nothing in a container runs as root"), refused);
@@ -137,7 +137,7 @@ fn roots_own(daemon: &mut Dockerd) -> Verdict {
     check!(owner(&empty.path().join("out")) == owner(empty.path()) && owner(empty.path()) > 65_535, report);
     let again = run(empty.path())?;
     check!(again.status == Status::Succeeded, again);
-    world.shut_down();
+    fixture.shut_down();
     Ok(())
 }
 
@@ -174,27 +174,27 @@ fn packages(daemon: &mut Dockerd) -> Verdict {
         FixedPackages(vec![layer(folder.path(), PYTHON_LAYER), layer(site.path(), PYTHON_SITE_FOLDER)]);
     let provider = Arc::new(Docker::new(settings(daemon)));
     let engine = Engine::new(provider, Profiles::built_in(), Limits::CEILING).with_packages(Arc::new(shelf));
-    let world = World::with_engine(engine);
+    let fixture = Fixture::with_engine(engine);
     let code = format!("tool; echo x > {PYTHON_LAYER}/bin/tool || echo no");
-    let report = world.run(json!({"command": ["sh", "-c", code]}))?;
+    let report = fixture.run(json!({"command": ["sh", "-c", code]}))?;
     check!(report.stdout == format!("{PYTHON_SITE_FOLDER}\nno\n"), report);
     check!(report.isolation().contains(&Layer::DiskQuota), report);
-    world.shut_down();
+    fixture.shut_down();
     Ok(())
 }
 
 fn images(daemon: &mut Dockerd) -> Verdict {
     daemon.docker(&["tag", IMAGE, "other/image:1"])?;
     let others = vec!["other/image:1".to_owned(), "not/there".to_owned()];
-    let world =
-        World::docker(Settings { image: "belljar/nope".to_owned(), images: others, ..settings(daemon) });
-    let run = |image: &str| world.run(json!({"command": ["echo", image], "image": image}));
+    let fixture =
+        Fixture::docker(Settings { image: "belljar/nope".to_owned(), images: others, ..settings(daemon) });
+    let run = |image: &str| fixture.run(json!({"command": ["echo", image], "image": image}));
     check!(run("other/image:1")?.stdout == "other/image:1\n", "the selected image");
     let missing = run("not/there").err().unwrap_or_default();
     check!(missing.contains("find image not/there") && missing.contains("docker pull not/there"), missing);
     let secret = run(IMAGE).err().unwrap_or_default();
     check!(secret.contains("requests may not use image"), secret);
-    world.shut_down();
+    fixture.shut_down();
     Ok(())
 }
 
@@ -215,14 +215,14 @@ fn variables(daemon: &mut Dockerd) -> Verdict {
         words.chain(change("ENV PATH=/opt/own:/bin")).chain([root.as_str(), "own/image"]).collect();
     daemon.docker(&words)?;
     daemon.docker(&["rm", &root])?;
-    let world = World::docker(Settings { image: "own/image".to_owned(), pool: 1, ..settings(daemon) });
+    let fixture = Fixture::docker(Settings { image: "own/image".to_owned(), pool: 1, ..settings(daemon) });
     let code = "echo $GREETING $HOME $LANG $PATH";
     // First in a new container, then in a pooled one.
     for _ in 0..2 {
-        let said = world.run(json!({"language": "ruby", "code": code, "env": {"LANG": "mine"}}))?;
+        let said = fixture.run(json!({"language": "ruby", "code": code, "env": {"LANG": "mine"}}))?;
         check!(said.stdout == "hello /home/sandbox mine /opt/own:/bin\n", said);
     }
-    world.shut_down();
+    fixture.shut_down();
     Ok(())
 }
 
@@ -246,17 +246,17 @@ fn pulled(daemon: &mut Dockerd) -> Verdict {
     daemon.docker(&["tag", IMAGE, &name])?;
     daemon.docker(&["push", "-q", &name])?;
     daemon.docker(&["rmi", "-f", &name, IMAGE])?;
-    let world = World::docker(Settings { pull: true, images: vec!["*".to_owned()], ..settings(daemon) });
+    let fixture = Fixture::docker(Settings { pull: true, images: vec!["*".to_owned()], ..settings(daemon) });
     let mut told = ProgressLog::default();
     let request = json!({"command": ["echo", "pulled"], "image": name});
-    let report = world.run_until(request, std::future::pending(), &mut told)?;
+    let report = fixture.run_until(request, std::future::pending(), &mut told)?;
     check!(report.stdout == "pulled\n", report);
     let told = told.0.lock().expect("nobody panics").clone();
     check!(told.first().is_some_and(|line| *line == format!("pulling image {name}")), told);
     check!(told.iter().any(|line| line.contains("Pull complete")), told);
-    let gone = world.run(json!({"command": ["true"], "image": format!("{}/no/such:1", registry.address)}));
+    let gone = fixture.run(json!({"command": ["true"], "image": format!("{}/no/such:1", registry.address)}));
     let gone = gone.err().unwrap_or_default();
     check!(gone.contains("pull image") && gone.contains("Docker answered:"), gone);
-    world.shut_down();
+    fixture.shut_down();
     Ok(())
 }

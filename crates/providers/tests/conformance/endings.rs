@@ -7,7 +7,7 @@ use belljar_engine::outcome::{Limit, to_millis};
 use belljar_engine::report::{Report, Status, exit_status};
 use serde_json::{Value, json};
 
-use crate::world::{Case, Quiet, Verdict, World, check};
+use crate::fixture::{Case, Fixture, Quiet, Verdict, check};
 
 pub(crate) fn all() -> Vec<(&'static str, Case)> {
     vec![
@@ -44,9 +44,9 @@ fn ended_by(report: &Report, limit: Limit) -> bool {
         && report.exit_code.is_none() == ended
 }
 
-fn a_timeout_kills_the_process(world: &World) -> Verdict {
+fn a_timeout_kills_the_process(fixture: &Fixture) -> Verdict {
     for code in ["while True: pass", "import time; time.sleep(100)"] {
-        let report = world.run(with_limits(code, json!({"timeout_ms": 300})))?;
+        let report = fixture.run(with_limits(code, json!({"timeout_ms": 300})))?;
         check!(
             (report.status, report.exit_code, exit_status(&report)) == (Status::TimedOut, None, 124),
             report
@@ -56,107 +56,107 @@ fn a_timeout_kills_the_process(world: &World) -> Verdict {
     Ok(())
 }
 
-fn memory_runs_out(world: &World) -> Verdict {
-    if !world.has(Layer::CgroupMemory) {
+fn memory_runs_out(fixture: &Fixture) -> Verdict {
+    if !fixture.has(Layer::CgroupMemory) {
         return Ok(());
     }
     let code = "b = bytearray(200 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1";
-    let report = world.run(with_limits(code, json!({"memory_bytes": 64 << 20})))?;
+    let report = fixture.run(with_limits(code, json!({"memory_bytes": 64 << 20})))?;
     check!(ended_by(&report, Limit::Memory) && exit_status(&report) == 137, report);
     check!(report.error.as_deref().unwrap_or_default().contains("64 MB"), report);
     Ok(())
 }
 
-fn memory_of_a_child(world: &World) -> Verdict {
-    if !world.has(Layer::CgroupMemory) {
+fn memory_of_a_child(fixture: &Fixture) -> Verdict {
+    if !fixture.has(Layer::CgroupMemory) {
         return Ok(());
     }
     let code = "import subprocess, sys, time\n\
         subprocess.run([sys.executable, '-c', 'b = bytearray(200 << 20)\\nfor i in range(0, len(b), 4096): b[i] = 1'])\n\
         time.sleep(20)";
-    let report = world.run(with_limits(code, json!({"memory_bytes": 64 << 20})))?;
+    let report = fixture.run(with_limits(code, json!({"memory_bytes": 64 << 20})))?;
     check!(ended_by(&report, Limit::Memory), report);
     Ok(())
 }
 
-fn processes_run_out(world: &World) -> Verdict {
+fn processes_run_out(fixture: &Fixture) -> Verdict {
     let code = "import os, time\nfor i in range(50):\n    if os.fork() == 0: time.sleep(60)";
-    let report = world.run(with_limits(code, json!({"processes": 10})))?;
+    let report = fixture.run(with_limits(code, json!({"processes": 10})))?;
     // Without a cgroup the kernel refuses forks too, but does not count refusals.
-    let expected = if world.has(Layer::CgroupPids) { Status::LimitExceeded } else { Status::Failed };
+    let expected = if fixture.has(Layer::CgroupPids) { Status::LimitExceeded } else { Status::Failed };
     check!(report.status == expected, report);
     check!(report.stderr.contains("BlockingIOError"), report);
-    let report = world.run(with_limits("print(1)", json!({"processes": 1})))?;
+    let report = fixture.run(with_limits("print(1)", json!({"processes": 1})))?;
     check!(report.status == Status::Succeeded, report);
     Ok(())
 }
 
-fn disk_is_full(world: &World) -> Verdict {
-    for place in ["x", "/tmp/x", "/dev/shm/x", "/home/sandbox/x"] {
-        let code = format!("open('{place}', 'wb').write(b'x' * (20 << 20))");
-        let report = world.run(with_limits(&code, json!({"disk_bytes": 4 << 20})))?;
-        check!(ended_by(&report, Limit::Disk), (place, report));
+fn disk_is_full(fixture: &Fixture) -> Verdict {
+    for path in ["x", "/tmp/x", "/dev/shm/x", "/home/sandbox/x"] {
+        let code = format!("open('{path}', 'wb').write(b'x' * (20 << 20))");
+        let report = fixture.run(with_limits(&code, json!({"disk_bytes": 4 << 20})))?;
+        check!(ended_by(&report, Limit::Disk), (path, report));
     }
     Ok(())
 }
 
-fn inodes_run_out(world: &World) -> Verdict {
+fn inodes_run_out(fixture: &Fixture) -> Verdict {
     let code = "for i in range(100000): open(str(i), 'w').close()";
-    let report = world.run(with_limits(code, json!({"disk_bytes": 4 << 20})))?;
+    let report = fixture.run(with_limits(code, json!({"disk_bytes": 4 << 20})))?;
     check!(ended_by(&report, Limit::Disk), report);
     Ok(())
 }
 
-fn full_disk_survived(world: &World) -> Verdict {
+fn full_disk_survived(fixture: &Fixture) -> Verdict {
     let code = "try: open('x', 'wb').write(b'x' * (20 << 20))\nexcept OSError as e: print(e.errno)";
-    let report = world.run(with_limits(code, json!({"disk_bytes": 4 << 20})))?;
+    let report = fixture.run(with_limits(code, json!({"disk_bytes": 4 << 20})))?;
     check!(report.status == Status::Succeeded && report.limit.is_none(), report);
     Ok(())
 }
 
-fn output_is_cut(world: &World) -> Verdict {
+fn output_is_cut(fixture: &Fixture) -> Verdict {
     let code = "print('first')\nfor _ in range(1000): print('x' * 1000)\nprint('last')";
-    let report = world.run(with_limits(code, json!({"output_bytes": 4096})))?;
+    let report = fixture.run(with_limits(code, json!({"output_bytes": 4096})))?;
     check!(report.status == Status::Succeeded && report.stdout_truncated && !report.stderr_truncated, report);
     check!(report.stdout.starts_with("first\n") && report.stdout.ends_with("last\n"), report);
     check!(report.stdout.len() < 4096 + 100, report.stdout.len());
     Ok(())
 }
 
-fn output_kills(world: &World) -> Verdict {
+fn output_kills(fixture: &Fixture) -> Verdict {
     let code = "while True: print('x' * 1000)";
     let request = json!({"language": "python", "code": code, "profile": "kill-floods", "limits": {"output_bytes": 4096}});
-    let report = world.run(request)?;
+    let report = fixture.run(request)?;
     check!(ended_by(&report, Limit::Output), report);
     Ok(())
 }
 
-fn open_files(world: &World) -> Verdict {
+fn open_files(fixture: &Fixture) -> Verdict {
     let code = "files = []\ntry:\n    while True: files.append(open('/dev/null'))\nexcept OSError as e: print(e.errno)";
-    let report = world.python(code)?;
+    let report = fixture.python(code)?;
     check!(report.stdout == "24\n" && report.status == Status::Succeeded, report);
     Ok(())
 }
 
-fn processor_share(world: &World) -> Verdict {
-    if !world.has(Layer::CgroupCpu) {
+fn processor_share(fixture: &Fixture) -> Verdict {
+    if !fixture.has(Layer::CgroupCpu) {
         return Ok(());
     }
     let code = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass";
-    let report = world.run(with_limits(code, json!({"cpus": 0.2})))?;
+    let report = fixture.run(with_limits(code, json!({"cpus": 0.2})))?;
     check!(to_millis(report.usage.cpu) < 0.5 * report.duration_ms, report.usage);
     Ok(())
 }
 
-fn signals(world: &World) -> Verdict {
-    let report = world.python("import ctypes; ctypes.string_at(0)")?;
+fn signals(fixture: &Fixture) -> Verdict {
+    let report = fixture.python("import ctypes; ctypes.string_at(0)")?;
     check!((report.status, report.signal.as_deref()) == (Status::Failed, Some("SIGSEGV")), report);
     check!(report.exit_code.is_none() && exit_status(&report) == 139, report);
     Ok(())
 }
 
-fn own_kill(world: &World) -> Verdict {
-    let report = world.python("import os; os.kill(os.getpid(), 9)")?;
+fn own_kill(fixture: &Fixture) -> Verdict {
+    let report = fixture.python("import os; os.kill(os.getpid(), 9)")?;
     check!(
         (report.status, report.signal.as_deref(), report.limit) == (Status::Failed, Some("SIGKILL"), None),
         report
@@ -165,10 +165,10 @@ fn own_kill(world: &World) -> Verdict {
     Ok(())
 }
 
-fn cancelled(world: &World) -> Verdict {
+fn cancelled(fixture: &Fixture) -> Verdict {
     let cancel = tokio_sleep(Duration::from_millis(200));
     let report =
-        world.run_until(with_limits("import time; time.sleep(60)", json!({})), cancel, &mut Quiet)?;
+        fixture.run_until(with_limits("import time; time.sleep(60)", json!({})), cancel, &mut Quiet)?;
     check!(report.status == Status::Cancelled && report.exit_code.is_none(), report);
     Ok(())
 }
@@ -177,10 +177,10 @@ async fn tokio_sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-fn dropped(world: &World) -> Verdict {
+fn dropped(fixture: &Fixture) -> Verdict {
     let mark = format!("belljar-conformance-{}", std::process::id());
     let request = json!({"command": ["python3", "-c", "import time; time.sleep(600)", mark]});
-    world.abandon(request, Duration::from_millis(700))?;
+    fixture.abandon(request, Duration::from_millis(700))?;
     let deadline = Instant::now() + Duration::from_secs(60);
     while host_has_process(&mark) {
         check!(Instant::now() < deadline, "still alive");
@@ -199,28 +199,28 @@ fn host_has_process(mark: &str) -> bool {
     })
 }
 
-fn survivors(world: &World) -> Verdict {
+fn survivors(fixture: &Fixture) -> Verdict {
     // A grandchild in its own session holds the pipes; another child is stopped.
     let code = "import os, signal, time\n\
         if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(100)\n    os._exit(0)\n\
         if os.fork() == 0: os.kill(os.getpid(), signal.SIGSTOP)\nprint('done')";
     let started = Instant::now();
-    let report = world.python(code)?;
+    let report = fixture.python(code)?;
     check!(report.status == Status::Succeeded && report.stdout == "done\n", report);
     check!(started.elapsed() < Duration::from_secs(90), started.elapsed());
     Ok(())
 }
 
-fn closed_output(world: &World) -> Verdict {
+fn closed_output(fixture: &Fixture) -> Verdict {
     let code = "import os, time\nos.closerange(0, 3)\ntime.sleep(0.5)\nos._exit(5)";
-    let report = world.python(code)?;
+    let report = fixture.python(code)?;
     check!(report.exit_code == Some(5), report);
     Ok(())
 }
 
-fn partial_output(world: &World) -> Verdict {
+fn partial_output(fixture: &Fixture) -> Verdict {
     let code = "print('kept', flush=True)\nwhile True: pass";
-    let report = world.run(with_limits(code, json!({"timeout_ms": 3000})))?;
+    let report = fixture.run(with_limits(code, json!({"timeout_ms": 3000})))?;
     check!(report.status == Status::TimedOut && report.stdout == "kept\n", report);
     Ok(())
 }

@@ -9,16 +9,16 @@ mod docker_mounts;
 mod docker_prestart;
 mod dockerd;
 mod endings;
-mod living;
+mod fixture;
+mod long_lived;
 mod remote;
-mod world;
 
 use std::process::ExitCode;
 
 use belljar_engine::warm::WarmPoolMode;
+use fixture::{Fixture, Verdict};
 use libtest_mimic::{Arguments, Trial};
-use living::shutdown;
-use world::{Verdict, World};
+use long_lived::shutdown;
 
 fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
@@ -34,22 +34,23 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::from_args();
     // All cases must hold at every warming level.
-    let worlds = [("native", WarmPoolMode::Off), ("fork", WarmPoolMode::Fork), ("pool", WarmPoolMode::Pool)];
-    let worlds = worlds.map(|(name, warming)| (name, World::native(warming)));
+    let fixtures =
+        [("native", WarmPoolMode::Off), ("fork", WarmPoolMode::Fork), ("pool", WarmPoolMode::Pool)];
+    let fixtures = fixtures.map(|(name, warming)| (name, Fixture::native(warming)));
     let mut trials = Vec::new();
-    for (kind, world) in &worlds {
+    for (kind, fixture) in &fixtures {
         for (name, case) in cases::all().into_iter().chain(endings::all()) {
-            let world = world.clone();
-            trials.push(Trial::test(format!("{kind}::{name}"), move || case(&world).map_err(Into::into)));
+            let fixture = fixture.clone();
+            trials.push(Trial::test(format!("{kind}::{name}"), move || case(&fixture).map_err(Into::into)));
         }
     }
-    trials.extend(living::trials(&worlds[0].1));
+    trials.extend(long_lived::trials(&fixtures[0].1));
     trials.extend(remote::trials());
-    let docker = docker::DockerWorlds::start();
+    let docker = docker::DockerFixtures::start();
     trials.extend(docker.trials());
     let conclusion = libtest_mimic::run(&arguments, trials);
     docker.end();
-    worlds.iter().for_each(|(_, world)| world.shut_down());
+    fixtures.iter().for_each(|(_, fixture)| fixture.shut_down());
     conclusion.exit_code()
 }
 

@@ -14,7 +14,7 @@ use belljar_providers::settings::{AgentRunSettings, E2bSettings};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::world::{Quiet, Verdict, World, check};
+use crate::fixture::{Fixture, Quiet, Verdict, check};
 use crate::{cases, endings};
 
 /// Cases that no service can pass, because Belljar does not enforce anything there.
@@ -153,86 +153,86 @@ fn e2b_settings(played: &TestService) -> E2bSettings {
     }
 }
 
-fn e2b(settings: &E2bSettings) -> Result<World, String> {
-    Ok(World::remote(RemoteProvider::e2b(settings).map_err(|error| error.to_string())?))
+fn e2b(settings: &E2bSettings) -> Result<Fixture, String> {
+    Ok(Fixture::remote(RemoteProvider::e2b(settings).map_err(|error| error.to_string())?))
 }
 
 fn e2b_run(played: &TestService) -> Verdict {
-    let world = e2b(&e2b_settings(played))?;
+    let fixture = e2b(&e2b_settings(played))?;
     let code = "import os, sys\n\
         def main(a, b):\n    print(open('in.txt').read(), sys.stdin.read(), os.getcwd())\n    os.mkdir('artifacts')\n\
         \x20   open('artifacts/o.csv', 'w').write('1')\n    return a + b";
     let request = json!({"language": "python", "code": code, "arguments": {"a": 40, "b": 2}, "stdin": "typed",
         "files": [{"path": "in.txt", "content": "sent"}]});
-    let report = world.run(request)?;
+    let report = fixture.run(request)?;
     check!(report.stdout == "sent typed /workspace\n" && report.result.value == json!(42), report);
     check!(report.artifacts.len() == 1 && report.artifacts[0].name == "o.csv", report);
     let receipt = report.receipt.as_ref().ok_or("no receipt")?;
     check!(receipt.kernel == Kernel::Remote && receipt.isolation.is_empty() && !receipt.simulated, receipt);
     let service = receipt.service.as_ref().ok_or("no service")?;
     check!(service.host == format!("127.0.0.1:{}", played.port) && service.template == "base", service);
-    let refused = world.run(json!({"command": ["true"], "require": ["seccomp"]})).err().unwrap_or_default();
+    let refused = fixture.run(json!({"command": ["true"], "require": ["seccomp"]})).err().unwrap_or_default();
     check!(
         refused.contains("layer 'seccomp' is not enforced here: isolation is provided by the service"),
         refused
     );
     let hosts = json!({"command": ["true"], "network": {"mode": "hosts", "hosts": ["pypi.org"]}});
-    let refused = world.run(hosts).err().unwrap_or_default();
+    let refused = fixture.run(hosts).err().unwrap_or_default();
     check!(refused.contains("network: provider 'e2b' cannot limit the network to listed hosts"), refused);
     let long = json!({"command": ["true"], "limits": {"timeout_ms": 3_600_000}});
-    let refused = world.run(long).err().unwrap_or_default();
+    let refused = fixture.run(long).err().unwrap_or_default();
     check!(refused.contains("limits.timeout_ms: provider 'e2b' limits runs to 3480 s"), refused);
-    world.shut_down();
+    fixture.shut_down();
     check!(played.state(None)?["machines"] == json!([]), "shutting down waits for the last machine");
     Ok(())
 }
 
 /// However a run ends, no machine is left running, and billed, at the service.
 fn e2b_canceled_runs(played: &TestService) -> Verdict {
-    let world = e2b(&e2b_settings(played))?;
+    let fixture = e2b(&e2b_settings(played))?;
     let sleeping = json!({"command": ["sleep", "600"]});
     let cancel = async { tokio::time::sleep(Duration::from_millis(300)).await };
-    let report = world.run_until(sleeping.clone(), cancel, &mut Quiet)?;
+    let report = fixture.run_until(sleeping.clone(), cancel, &mut Quiet)?;
     check!(report.status == Status::Cancelled, report);
     played.wait_until_no_machines()?;
     // Abandon the run before its machine exists.
-    world.abandon(sleeping.clone(), Duration::from_millis(1))?;
-    world.abandon(sleeping, Duration::from_millis(250))?;
-    let report = world.run(json!({"command": ["sleep", "600"], "limits": {"timeout_ms": 200}}))?;
+    fixture.abandon(sleeping.clone(), Duration::from_millis(1))?;
+    fixture.abandon(sleeping, Duration::from_millis(250))?;
+    let report = fixture.run(json!({"command": ["sleep", "600"], "limits": {"timeout_ms": 200}}))?;
     check!(report.status == Status::TimedOut, report);
-    world.shut_down();
+    fixture.shut_down();
     played.wait_until_no_machines()
 }
 
 fn e2b_lost_response(played: &TestService) -> Verdict {
-    let world = e2b(&e2b_settings(played))?;
+    let fixture = e2b(&e2b_settings(played))?;
     // The machine is created but the response is lost: the retry returns the same machine.
     played.state(Some(json!({"at": "POST /v2/sandboxes"})))?;
     played.state(Some(json!({"at": "DELETE /sandboxes", "status": 503})))?;
-    let report = world.run(json!({"command": ["echo", "hi"]}))?;
+    let report = fixture.run(json!({"command": ["echo", "hi"]}))?;
     check!(report.stdout == "hi\n", report);
-    world.shut_down();
+    fixture.shut_down();
     check!(
         played.request_count("POST /v2/sandboxes")? == 2 && played.request_count("DELETE /")? == 2,
         played.state(None)
     );
     // A command whose response is lost may have run, so it is not retried.
-    let world = e2b(&e2b_settings(played))?;
+    let fixture = e2b(&e2b_settings(played))?;
     played.state(Some(json!({"at": "/process.Process/Start"})))?;
     let before = played.request_count("POST /process.Process/Start")?;
-    let lost = world.run(json!({"command": ["echo", "hi"]})).err().unwrap_or_default();
+    let lost = fixture.run(json!({"command": ["echo", "hi"]})).err().unwrap_or_default();
     check!(lost.contains("the sandbox was lost: the sandbox at E2B"), lost);
     check!(played.request_count("POST /process.Process/Start")? == before + 1, "sent once");
-    world.shut_down();
+    fixture.shut_down();
     played.wait_until_no_machines()
 }
 
 fn e2b_refusals(played: &TestService) -> Verdict {
     let usual = e2b_settings(played);
     let said = |settings: E2bSettings| -> Result<String, String> {
-        let world = e2b(&settings)?;
-        let said = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
-        world.shut_down();
+        let fixture = e2b(&settings)?;
+        let said = fixture.run(json!({"command": ["true"]})).err().unwrap_or_default();
+        fixture.shut_down();
         Ok(said)
     };
     let wrong_key = said(E2bSettings { api_key: Some("e2b_1".to_owned().into()), ..usual.clone() })?;
@@ -280,30 +280,30 @@ fn agentrun_settings(played: &TestService) -> AgentRunSettings {
     }
 }
 
-fn agentrun(settings: &AgentRunSettings) -> Result<World, String> {
-    Ok(World::remote(RemoteProvider::agentrun(settings).map_err(|error| error.to_string())?))
+fn agentrun(settings: &AgentRunSettings) -> Result<Fixture, String> {
+    Ok(Fixture::remote(RemoteProvider::agentrun(settings).map_err(|error| error.to_string())?))
 }
 
 fn agentrun_run(played: &TestService) -> Verdict {
-    let world = agentrun(&agentrun_settings(played))?;
+    let fixture = agentrun(&agentrun_settings(played))?;
     let code =
         "import sys\ndef main(a):\n    print(open('in.txt').read(), sys.stdin.read())\n    return a * 2";
     let request = json!({"language": "python", "code": code, "arguments": {"a": 21}, "stdin": "it's $HOME",
         "files": [{"path": "in.txt", "content": "sent"}]});
     // If the response to a creation is lost, the retry uses the same name.
     played.state(Some(json!({"at": "POST /sandboxes"})))?;
-    let report = world.run(request)?;
+    let report = fixture.run(request)?;
     check!(report.stdout == "sent it's $HOME\n" && report.result.value == json!(42), report);
     let service = report.receipt.and_then(|receipt| receipt.service).ok_or("no service")?;
     check!(service.region.as_deref() == Some("cn-hangzhou") && service.template == "python", service);
     let sleeping = json!({"command": ["sleep", "600"]});
-    world.abandon(sleeping.clone(), Duration::from_millis(1))?;
+    fixture.abandon(sleeping.clone(), Duration::from_millis(1))?;
     let cancel = async { tokio::time::sleep(Duration::from_millis(300)).await };
-    check!(world.run_until(sleeping, cancel, &mut Quiet)?.status == Status::Cancelled, "status");
+    check!(fixture.run_until(sleeping, cancel, &mut Quiet)?.status == Status::Cancelled, "status");
     let long = json!({"command": ["true"], "limits": {"timeout_ms": 31_000}});
-    let refused = world.run(long).err().unwrap_or_default();
+    let refused = fixture.run(long).err().unwrap_or_default();
     check!(refused.contains("limits.timeout_ms: provider 'agentrun' limits runs to 30 s"), refused);
-    world.shut_down();
+    fixture.shut_down();
     check!(played.state(None)?["machines"] == json!([]), "shutting down waits for the last machine");
     Ok(())
 }
@@ -311,9 +311,9 @@ fn agentrun_run(played: &TestService) -> Verdict {
 fn agentrun_refusals(played: &TestService) -> Verdict {
     let usual = agentrun_settings(played);
     let said = |settings: AgentRunSettings| -> Result<String, String> {
-        let world = agentrun(&settings)?;
-        let said = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
-        world.shut_down();
+        let fixture = agentrun(&settings)?;
+        let said = fixture.run(json!({"command": ["true"]})).err().unwrap_or_default();
+        fixture.shut_down();
         Ok(said)
     };
     let key = said(AgentRunSettings { access_key_secret: Some("wrong".to_owned().into()), ..usual.clone() })?;
@@ -338,8 +338,9 @@ fn agentrun_conforms(played: &TestService) -> Verdict {
 }
 
 fn e2b_conforms(played: &TestService) -> Verdict {
-    let world = e2b(&E2bSettings { api_url: Some("http://127.0.0.1:1".to_owned()), ..e2b_settings(played) })?;
-    let nobody = world.run(json!({"command": ["true"]})).err().unwrap_or_default();
+    let fixture =
+        e2b(&E2bSettings { api_url: Some("http://127.0.0.1:1".to_owned()), ..e2b_settings(played) })?;
+    let nobody = fixture.run(json!({"command": ["true"]})).err().unwrap_or_default();
     check!(
         nobody.contains("cannot connect to 127.0.0.1:1") && nobody.contains("providers.e2b.domain"),
         nobody
@@ -349,13 +350,13 @@ fn e2b_conforms(played: &TestService) -> Verdict {
 }
 
 /// Runs every case that applies to the service, one after another.
-fn conforms(world: &World, more: &[(&str, &str)]) -> Verdict {
+fn conforms(fixture: &Fixture, more: &[(&str, &str)]) -> Verdict {
     let differs = |name: &str| DIFFERS.iter().chain(more).any(|(other, _)| *other == name);
     let mut failed = Vec::new();
     for (name, case) in cases::all().into_iter().chain(endings::all()).filter(|(name, _)| !differs(name)) {
-        failed.extend(case(world).err().map(|why| format!("{name}: {why}")));
+        failed.extend(case(fixture).err().map(|why| format!("{name}: {why}")));
     }
-    world.shut_down();
+    fixture.shut_down();
     check!(failed.is_empty(), failed);
     Ok(())
 }

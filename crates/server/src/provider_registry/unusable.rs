@@ -1,8 +1,9 @@
 //! A provider whose settings cannot be used. It fails every request with the reason, so that no other
 //! provider silently takes its place.
 
-use belljar_engine::plan::Plan;
-use belljar_engine::provider::{BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox};
+use belljar_engine::outcome::Outcome;
+use belljar_engine::plan::{Plan, Task};
+use belljar_engine::provider::{BoxFuture, Capabilities, Provider, ProviderError, Sink};
 
 #[derive(Debug)]
 pub(super) struct UnusableProvider {
@@ -26,16 +27,18 @@ impl Provider for UnusableProvider {
         Capabilities::default()
     }
 
-    fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
+    fn run<'a>(
+        &'a self,
+        _plan: &'a Plan,
+        _task: &'a Task,
+        _sink: &'a mut dyn Sink,
+        _cancel: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
         Box::pin(std::future::ready(Err(self.error())))
     }
 
     fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Err(self.error())))
-    }
-
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(std::future::ready(Vec::new()))
     }
 
     fn shut_down(&self) -> BoxFuture<'_, ()> {

@@ -7,17 +7,15 @@ use std::time::Duration;
 
 use belljar_engine::Error;
 use belljar_engine::catalog::{ProviderCatalog, ProviderSettings, unknown_provider};
-use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt};
 use belljar_engine::plan::{CodeSource, Plan, Program, Task};
-use belljar_engine::provider::{
-    BoxFuture, Capabilities, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
-};
+use belljar_engine::provider::{BoxFuture, Capabilities, Provider, ProviderError, Sink, Stream};
 use belljar_server::InitialProviders;
 use belljar_store::SealingKey;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::fake_provider::ScriptProvider;
+use crate::fake_provider::script_provider;
 
 /// The catalog of both kinds, with every cloud provider that was built, by label.
 #[derive(Debug, Default)]
@@ -68,7 +66,7 @@ impl ProviderCatalog for FakeCatalog {
 
     fn build(&self, name: &str, settings: &ProviderSettings) -> Result<Arc<dyn Provider>, Error> {
         if name == "native" {
-            return Ok(Arc::new(ScriptProvider));
+            return Ok(Arc::new(script_provider()));
         }
         let text = |field: &str| settings[field].as_str().unwrap().to_owned();
         let (label, token) = (text("label"), text("token"));
@@ -104,11 +102,23 @@ impl FakeCloud {
     fn works(&self) -> Result<(), ProviderError> {
         match self.label.as_str() {
             "down" => {
-                let cause = format!("token {} is not accepted", self.token);
-                Err(ProviderError::Setup { step: "ask the cloud".to_owned(), cause })
+                Err(ProviderError::setup("ask the cloud", format!("token {} is not accepted", self.token)))
             }
             _ => Ok(()),
         }
+    }
+
+    async fn run(&self, task: &Task, sink: &mut dyn Sink) -> Result<Outcome, ProviderError> {
+        if self.label == "breaks" {
+            return Err(ProviderError::lost("it broke"));
+        }
+        self.works()?;
+        if matches!(&task.program, Program::Code { source: CodeSource::Text { code, .. }, .. } if &**code == "wait")
+        {
+            self.go.acquire().await.unwrap().forget();
+        }
+        sink.output(Stream::Stdout, self.label.as_bytes());
+        Ok(Outcome::new(Ending::Exited(0), Duration::ZERO, Receipt::new("cloud", Kernel::Remote)))
     }
 }
 
@@ -122,58 +132,20 @@ impl Provider for CloudProvider {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
-    fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        let opened = match self.0.label.as_str() {
-            "breaks" => Err(ProviderError::Lost { message: "it broke".to_owned() }),
-            _ => self.0.works().map(|()| Box::new(CloudSandbox(Arc::clone(&self.0))) as Box<dyn Sandbox>),
-        };
-        Box::pin(std::future::ready(opened))
-    }
-    fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
-        Box::pin(std::future::ready(self.0.works()))
-    }
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        Box::pin(std::future::ready(Vec::new()))
-    }
-    fn shut_down(&self) -> BoxFuture<'_, ()> {
-        self.0.ended.store(true, Ordering::SeqCst);
-        Box::pin(std::future::ready(()))
-    }
-}
-
-#[derive(Debug)]
-struct CloudSandbox(Arc<FakeCloud>);
-
-impl Sandbox for CloudSandbox {
     fn run<'a>(
-        &'a mut self,
+        &'a self,
+        _plan: &'a Plan,
         task: &'a Task,
         sink: &'a mut dyn Sink,
         _cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        Box::pin(async move {
-            if matches!(&task.program, Program::Code { source: CodeSource::Text { code, .. }, .. } if &**code == "wait")
-            {
-                self.0.go.acquire().await.unwrap().forget();
-            }
-            sink.output(Stream::Stdout, self.0.label.as_bytes());
-            Ok(Outcome {
-                ending: Ending::Exited(0),
-                duration: Duration::ZERO,
-                usage: Usage::default(),
-                result: None,
-                artifacts: Vec::new(),
-                findings: Vec::new(),
-                receipt: Receipt {
-                    provider: "cloud",
-                    kernel: Kernel::Remote,
-                    isolation: Vec::new(),
-                    warm: Warmth::Cold,
-                    simulated: false,
-                    instead_of: None,
-                    service: None,
-                },
-            })
-        })
+        Box::pin(self.0.run(task, sink))
+    }
+    fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
+        Box::pin(std::future::ready(self.0.works()))
+    }
+    fn shut_down(&self) -> BoxFuture<'_, ()> {
+        self.0.ended.store(true, Ordering::SeqCst);
+        Box::pin(std::future::ready(()))
     }
 }

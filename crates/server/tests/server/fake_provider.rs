@@ -4,89 +4,42 @@
 use std::time::{Duration, Instant};
 
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
-use belljar_engine::plan::{CodeSource, Plan, Program, Task};
+use belljar_engine::plan::{CodeSource, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, ImageChoice, PoolMetrics, Provider, ProviderError, Sandbox, Sink, Stream,
+    BoxFuture, Capabilities, ImageChoice, PoolMetrics, ProviderError, Sink, Stream,
 };
+use belljar_engine::testing::FakeProvider;
 
-#[derive(Debug)]
-pub(crate) struct ScriptProvider;
-
-impl Provider for ScriptProvider {
-    fn name(&self) -> &'static str {
-        "native"
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        let images = ImageChoice::Unpacked;
-        Capabilities {
-            host_paths: true,
-            package_layers: true,
-            single_hosts: true,
-            images,
-            ..Capabilities::default()
-        }
-    }
-
-    fn open<'a>(&'a self, _plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn Sandbox>, ProviderError>> {
-        Box::pin(async { Ok(Box::new(ScriptSandbox) as Box<dyn Sandbox>) })
-    }
-
-    fn pools(&self) -> BoxFuture<'_, Vec<PoolMetrics>> {
-        let pool = |name: &str, hits| PoolMetrics {
-            name: name.to_owned(),
-            tenant: "secret-tenant".to_owned(),
-            size: 2,
-            hits,
-            refill_ms: 1.5,
-            ..PoolMetrics::default()
-        };
-        Box::pin(async move { vec![pool("python", 3), pool("python+secret", 4)] })
-    }
-
-    fn shut_down(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
+pub(crate) fn script_provider() -> FakeProvider {
+    let pool = |name: &str, hits| PoolMetrics {
+        name: name.to_owned(),
+        tenant: "secret-tenant".to_owned(),
+        size: 2,
+        hits,
+        refill_ms: 1.5,
+        ..PoolMetrics::default()
+    };
+    let capabilities = Capabilities {
+        host_paths: true,
+        package_layers: true,
+        single_hosts: true,
+        images: ImageChoice::Unpacked,
+        ..Capabilities::default()
+    };
+    FakeProvider::new("native", |_, task, sink, cancel| Box::pin(run(task, sink, cancel)))
+        .with_capabilities(capabilities)
+        .with_pools(vec![pool("python", 3), pool("python+secret", 4)])
 }
 
-#[derive(Debug)]
-struct ScriptSandbox;
-
-impl Sandbox for ScriptSandbox {
-    fn run<'a>(
-        &'a mut self,
-        task: &'a Task,
-        sink: &'a mut dyn Sink,
-        cancel: BoxFuture<'a, ()>,
-    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        Box::pin(async move {
-            let started = Instant::now();
-            let mut usage = Usage::default();
-            let ending = tokio::select! {
-                ending = play(script(task), sink, &mut usage) => ending?,
-                () = cancel => Ending::Cancelled,
-            };
-            let receipt = Receipt {
-                provider: "native",
-                kernel: Kernel::Host,
-                isolation: Vec::new(),
-                warm: Warmth::Pool,
-                simulated: false,
-                instead_of: None,
-                service: None,
-            };
-            let duration = started.elapsed();
-            Ok(Outcome {
-                ending,
-                duration,
-                usage,
-                result: None,
-                artifacts: Vec::new(),
-                findings: Vec::new(),
-                receipt,
-            })
-        })
-    }
+async fn run(task: &Task, sink: &mut dyn Sink, cancel: BoxFuture<'_, ()>) -> Result<Outcome, ProviderError> {
+    let started = Instant::now();
+    let mut usage = Usage::default();
+    let ending = tokio::select! {
+        ending = play(script(task), sink, &mut usage) => ending?,
+        () = cancel => Ending::Cancelled,
+    };
+    let receipt = Receipt { warm: Warmth::Pool, ..Receipt::new("native", Kernel::Host) };
+    Ok(Outcome { usage, ..Outcome::new(ending, started.elapsed(), receipt) })
 }
 
 fn script(task: &Task) -> &str {
@@ -105,10 +58,7 @@ async fn play(script: &str, sink: &mut dyn Sink, usage: &mut Usage) -> Result<En
             "cpu" => usage.cpu = Duration::from_millis(rest.parse().unwrap()),
             "fail" => return Ok(Ending::Exited(3)),
             "flood" => drop(sink.output(Stream::Stdout, &vec![b'x'; rest.parse().unwrap()])),
-            "broken" => {
-                let (step, cause) = ("mount /srv/secret/path".to_owned(), "no".to_owned());
-                return Err(ProviderError::Setup { step, cause });
-            }
+            "broken" => return Err(ProviderError::setup("mount /srv/secret/path", "no")),
             _ => {}
         }
     }

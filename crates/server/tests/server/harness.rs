@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::catalog::providers;
 use crate::client::HttpTestClient;
 use crate::fake_places::FakePlaces;
-use crate::fake_provider::ScriptProvider;
+use crate::fake_provider::script_provider;
 
 pub(crate) const ADMIN: &str = "an-admin-key-of-more-than-32-bytes-for-tests";
 
@@ -100,7 +100,7 @@ pub(crate) async fn test_state_with(
     providers: InitialProviders,
 ) -> Result<Arc<AppState>, Error> {
     let store = Arc::new(open_released_store(&folder.join("belljar.db")).await);
-    let engine = Arc::new(Engine::new(Arc::new(ScriptProvider), Profiles::built_in(), Limits::CEILING));
+    let engine = Arc::new(Engine::new(Arc::new(script_provider()), Profiles::built_in(), Limits::CEILING));
     let host_storage = Arc::new(FakePlaces::default());
     let key = Some(ADMIN.parse().unwrap());
     Ok(prepare(engine, store, host_storage, Profiles::built_in(), providers, settings, key).await?.0)

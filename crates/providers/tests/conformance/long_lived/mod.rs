@@ -23,25 +23,27 @@ use belljar_engine::sandbox_handle::{
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::world::{Verdict, World, check};
+use crate::fixture::{Fixture, Verdict, check};
 
-pub(crate) type Case = fn(World) -> Pin<Box<dyn Future<Output = Verdict>>>;
+pub(crate) type Case = fn(Fixture) -> Pin<Box<dyn Future<Output = Verdict>>>;
 
 /// Lists async cases with their names.
 macro_rules! cases {
     ($($case:ident),+ $(,)?) => {
-        vec![$((stringify!($case), (|world| Box::pin($case(world))) as crate::living::Case)),+]
+        vec![$((stringify!($case), (|fixture| Box::pin($case(fixture))) as crate::long_lived::Case)),+]
     };
 }
 pub(crate) use cases;
 
 type Group = (&'static str, Vec<(&'static str, Case)>);
 
-pub(crate) fn trials(world: &World) -> Vec<Trial> {
+pub(crate) fn trials(fixture: &Fixture) -> Vec<Trial> {
     let own = [("denials", denials::all()), ("confinement", confinement::all()), ("ends", shutdown::all())];
     let mut trials =
-        vec![Trial::test("living::as_an_ordinary_user", || as_unprivileged_user().map_err(Into::into))];
-    trials.extend(shared().into_iter().chain(own).flat_map(|group| trials_of("living", group, world, &[])));
+        vec![Trial::test("long_lived::as_an_ordinary_user", || as_unprivileged_user().map_err(Into::into))];
+    trials.extend(
+        shared().into_iter().chain(own).flat_map(|group| trials_of("long_lived", group, fixture, &[])),
+    );
     trials
 }
 
@@ -57,14 +59,14 @@ fn shared() -> Vec<Group> {
 }
 
 /// Returns the shared cases for another provider, ignoring those in which it differs.
-pub(crate) fn shared_trials(kind: &str, world: &World, differs: &[(&str, &str)]) -> Vec<Trial> {
-    shared().into_iter().flat_map(|group| trials_of(kind, group, world, differs)).collect()
+pub(crate) fn shared_trials(kind: &str, fixture: &Fixture, differs: &[(&str, &str)]) -> Vec<Trial> {
+    shared().into_iter().flat_map(|group| trials_of(kind, group, fixture, differs)).collect()
 }
 
-fn trials_of(kind: &str, (group, cases): Group, world: &World, differs: &[(&str, &str)]) -> Vec<Trial> {
+fn trials_of(kind: &str, (group, cases): Group, fixture: &Fixture, differs: &[(&str, &str)]) -> Vec<Trial> {
     let trial = |(name, case): (&str, Case)| {
-        let world = world.clone();
-        let run = move || world.block_on(case(world.clone())).map_err(Into::into);
+        let fixture = fixture.clone();
+        let run = move || fixture.block_on(case(fixture.clone())).map_err(Into::into);
         let why = differs.iter().find(|(other, _)| *other == name);
         let title = format!("{kind}::{group}::{name}");
         match why {
@@ -101,7 +103,7 @@ fn as_unprivileged_user() -> Verdict {
         .env("PATH", "/usr/bin:/bin")
         .env("TMPDIR", "/tmp")
         .current_dir(folder);
-    command.args(["living::", "--test-threads", "2"]).uid(PERSON).gid(PERSON);
+    command.args(["long_lived::", "--test-threads", "2"]).uid(PERSON).gid(PERSON);
     let output = command.output().map_err(text)?;
     let _removed = std::fs::remove_dir_all(format!("/tmp/belljar-{PERSON}"));
     check!(output.status.success(), String::from_utf8_lossy(&output.stdout));
@@ -111,7 +113,7 @@ fn as_unprivileged_user() -> Verdict {
 /// An open sandbox.
 #[derive(Clone)]
 pub(crate) struct OpenSandbox {
-    pub(crate) living: Arc<dyn SandboxHandle>,
+    pub(crate) handle: Arc<dyn SandboxHandle>,
     pub(crate) admitted: AdmittedSandbox,
 }
 
@@ -128,7 +130,7 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-impl World {
+impl Fixture {
     pub(crate) async fn open(&self, request: Value) -> Result<OpenSandbox, String> {
         let request: SandboxRequest = serde_json::from_value(request).map_err(text)?;
         let admitted = self.engine().admit_sandbox(request, None).map_err(text)?;
@@ -136,8 +138,8 @@ impl World {
     }
 
     pub(crate) async fn open_admitted(&self, admitted: AdmittedSandbox) -> Result<OpenSandbox, String> {
-        let (living, _) = self.engine().open_sandbox(&admitted, &mut DiscardSink).await.map_err(text)?;
-        Ok(OpenSandbox { living: living.into(), admitted })
+        let (handle, _) = self.engine().open_sandbox(&admitted, &mut DiscardSink).await.map_err(text)?;
+        Ok(OpenSandbox { handle: handle.into(), admitted })
     }
 }
 
@@ -145,7 +147,7 @@ impl OpenSandbox {
     /// Runs a line of shell to its end.
     pub(crate) async fn shell(&self, line: &str) -> Result<CommandResult, String> {
         match self.run(StartCommand::shell(line)).await {
-            Err(SandboxError::Gone(_)) => Err(format!("{line}: it is gone: {}", self.living.ended().await)),
+            Err(SandboxError::Gone(_)) => Err(format!("{line}: it is gone: {}", self.handle.ended().await)),
             ran => ran.map_err(text),
         }
     }
@@ -161,25 +163,25 @@ impl OpenSandbox {
 
     pub(crate) async fn run(&self, command: StartCommand) -> Result<CommandResult, SandboxError> {
         let attach = AttachOptions { from: 0, hold: true };
-        let (_, output) = self.living.commands().start_attached(command, attach).await?;
+        let (_, output) = self.handle.commands().start_attached(command, attach).await?;
         collect(output).await
     }
 
     pub(crate) async fn write_file(&self, path: &str, bytes: &[u8]) -> Result<u64, String> {
-        let files = self.living.files();
+        let files = self.handle.files();
         files.write(path, Default::default(), Box::pin(bytes)).await.map_err(text)
     }
 
     pub(crate) async fn read_file(&self, path: &str, from: u64, len: Option<u64>) -> Result<Vec<u8>, String> {
         use tokio::io::AsyncReadExt;
-        let (_, mut source) = self.living.files().read(path, from, len).await.map_err(text)?;
+        let (_, mut source) = self.handle.files().read(path, from, len).await.map_err(text)?;
         let mut bytes = Vec::new();
         source.read_to_end(&mut bytes).await.map_err(text)?;
         Ok(bytes)
     }
 
     pub(crate) async fn close(self) -> Verdict {
-        self.living.close().await;
+        self.handle.close().await;
         Ok(())
     }
 }
@@ -230,5 +232,5 @@ pub(crate) fn host_processes(mark: &str) -> Vec<u32> {
 pub(crate) fn unique_mark() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    format!("belljar-living-{}-{}-", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    format!("belljar-sandbox-{}-{}-", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }

@@ -5,7 +5,7 @@ use belljar_engine::sandbox_handle::{AttachOptions, CommandEnding, StartCommand}
 use serde_json::json;
 
 use super::{Case, OpenSandbox, cases, collect, text, until};
-use crate::world::{Verdict, World, check};
+use crate::fixture::{Fixture, Verdict, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![denied_calls_are_attributed_to_their_command, a_flood_of_denied_calls_does_not_slow_others]
@@ -23,18 +23,18 @@ impl OpenSandbox {
     /// Runs a line and returns the messages of its command's denials.
     async fn command_denials(&self, line: &str) -> Result<Vec<String>, String> {
         let attach = AttachOptions { from: 0, hold: true };
-        let started = self.living.commands().start_attached(StartCommand::shell(line), attach).await;
+        let started = self.handle.commands().start_attached(StartCommand::shell(line), attach).await;
         let (process, output) = started.map_err(text)?;
         let ran = collect(output).await.map_err(text)?;
         check!(ran.ending == Some(CommandEnding::Exited(0)), (line, ran));
-        let all = self.living.commands().list().await.map_err(text)?;
+        let all = self.handle.commands().list().await.map_err(text)?;
         let info = all.into_iter().find(|info| info.id == process).ok_or("the command is not listed")?;
-        let findings = self.living.commands().denial_findings(&info).await.map_err(text)?;
+        let findings = self.handle.commands().denial_findings(&info).await.map_err(text)?;
         Ok(findings.into_iter().map(|finding| finding.message).collect())
     }
 
     async fn sandbox_denials(&self) -> Result<Vec<String>, String> {
-        let findings = self.living.denial_findings().await.map_err(text)?;
+        let findings = self.handle.denial_findings().await.map_err(text)?;
         Ok(findings.into_iter().map(|finding| finding.message).collect())
     }
 }
@@ -43,8 +43,8 @@ fn has(told: &[String], calls: &[&str]) -> bool {
     told.len() == calls.len() && calls.iter().all(|call| told.iter().any(|message| message.contains(call)))
 }
 
-async fn denied_calls_are_attributed_to_their_command(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn denied_calls_are_attributed_to_their_command(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     check!(open.command_denials("echo nothing").await?.is_empty(), "no call was denied");
     check!(open.sandbox_denials().await?.is_empty(), "no call of the guest was denied");
     open.write_file("unshare.py", denied_call_script("unshare(0x10000000)", 3).as_bytes()).await?;
@@ -78,8 +78,8 @@ async fn denied_calls_are_attributed_to_their_command(world: World) -> Verdict {
 }
 
 /// More denials than the listener handles at full speed. Each call still fails like the first.
-async fn a_flood_of_denied_calls_does_not_slow_others(world: World) -> Verdict {
-    let (open, quiet) = (world.open(json!({})).await?, world.open(json!({})).await?);
+async fn a_flood_of_denied_calls_does_not_slow_others(fixture: Fixture) -> Verdict {
+    let (open, quiet) = (fixture.open(json!({})).await?, fixture.open(json!({})).await?);
     open.write_file("flood.py", denied_call_script("unshare(0x10000000)", 320).as_bytes()).await?;
     let flood = open.command_denials("python3 flood.py");
     let beside = async {

@@ -7,7 +7,7 @@ use belljar_engine::warm::WarmPoolMode;
 use serde_json::json;
 
 use super::{Case, cases, host_processes, text, unique_mark, until};
-use crate::world::{Verdict, World, check};
+use crate::fixture::{Fixture, Verdict, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
@@ -20,33 +20,33 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
     ]
 }
 
-async fn a_closed_sandbox_is_gone_at_once(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn a_closed_sandbox_is_gone_at_once(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let mark = unique_mark();
     open.shell_output(&format!("(setsid sh -c 'while :; do sleep 1; done' {mark} >/dev/null 2>&1 &)"))
         .await?;
     until("the process runs", async || Ok(host_processes(&mark).len() == 1)).await?;
     let waiting = tokio::spawn({
-        let living = Arc::clone(&open.living);
-        async move { living.ended().await }
+        let handle = Arc::clone(&open.handle);
+        async move { handle.ended().await }
     });
-    open.living.close().await;
+    open.handle.close().await;
     check!(host_processes(&mark).is_empty(), mark);
-    check!(open.living.state() == SandboxPhase::Ended, open.living);
+    check!(open.handle.state() == SandboxPhase::Ended, open.handle);
     let why = waiting.await.map_err(text)?;
     check!(why == "the sandbox was closed", why);
-    let asked = open.living.commands().start(StartCommand::shell("true")).await;
+    let asked = open.handle.commands().start(StartCommand::shell("true")).await;
     check!(matches!(&asked, Err(SandboxError::Gone(why)) if why == "the sandbox was closed"), asked);
     check!(
-        open.living.stats().await.is_err() && open.living.pause().await.is_err(),
+        open.handle.stats().await.is_err() && open.handle.pause().await.is_err(),
         "a closed sandbox answers nothing"
     );
-    open.living.close().await;
+    open.handle.close().await;
     Ok(())
 }
 
-async fn a_dropped_sandbox_is_killed(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn a_dropped_sandbox_is_killed(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let mark = unique_mark();
     open.shell_output(&format!("(sh -c 'while :; do sleep 1; done' {mark} &)")).await?;
     until("the process runs", async || Ok(host_processes(&mark).len() == 1)).await?;
@@ -60,7 +60,7 @@ fn own_resources() -> (usize, usize) {
     (mounts, descriptor_count(std::process::id()))
 }
 
-async fn nothing_is_left_behind(_: World) -> Verdict {
+async fn nothing_is_left_behind(_: Fixture) -> Verdict {
     // Needs its own launcher in a separate process, because other cases run at the same time.
     let program = std::env::current_exe().map_err(text)?;
     let alone = tokio::task::spawn_blocking(move || {
@@ -76,21 +76,21 @@ pub(crate) const LEAKS_ONLY: &str = "BELLJAR_CONFORMANCE_LEAKS";
 
 /// The part of [`nothing_is_left_behind`] that runs in a separate process.
 pub(crate) fn leaks() -> Verdict {
-    let world = World::native(WarmPoolMode::Off);
-    let verdict = world.clone().block_on(async {
-        let round = async |world: &World| {
-            let open = world.open(json!({})).await?;
+    let fixture = Fixture::native(WarmPoolMode::Off);
+    let verdict = fixture.clone().block_on(async {
+        let round = async |fixture: &Fixture| {
+            let open = fixture.open(json!({})).await?;
             open.shell_output("echo x > f; (sleep 77 &)").await?;
-            let _port = open.living.open_port(1).await;
+            let _port = open.handle.open_port(1).await;
             open.write_file("g", &[7; 100_000]).await?;
             open.close().await
         };
-        round(&world).await?;
+        round(&fixture).await?;
         let launcher = launchers().first().copied().ok_or("no launcher")?;
         let held = || (cgroup_count(launcher), descriptor_count(launcher), child_count(launcher));
         let (before, own) = (held(), own_resources());
         for _ in 0..10 {
-            round(&world).await?;
+            round(&fixture).await?;
             // Checked at once: when closing a sandbox returns, nothing of it is left.
             let after = held();
             check!(after == before, (before, after));
@@ -101,7 +101,7 @@ pub(crate) fn leaks() -> Verdict {
         .await?;
         Ok(())
     });
-    world.shut_down();
+    fixture.shut_down();
     verdict
 }
 
@@ -137,7 +137,7 @@ fn launchers() -> Vec<u32> {
 }
 
 /// Runs in a separate process, whose launcher can be killed without affecting other cases.
-async fn sandboxes_die_with_the_launcher(_: World) -> Verdict {
+async fn sandboxes_die_with_the_launcher(_: Fixture) -> Verdict {
     let program = std::env::current_exe().map_err(text)?;
     let alone = tokio::task::spawn_blocking(move || {
         std::process::Command::new(program).env(KILLED_ONLY, "1").output()
@@ -152,33 +152,33 @@ pub(crate) const KILLED_ONLY: &str = "BELLJAR_CONFORMANCE_KILLED";
 
 /// The part of [`sandboxes_die_with_the_launcher`] that runs in a separate process.
 pub(crate) fn killed() -> Verdict {
-    let world = World::native(WarmPoolMode::Off);
-    let verdict = world.clone().block_on(async {
-        let (awake, asleep) = (world.open(json!({})).await?, world.open(json!({})).await?);
+    let fixture = Fixture::native(WarmPoolMode::Off);
+    let verdict = fixture.clone().block_on(async {
+        let (awake, asleep) = (fixture.open(json!({})).await?, fixture.open(json!({})).await?);
         let marks = (unique_mark(), unique_mark());
         for (open, mark) in [(&awake, &marks.0), (&asleep, &marks.1)] {
             open.shell_output(&format!("(sh -c 'while :; do sleep 1; done' {mark} &)")).await?;
         }
-        let paused = asleep.living.pause().await.is_ok();
+        let paused = asleep.handle.pause().await.is_ok();
         let launcher = launchers().first().copied().ok_or("no launcher")?;
         let killed = std::process::Command::new("kill").args(["-9", &launcher.to_string()]).status();
         check!(killed.as_ref().is_ok_and(std::process::ExitStatus::success), killed);
         until("the processes died with the launcher", async || Ok(host_processes(&marks.0).is_empty()))
             .await?;
-        let why = awake.living.ended().await;
+        let why = awake.handle.ended().await;
         check!(why == "the launcher was killed", why);
-        let asked = awake.living.commands().list().await;
+        let asked = awake.handle.commands().list().await;
         check!(matches!(&asked, Err(SandboxError::Gone(why)) if why.contains("launcher")), asked);
-        check!(asleep.living.stats().await.is_err(), "a lost sandbox answers nothing");
+        check!(asleep.handle.stats().await.is_err(), "a lost sandbox answers nothing");
         // The next sandbox gets a new launcher, which finds and kills what was paused when the first one
         // died.
-        let next = world.open(json!({})).await?;
+        let next = fixture.open(json!({})).await?;
         check!(next.shell_output("echo fine").await? == "fine", "a new sandbox");
         let what = format!("the paused process ({paused}) is gone");
         until(&what, async || Ok(host_processes(&marks.1).is_empty())).await?;
         next.close().await
     });
-    world.shut_down();
+    fixture.shut_down();
     verdict
 }
 
@@ -193,12 +193,13 @@ fn takes_step(step: belljar_jail::Step) -> bool {
 }
 
 /// Needs a launcher with fault injection: `--features faults`.
-async fn set_up_failures_leave_nothing_behind(world: World) -> Verdict {
+async fn set_up_failures_leave_nothing_behind(fixture: Fixture) -> Verdict {
     if !cfg!(feature = "faults") || !rustix::process::geteuid().is_root() {
         return Ok(());
     }
     for step in belljar_jail::Step::ALL.iter().filter(|step| takes_step(**step)) {
-        if matches!(step, belljar_jail::Step::Landlock) && !world.has(belljar_engine::layer::Layer::Landlock)
+        if matches!(step, belljar_jail::Step::Landlock)
+            && !fixture.has(belljar_engine::layer::Layer::Landlock)
         {
             continue;
         }
@@ -215,31 +216,31 @@ async fn set_up_failures_leave_nothing_behind(world: World) -> Verdict {
 /// The part of [`set_up_failures_leave_nothing_behind`] that runs in a separate process. Always
 /// fails, with an error that must name the step.
 pub(crate) fn fault() -> Verdict {
-    let world = World::native(WarmPoolMode::Off);
-    let opened = world.clone().block_on(async {
+    let fixture = Fixture::native(WarmPoolMode::Off);
+    let opened = fixture.clone().block_on(async {
         let folder = tempfile::tempdir().map_err(text)?;
         let request = json!({"volumes": [{"name": "v", "path": "/data"}]});
-        let admitted = world.engine().admit_sandbox(serde_json::from_value(request).map_err(text)?, None);
+        let admitted = fixture.engine().admit_sandbox(serde_json::from_value(request).map_err(text)?, None);
         let path = folder.path().to_owned();
         let admitted = admitted.map_err(text)?.with_volumes(move |_| Some(path.clone())).map_err(text)?;
-        let error = world.open_admitted(admitted).await.err().ok_or("the sandbox opened")?;
+        let error = fixture.open_admitted(admitted).await.err().ok_or("the sandbox opened")?;
         let launcher = launchers().first().copied().ok_or("no launcher")?;
         until("nothing is left", async || Ok(child_count(launcher) <= 1 && cgroup_count(launcher) == 0))
             .await?;
         Err(error)
     });
-    world.shut_down();
+    fixture.shut_down();
     opened
 }
 
-async fn set_up_failures_are_reported(world: World) -> Verdict {
+async fn set_up_failures_are_reported(fixture: Fixture) -> Verdict {
     let request =
         serde_json::from_value(json!({"volumes": [{"name": "v", "path": "/data"}]})).map_err(text)?;
-    let admitted = world.engine().admit_sandbox(request, None).map_err(text)?;
+    let admitted = fixture.engine().admit_sandbox(request, None).map_err(text)?;
     let admitted = admitted.with_volumes(|_| Some("/nonexistent/folder".into())).map_err(text)?;
-    let error = world.open_admitted(admitted).await.err();
+    let error = fixture.open_admitted(admitted).await.err();
     check!(error.as_deref().is_some_and(|error| error.contains("/nonexistent/folder")), error);
-    let error = world.open(json!({"limits": {"memory_bytes": 0}})).await.err();
+    let error = fixture.open(json!({"limits": {"memory_bytes": 0}})).await.err();
     check!(error.as_deref().is_some_and(|error| error.starts_with("limits.memory_bytes")), error);
     Ok(())
 }

@@ -31,11 +31,11 @@ async fn measure(launched: SpawnedLauncher) -> Answer<()> {
     let mut times = Vec::new();
     for _ in 0..OPENED {
         let start = Instant::now();
-        let living = open(&engine).await?;
+        let sandbox = open(&engine).await?;
         let opened = start.elapsed();
-        command(&*living).await?;
+        command(&*sandbox).await?;
         times.push((start.elapsed(), opened));
-        living.close().await;
+        sandbox.close().await;
     }
     times.sort();
     let (both, opened) = times[OPENED / 2];
@@ -43,9 +43,9 @@ async fn measure(launched: SpawnedLauncher) -> Answer<()> {
         "open and first command: p50 {both:?} (opened after {opened:?}), p95 {:?}",
         times[OPENED * 95 / 100].0
     );
-    let living = open(&engine).await?;
-    bytes(&*living).await?;
-    living.close().await;
+    let sandbox = open(&engine).await?;
+    bytes(&*sandbox).await?;
+    sandbox.close().await;
     idle(&engine).await?;
     engine.shut_down().await;
     Ok(())
@@ -56,22 +56,22 @@ async fn open(engine: &Engine) -> Answer<Box<dyn SandboxHandle>> {
     Ok(engine.open_sandbox(&admitted, &mut DiscardSink).await?.0)
 }
 
-async fn command(living: &dyn SandboxHandle) -> Answer<()> {
+async fn command(sandbox: &dyn SandboxHandle) -> Answer<()> {
     let command = StartCommand::program(["true"]);
-    let (_, mut output) = living.commands().start_attached(command, AttachOptions::default()).await?;
+    let (_, mut output) = sandbox.commands().start_attached(command, AttachOptions::default()).await?;
     while output.next().await?.is_some() {}
     Ok(())
 }
 
-async fn bytes(living: &dyn SandboxHandle) -> Answer<()> {
+async fn bytes(sandbox: &dyn SandboxHandle) -> Answer<()> {
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for _ in 0..9 {
         let start = Instant::now();
         let source = Box::pin(tokio::io::repeat(7).take(FILE));
-        living.files().write("file", Default::default(), source).await?;
+        sandbox.files().write("file", Default::default(), source).await?;
         up.push(start.elapsed());
         let start = Instant::now();
-        let (_, mut source) = living.files().read("file", 0, None).await?;
+        let (_, mut source) = sandbox.files().read("file", 0, None).await?;
         tokio::io::copy(&mut source, &mut tokio::io::sink()).await?;
         down.push(start.elapsed());
     }
@@ -88,15 +88,15 @@ async fn idle(engine: &Engine) -> Answer<()> {
     let start = Instant::now();
     let mut all = Vec::new();
     for _ in 0..IDLE {
-        let living = open(engine).await?;
-        command(&*living).await?;
-        all.push(living);
+        let sandbox = open(engine).await?;
+        command(&*sandbox).await?;
+        all.push(sandbox);
     }
     let took = start.elapsed();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut counted = 0;
-    for living in &all {
-        counted += living.stats().await?.memory_bytes.unwrap_or(0);
+    for sandbox in &all {
+        counted += sandbox.stats().await?.memory_bytes.unwrap_or(0);
     }
     let each = before.saturating_sub(available_kb()) / IDLE as u64;
     println!(
@@ -104,8 +104,8 @@ async fn idle(engine: &Engine) -> Answer<()> {
         counted / 1024 / IDLE as u64
     );
     let start = Instant::now();
-    for living in &all {
-        living.close().await;
+    for sandbox in &all {
+        sandbox.close().await;
     }
     println!("closed in {:?}", start.elapsed());
     Ok(())

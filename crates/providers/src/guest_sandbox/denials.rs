@@ -11,12 +11,10 @@ use belljar_engine::explain::{self, Denials};
 use belljar_engine::finding::Finding;
 use belljar_engine::outcome::Ending;
 use belljar_engine::sandbox_handle::{
-    DirectoryEntry, ProcessId, ProcessInfo, SandboxError, SandboxFuture, SandboxHandle, SandboxStats,
+    DirectoryEntry, Files, ProcessId, ProcessInfo, SandboxError, SandboxStats,
 };
-use belljar_jail::spec::{JailRequest, JailResponse};
 
-use super::NativeLiving;
-use crate::guest::task::DenialFindings;
+use super::GuestSandbox;
 
 /// The commands being started in one sandbox.
 #[derive(Debug, Default)]
@@ -73,9 +71,9 @@ impl PendingStart<'_> {
         !self.overlapping && before.stats.processes == Some(0) && self.starts.lock().started == self.number
     }
 
-    /// Records that the command was started.
-    pub(super) fn finish(self, command: ProcessId, before: Baseline) {
-        if self.is_exclusive(&before) {
+    /// Records that the command was started, with the counters from before, if they were read.
+    pub(super) fn finish(self, command: ProcessId, before: Option<Baseline>) {
+        if let Some(before) = before.filter(|before| self.is_exclusive(before)) {
             self.starts.lock().exclusive = Some((command, Arc::new(before)));
         }
     }
@@ -87,11 +85,19 @@ impl Drop for PendingStart<'_> {
     }
 }
 
-impl NativeLiving {
+impl GuestSandbox {
+    /// Begins the start of a command. The counters are read only where denials are attributed to commands.
+    pub(super) async fn begin_command(&self) -> Result<(PendingStart<'_>, Option<Baseline>), SandboxError> {
+        self.writable_guest()?;
+        let start = self.starts.begin();
+        let before = if self.backend.records_denied_calls() { Some(self.baseline().await?) } else { None };
+        Ok((start, before))
+    }
+
     /// Returns the current counters.
     pub(super) async fn baseline(&self) -> Result<Baseline, SandboxError> {
-        let mut stats = self.read_stats().await?;
-        if stats.processes.is_none() {
+        let mut stats = self.backend.stats().await?;
+        if stats.processes.is_none() && !self.single_task {
             stats.processes = self.count_processes().await;
         }
         Ok(Baseline { stats, mark: self.egress.as_ref().map(Egress::mark) })
@@ -100,108 +106,113 @@ impl NativeLiving {
     /// Returns the number of processes besides the guest, as the guest reports it, for hosts that cannot
     /// count them.
     async fn count_processes(&self) -> Option<u64> {
-        let page = self.files().list("/proc", None, 8).await.ok()?;
+        let page = Files::list(self, "/proc", None, 8).await.ok()?;
         let is_process = |entry: &&DirectoryEntry| entry.name.bytes().all(|byte| byte.is_ascii_digit());
         (page.entries.iter().filter(is_process).count() as u64).checked_sub(1)
     }
 
-    /// Returns the denied system calls of these commands, or of all if `None`.
-    async fn denied_calls(&self, commands: Option<&[u32]>) -> Result<Denials, SandboxError> {
-        let mut kept = Denials::default();
-        if let JailResponse::Calls(calls) = self.query(JailRequest::Calls).await? {
-            let theirs =
-                calls.into_iter().filter(|(whose, _)| commands.is_none_or(|all| all.contains(whose)));
-            theirs.for_each(|(_, call)| kept.add(call));
+    /// Returns the denied system calls of the commands with these pids inside, or of all if `None`.
+    async fn denied_calls(&self, pids: Option<&[u32]>) -> Result<Denials, SandboxError> {
+        let mut denials = Denials::default();
+        for (pid, call) in self.backend.denied_calls().await? {
+            if pids.is_none_or(|pids| pids.contains(&pid)) {
+                denials.add(call);
+            }
         }
-        Ok(kept)
+        Ok(denials)
     }
 
     /// Returns the denied system calls of these commands. Their pids inside are fetched only if there are any
     /// denials.
-    pub(super) async fn denied_calls_of(&self, commands: &[ProcessId]) -> Result<Denials, SandboxError> {
-        if self.denied_calls(None).await?.calls.is_empty() || self.guest_client.running_guest().is_err() {
+    async fn denied_calls_of(&self, commands: &[ProcessId]) -> Result<Denials, SandboxError> {
+        if self.denied_calls(None).await?.calls.is_empty() || self.running_guest().is_err() {
             return Ok(Denials::default());
         }
-        let all = self.guest_client.convert_result(self.guest_client.guest.processes().await).await?;
+        let all = self.convert_result(self.guest.processes().await).await?;
         let theirs = all.iter().filter(|info| commands.contains(&info.id)).map(|info| info.pid);
         self.denied_calls(Some(&theirs.collect::<Vec<_>>())).await
     }
 
-    /// Adds what the counters of the whole sandbox recorded since then.
-    pub(super) fn add_counted(&self, kept: &mut Denials, before: &Baseline, now: &SandboxStats) {
-        kept.forks_refused = now.forks_refused.saturating_sub(before.stats.forks_refused);
-        kept.memory_kills = now.memory_kills.saturating_sub(before.stats.memory_kills);
-        kept.disk_full = now.disk_full && !before.stats.disk_full;
+    pub(super) async fn command_denials(&self, command: &ProcessInfo) -> Result<Vec<Finding>, SandboxError> {
+        let mut denials = self.denied_calls(Some(&[command.pid])).await?;
+        let mut hosts = Vec::new();
+        if let Some(before) = self.starts.baseline_of(command.id) {
+            let (now, refused) = (self.backend.stats().await?, self.refused_hosts(&before));
+            // Count them only if nothing was started meanwhile, which could be the cause.
+            if self.starts.baseline_of(command.id).is_some() {
+                before.add_counted(&mut denials, &now);
+                hosts = refused;
+            }
+        }
+        Ok(self.findings(&denials, Ending::Exited(0), hosts))
+    }
+
+    /// Returns findings on everything that was denied in the sandbox so far.
+    pub(super) async fn sandbox_denials(&self) -> Result<Vec<Finding>, SandboxError> {
+        let denials = self.denied_calls(None).await?;
+        let SandboxStats { forks_refused, memory_kills, disk_full, .. } = self.backend.stats().await?;
+        let denials = Denials { forks_refused, memory_kills, disk_full, ..denials };
+        Ok(self.findings(&denials, Ending::Exited(0), self.all_refused_hosts()))
+    }
+
+    /// Returns findings on what a task's commands were denied.
+    pub(super) async fn task_denials(
+        &self,
+        task: &StartedTask<'_>,
+        now: &SandboxStats,
+        ending: Ending,
+    ) -> Result<Vec<Finding>, SandboxError> {
+        let mut denials = self.denied_calls_of(&task.commands).await?;
+        let mut hosts = Vec::new();
+        if self.single_task || task.start.is_exclusive(&task.before) {
+            task.before.add_counted(&mut denials, now);
+            hosts = self.refused_hosts(&task.before);
+        }
+        Ok(self.findings(&denials, ending, hosts))
+    }
+
+    fn findings(&self, denials: &Denials, ending: Ending, hosts: Vec<Finding>) -> Vec<Finding> {
+        let mut findings = explain::denial_findings(denials, ending, &self.plan.limits);
+        findings.extend(hosts);
+        findings
     }
 
     /// Returns findings on hosts that were refused since then.
-    pub(super) fn refused_hosts(&self, before: &Baseline) -> Vec<Finding> {
+    fn refused_hosts(&self, before: &Baseline) -> Vec<Finding> {
         let egress = self.egress.as_ref().zip(before.mark.as_ref());
         egress.map(|(egress, mark)| egress.findings_since(mark)).unwrap_or_default()
     }
 
-    pub(super) async fn command_denials(&self, command: &ProcessInfo) -> Result<Vec<Finding>, SandboxError> {
-        let mut kept = self.denied_calls(Some(&[command.pid])).await?;
-        let mut hosts = Vec::new();
-        if let Some(before) = self.starts.baseline_of(command.id) {
-            let (now, refused) = (self.read_stats().await?, self.refused_hosts(&before));
-            // Count them only if nothing was started meanwhile, which could be the cause.
-            if self.starts.baseline_of(command.id).is_some() {
-                self.add_counted(&mut kept, &before, &now);
-                hosts = refused;
-            }
-        }
-        let mut findings = explain::denial_findings(&kept, Ending::Exited(0), &self.checked_plan.plan.limits);
-        findings.extend(hosts);
-        Ok(findings)
-    }
-
-    pub(super) async fn sandbox_denials(&self) -> Result<Vec<Finding>, SandboxError> {
-        let mut kept = self.denied_calls(None).await?;
-        let SandboxStats { forks_refused, memory_kills, disk_full, .. } = self.read_stats().await?;
-        kept = Denials { forks_refused, memory_kills, disk_full, ..kept };
-        let mut findings = explain::denial_findings(&kept, Ending::Exited(0), &self.checked_plan.plan.limits);
-        findings.extend(self.egress.iter().flat_map(Egress::findings));
-        Ok(findings)
+    /// Returns findings on all hosts that were refused.
+    pub(super) fn all_refused_hosts(&self) -> Vec<Finding> {
+        self.egress.as_ref().map(Egress::findings).unwrap_or_default()
     }
 }
 
-/// A running task and the sandbox's counters before it.
+impl Baseline {
+    /// Adds what the counters of the whole sandbox recorded since then.
+    fn add_counted(&self, denials: &mut Denials, now: &SandboxStats) {
+        denials.forks_refused = now.forks_refused.saturating_sub(self.stats.forks_refused);
+        denials.memory_kills = now.memory_kills.saturating_sub(self.stats.memory_kills);
+        denials.disk_full = now.disk_full && !self.stats.disk_full;
+    }
+}
+
+/// A task that was started, and the counters before it.
 #[derive(Debug)]
-pub(super) struct TaskDenials<'a> {
-    pub(super) living: &'a NativeLiving,
+pub(super) struct StartedTask<'a> {
     pub(super) start: PendingStart<'a>,
     pub(super) before: Baseline,
-}
-
-impl DenialFindings for TaskDenials<'_> {
-    fn findings<'a>(
-        &'a self,
-        commands: &'a [ProcessId],
-        now: &'a SandboxStats,
-        ending: Ending,
-    ) -> SandboxFuture<'a, Vec<Finding>> {
-        Box::pin(async move {
-            let mut kept = self.living.denied_calls_of(commands).await?;
-            let alone = self.start.is_exclusive(&self.before);
-            if alone {
-                self.living.add_counted(&mut kept, &self.before, now);
-            }
-            let mut findings = explain::denial_findings(&kept, ending, &self.living.checked_plan.plan.limits);
-            if alone {
-                findings.extend(self.living.refused_hosts(&self.before));
-            }
-            Ok(findings)
-        })
-    }
+    /// Its commands.
+    pub(super) commands: Vec<ProcessId>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn before(processes: Option<u64>) -> Baseline {
-        Baseline { stats: SandboxStats { processes, ..SandboxStats::default() }, mark: None }
+    fn before(processes: Option<u64>) -> Option<Baseline> {
+        Some(Baseline { stats: SandboxStats { processes, ..SandboxStats::default() }, mark: None })
     }
 
     #[test]
@@ -219,10 +230,10 @@ mod tests {
         other.finish(ProcessId(5), before(Some(0)));
         assert!(!alone(4) && !alone(5), "both were started at once");
         let task = starts.begin();
-        assert!(task.is_exclusive(&before(Some(0))));
+        assert!(task.is_exclusive(&before(Some(0)).unwrap()));
         starts.begin().finish(ProcessId(6), before(Some(0)));
         assert!(
-            !task.is_exclusive(&before(Some(0))) && !alone(6),
+            !task.is_exclusive(&before(Some(0)).unwrap()) && !alone(6),
             "a task counts as running until it is dropped"
         );
         drop(task);

@@ -9,7 +9,7 @@ use belljar_engine::sandbox_handle::{
 use serde_json::json;
 
 use super::{Case, cases, collect, text, until};
-use crate::world::{Verdict, World, check};
+use crate::fixture::{Fixture, Verdict, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
@@ -27,9 +27,9 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
     ]
 }
 
-async fn endings_are_exact(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    check!(open.living.state() == SandboxPhase::Running, open.living);
+async fn endings_are_exact(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    check!(open.handle.state() == SandboxPhase::Running, open.handle);
     for (line, ending) in [
         ("exit 0", CommandEnding::Exited(0)),
         ("exit 7", CommandEnding::Exited(7)),
@@ -49,11 +49,11 @@ async fn endings_are_exact(world: World) -> Verdict {
     open.close().await
 }
 
-async fn output_streams_as_it_comes(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn output_streams_as_it_comes(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     // More writes than the check needs: a delayed reader sees two at once.
     let command = StartCommand::shell("for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.2; done");
-    let started = open.living.commands().start_attached(command, AttachOptions::default()).await;
+    let started = open.handle.commands().start_attached(command, AttachOptions::default()).await;
     let (_, mut output) = started.map_err(text)?;
     let mut arrivals = Vec::new();
     while let Some(event) = output.next().await.map_err(text)? {
@@ -66,9 +66,9 @@ async fn output_streams_as_it_comes(world: World) -> Verdict {
     open.close().await
 }
 
-async fn background_and_replay(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    let commands = open.living.commands();
+async fn background_and_replay(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let commands = open.handle.commands();
     let line = "echo one; while ! test -e go; do sleep 0.05; done; echo two";
     let process = commands.start(StartCommand::shell(line)).await.map_err(text)?;
     let running = commands.list().await.map_err(text)?;
@@ -87,9 +87,9 @@ async fn background_and_replay(world: World) -> Verdict {
     open.close().await
 }
 
-async fn input_is_fed(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    let commands = open.living.commands();
+async fn input_is_fed(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let commands = open.handle.commands();
     let command = StartCommand { stdin: StdinMode::Open, ..StartCommand::shell("tr a-z A-Z") };
     let started = commands.start_attached(command, AttachOptions::default()).await;
     let (process, output) = started.map_err(text)?;
@@ -102,9 +102,9 @@ async fn input_is_fed(world: World) -> Verdict {
     open.close().await
 }
 
-async fn signals_reach_the_group(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    let commands = open.living.commands();
+async fn signals_reach_the_group(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let commands = open.handle.commands();
     let process = commands.start(StartCommand::shell("sleep 100 & sleep 100")).await.map_err(text)?;
     commands.signal(process, 15).await.map_err(text)?;
     let ran = collect(commands.attach(process, AttachOptions::default()).await.map_err(text)?).await;
@@ -118,9 +118,9 @@ async fn signals_reach_the_group(world: World) -> Verdict {
     open.close().await
 }
 
-async fn terminals_resize(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    let commands = open.living.commands();
+async fn terminals_resize(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let commands = open.handle.commands();
     let size = TerminalSize { rows: 30, columns: 90 };
     let line = "stty size; read line; stty size; echo got $line; test -t 0 && test -t 1";
     let command = StartCommand { terminal: Some(size), ..StartCommand::shell(line) };
@@ -136,8 +136,8 @@ async fn terminals_resize(world: World) -> Verdict {
     open.close().await
 }
 
-async fn state_stays_between_commands(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn state_stays_between_commands(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     open.shell_output("echo kept > file; (sleep 100 &) ; echo $$ > /tmp/pid").await?;
     check!(
         open.shell_output("cat file; pwd; id -u; hostname").await? == "kept\n/workspace\n1000\nsandbox",
@@ -150,8 +150,8 @@ async fn state_stays_between_commands(world: World) -> Verdict {
     open.close().await
 }
 
-async fn environment_comes_from_the_sandbox(world: World) -> Verdict {
-    let open = world.open(json!({"env": {"GREETING": "hi", "OTHER": "a"}})).await?;
+async fn environment_comes_from_the_sandbox(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({"env": {"GREETING": "hi", "OTHER": "a"}})).await?;
     let mut command = StartCommand::shell("echo $GREETING $OTHER $HOME $USER; env | grep -c -i belljar");
     command.env = vec![("OTHER".to_owned(), "b".to_owned())];
     let ran = open.run(command).await.map_err(text)?;
@@ -159,8 +159,8 @@ async fn environment_comes_from_the_sandbox(world: World) -> Verdict {
     open.close().await
 }
 
-async fn missing_programs_are_reported(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn missing_programs_are_reported(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let missing = open.run(StartCommand::program(["no-such-program"])).await;
     check!(missing.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::NotFound)), missing);
     let nowhere = StartCommand { workdir: Some("/nope".to_owned()), ..StartCommand::program(["true"]) };
@@ -169,33 +169,33 @@ async fn missing_programs_are_reported(world: World) -> Verdict {
     open.close().await
 }
 
-async fn two_sandboxes_are_isolated(world: World) -> Verdict {
-    let (one, two) = (world.open(json!({})).await?, world.open(json!({})).await?);
+async fn two_sandboxes_are_isolated(fixture: Fixture) -> Verdict {
+    let (one, two) = (fixture.open(json!({})).await?, fixture.open(json!({})).await?);
     let map = "cut -c1-30 /proc/self/uid_map | tr -s ' '; id -u";
     one.shell_output("echo secret > /tmp/x; echo secret > /dev/shm/x; echo secret > x; (sleep 321 &)")
         .await?;
     for path in ["/tmp/x", "/dev/shm/x", "/workspace/x"] {
-        check!(two.living.files().stat(path, false).await.is_err(), path);
+        check!(two.handle.files().stat(path, false).await.is_err(), path);
     }
     check!(two.shell_output("pgrep -c sleep || true").await? == "0", "processes of the other sandbox");
-    if world.has(belljar_engine::layer::Layer::SeparateUid) {
+    if fixture.has(belljar_engine::layer::Layer::SeparateUid) {
         check!(one.shell_output(map).await? != two.shell_output(map).await?, "the same user");
     }
     one.shell_output("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
-    until("the server listens", async || Ok(one.living.open_port(8000).await.is_ok())).await?;
-    let other = two.living.open_port(8000).await;
+    until("the server listens", async || Ok(one.handle.open_port(8000).await.is_ok())).await?;
+    let other = two.handle.open_port(8000).await;
     check!(other.as_ref().is_err_and(|error| error.kind() == Some(FailureKind::Refused)), other);
     one.close().await?;
     two.close().await
 }
 
-async fn ports_are_reachable(world: World) -> Verdict {
+async fn ports_are_reachable(fixture: Fixture) -> Verdict {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let open = world.open(json!({})).await?;
+    let open = fixture.open(json!({})).await?;
     open.write_file("index.txt", b"over the port").await?;
     open.shell_output("(python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &)").await?;
-    until("the server listens", async || Ok(open.living.open_port(8000).await.is_ok())).await?;
-    let mut port = open.living.open_port(8000).await.map_err(text)?;
+    until("the server listens", async || Ok(open.handle.open_port(8000).await.is_ok())).await?;
+    let mut port = open.handle.open_port(8000).await.map_err(text)?;
     port.write_all(b"GET /index.txt HTTP/1.0\r\n\r\n").await.map_err(text)?;
     let mut answer = String::new();
     port.read_to_string(&mut answer).await.map_err(text)?;

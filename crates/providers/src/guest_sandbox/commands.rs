@@ -1,14 +1,13 @@
-//! Commands, executed by the guest.
+//! Commands, executed by the guest. Each start records whether anything else was running.
 
 use belljar_engine::finding::Finding;
 use belljar_engine::sandbox_handle::{
-    AttachOptions, CommandViewer, Commands, OutputEvent, ProcessId, ProcessInfo, SandboxFuture, StartCommand,
-    TerminalSize,
+    AttachOptions, CommandViewer, Commands, OutputEvent, ProcessId, ProcessInfo, SandboxError, SandboxFuture,
+    StartCommand, TerminalSize,
 };
 use belljar_guest::host;
 
-use super::GuestClient;
-use super::errors::to_living_error;
+use super::GuestSandbox;
 
 /// Output of a command in the guest.
 #[derive(Debug)]
@@ -16,7 +15,7 @@ pub(super) struct GuestOutput(pub(super) host::ProcessOutput);
 
 impl CommandViewer for GuestOutput {
     fn next(&mut self) -> SandboxFuture<'_, Option<OutputEvent>> {
-        Box::pin(async { self.0.next().await.map_err(to_living_error) })
+        Box::pin(async { Ok(self.0.next().await?) })
     }
 
     fn offset(&self) -> u64 {
@@ -24,7 +23,7 @@ impl CommandViewer for GuestOutput {
     }
 }
 
-impl GuestClient {
+impl GuestSandbox {
     /// Returns the command with the sandbox's environment added.
     fn with_sandbox_environment(&self, mut command: StartCommand) -> StartCommand {
         let mut env = self.env.clone();
@@ -32,13 +31,28 @@ impl GuestClient {
         command.env = env.into_iter().collect();
         command
     }
+
+    /// Starts a command without recording the start: a task records its own.
+    pub(super) async fn start_attached_unrecorded(
+        &self,
+        command: StartCommand,
+        attach: AttachOptions,
+    ) -> Result<(ProcessId, Box<dyn CommandViewer>), SandboxError> {
+        let command = self.with_sandbox_environment(command);
+        let started = self.writable_guest()?.start_attached(command, attach).await;
+        let (process, output) = self.convert_result(started).await?;
+        Ok((process, Box::new(GuestOutput(output)) as Box<dyn CommandViewer>))
+    }
 }
 
-impl Commands for GuestClient {
+impl Commands for GuestSandbox {
     fn start(&self, command: StartCommand) -> SandboxFuture<'_, ProcessId> {
         Box::pin(async move {
-            self.convert_result(self.writable_guest()?.start(self.with_sandbox_environment(command)).await)
-                .await
+            let (start, before) = self.begin_command().await?;
+            let command = self.with_sandbox_environment(command);
+            let process = self.convert_result(self.writable_guest()?.start(command).await).await?;
+            start.finish(process, before);
+            Ok(process)
         })
     }
 
@@ -48,10 +62,10 @@ impl Commands for GuestClient {
         attach: AttachOptions,
     ) -> SandboxFuture<'_, (ProcessId, Box<dyn CommandViewer>)> {
         Box::pin(async move {
-            let started =
-                self.writable_guest()?.start_attached(self.with_sandbox_environment(command), attach).await;
-            let (process, output) = self.convert_result(started).await?;
-            Ok((process, Box::new(GuestOutput(output)) as Box<dyn CommandViewer>))
+            let (start, before) = self.begin_command().await?;
+            let (process, output) = self.start_attached_unrecorded(command, attach).await?;
+            start.finish(process, before);
+            Ok((process, output))
         })
     }
 
@@ -86,8 +100,7 @@ impl Commands for GuestClient {
         Box::pin(async move { self.convert_result(self.running_guest()?.processes().await).await })
     }
 
-    /// Denied system calls are not monitored here, and the counters cover the whole sandbox.
-    fn denial_findings<'a>(&'a self, _command: &'a ProcessInfo) -> SandboxFuture<'a, Vec<Finding>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+    fn denial_findings<'a>(&'a self, command: &'a ProcessInfo) -> SandboxFuture<'a, Vec<Finding>> {
+        Box::pin(self.command_denials(command))
     }
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 
 use super::{Case, cases, text};
-use crate::world::{Verdict, World, check};
+use crate::fixture::{Fixture, Verdict, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
@@ -28,9 +28,9 @@ fn is(error: &SandboxError, kind: FailureKind) -> bool {
     error.kind() == Some(kind)
 }
 
-async fn files_are_read_and_written(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    let files = open.living.files();
+async fn files_are_read_and_written(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let files = open.handle.files();
     check!(open.write_file("a/b.txt", b"0123456789").await? == 10, "written");
     check!(open.read_file("a/b.txt", 3, Some(4)).await? == b"3456", "a range");
     check!(open.read_file("/workspace/a/b.txt", 8, None).await? == b"89", "a tail");
@@ -57,12 +57,12 @@ async fn files_are_read_and_written(world: World) -> Verdict {
     open.close().await
 }
 
-async fn folders_are_listed_in_pages(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn folders_are_listed_in_pages(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     open.shell_output("mkdir many; cd many; seq -w 0 299 | xargs touch").await?;
     let (mut names, mut after) = (Vec::new(), None);
     loop {
-        let page = open.living.files().list("many", after, 100).await.map_err(text)?;
+        let page = open.handle.files().list("many", after, 100).await.map_err(text)?;
         check!(page.entries.len() <= 100, page.entries.len());
         names.extend(page.entries.into_iter().map(|entry| entry.name));
         after = page.next;
@@ -74,9 +74,9 @@ async fn folders_are_listed_in_pages(world: World) -> Verdict {
     open.close().await
 }
 
-async fn files_outside_the_sandbox_are_denied(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    let files = open.living.files();
+async fn files_outside_the_sandbox_are_denied(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let files = open.handle.files();
     for path in ["/usr/x", "/etc/x", "/x", "/run/belljar/x", "/proc/sys/kernel/hostname"] {
         let denied = files.write(path, WriteOptions::default(), Box::pin(&b"x"[..])).await;
         check!(denied.is_err(), path);
@@ -95,10 +95,10 @@ async fn files_outside_the_sandbox_are_denied(world: World) -> Verdict {
 /// The size of a file that is never held in memory as a whole.
 const BIG: u64 = 64 << 20;
 
-async fn big_files_take_constant_memory(world: World) -> Verdict {
+async fn big_files_take_constant_memory(fixture: Fixture) -> Verdict {
     // The disk is accounted as memory, and little is left beside it.
-    let open = world.open(json!({"limits": {"memory_bytes": 80 << 20, "disk_bytes": 70 << 20}})).await?;
-    let files = open.living.files();
+    let open = fixture.open(json!({"limits": {"memory_bytes": 80 << 20, "disk_bytes": 70 << 20}})).await?;
+    let files = open.handle.files();
     let source = tokio::io::repeat(7).take(BIG);
     let written = files.write("big", WriteOptions::default(), Box::pin(source)).await.map_err(text)?;
     check!(written == BIG, written);
@@ -106,16 +106,16 @@ async fn big_files_take_constant_memory(world: World) -> Verdict {
     check!(metadata.size == BIG, metadata);
     let read = tokio::io::copy(&mut source, &mut tokio::io::sink()).await.map_err(text)?;
     check!(read == BIG, read);
-    let stats = open.living.stats().await.map_err(text)?;
+    let stats = open.handle.stats().await.map_err(text)?;
     check!(stats.memory_kills == 0, stats);
     check!(stats.peak_memory_bytes.is_none_or(|bytes| bytes < BIG + (12 << 20)), stats);
     check!(stats.disk_bytes.is_none_or(|bytes| (BIG..BIG + (4 << 20)).contains(&bytes)), stats);
     open.close().await
 }
 
-async fn archives_are_downloaded_and_uploaded(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    let files = open.living.files();
+async fn archives_are_downloaded_and_uploaded(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let files = open.handle.files();
     open.shell_output("mkdir -p a/b; echo one > a/b/1; echo two > a/2; chmod 700 a/2; ln -s 2 a/link")
         .await?;
     for format in [ArchiveFormat::Tar, ArchiveFormat::TarGz, ArchiveFormat::Zip] {
@@ -123,10 +123,10 @@ async fn archives_are_downloaded_and_uploaded(world: World) -> Verdict {
         let mut source = files.download_archive("a", format).await.map_err(text)?;
         source.read_to_end(&mut packed).await.map_err(text)?;
         // What was packed in one sandbox can be unpacked in another, as snapshots require.
-        let other = world.open(json!({})).await?;
+        let other = fixture.open(json!({})).await?;
         let limits = ArchiveLimits::default();
         let unpacked =
-            other.living.files().upload_archive("copy", format, limits, Box::pin(&packed[..])).await;
+            other.handle.files().upload_archive("copy", format, limits, Box::pin(&packed[..])).await;
         let unpacked = unpacked.map_err(text)?;
         check!(unpacked.bytes == 8, (format, unpacked));
         let seen = other.shell_output("cat copy/b/1 copy/2; readlink copy/link; stat -c %a copy/2").await?;
@@ -136,8 +136,8 @@ async fn archives_are_downloaded_and_uploaded(world: World) -> Verdict {
     open.close().await
 }
 
-async fn hostile_archives_are_refused(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn hostile_archives_are_refused(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let make = "import tarfile, io\n\
         def tar(name, *entries):\n\
         \x20   with tarfile.open(name, 'w') as t:\n\
@@ -150,7 +150,7 @@ async fn hostile_archives_are_refused(world: World) -> Verdict {
         tar('device', ('d', b'3', ''))\n";
     open.write_file("make.py", make.as_bytes()).await?;
     open.shell_output("python3 make.py").await?;
-    let files = open.living.files();
+    let files = open.handle.files();
     for name in ["up", "absolute", "link", "device"] {
         let tar = open.read_file(name, 0, None).await?;
         let limits = ArchiveLimits::default();
@@ -166,31 +166,36 @@ async fn hostile_archives_are_refused(world: World) -> Verdict {
     open.close().await
 }
 
-async fn changes_are_reported(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
-    let mut watch = open.living.files().watch("", true).await.map_err(text)?;
-    open.shell_output("mkdir d; echo x > d/f; mv d/f d/g; rm d/g").await?;
+async fn changes_are_reported(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let mut watch = open.handle.files().watch("", true).await.map_err(text)?;
     let mut seen = Vec::new();
-    while !seen.iter().any(|(kind, path)| *kind == ChangeKind::Removed && path == "d/g") {
-        let change = watch.next().await.map_err(text)?.ok_or("the watch ended")?;
-        seen.push((change.kind, change.path));
+    // A folder is watched by the time its creation is reported.
+    for (line, kind, path) in [
+        ("mkdir d", ChangeKind::Created, "d"),
+        ("echo x > d/f; mv d/f d/g; rm d/g", ChangeKind::Removed, "d/g"),
+    ] {
+        open.shell_output(line).await?;
+        while !seen.contains(&(kind, path.to_owned())) {
+            let change = watch.next().await.map_err(text)?.ok_or("the watch ended")?;
+            seen.push((change.kind, change.path));
+        }
     }
-    check!(seen.contains(&(ChangeKind::Created, "d".to_owned())), seen);
     open.close().await
 }
 
-async fn volumes_outlive_sandboxes(world: World) -> Verdict {
+async fn volumes_outlive_sandboxes(fixture: Fixture) -> Verdict {
     // On a disk, because some kernels cannot map file owners on tmpfs.
     let folder = tempfile::tempdir_in("/var/tmp").map_err(text)?;
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).map_err(text)?;
     let request = |read_only: bool| {
         let json = json!({"volumes": [{"name": "cache", "path": "/data/cache", "read_only": read_only}]});
         let request = serde_json::from_value(json).map_err(text)?;
-        let admitted = world.engine().admit_sandbox(request, None).map_err(text)?;
+        let admitted = fixture.engine().admit_sandbox(request, None).map_err(text)?;
         let path = folder.path().to_owned();
         admitted.with_volumes(move |_| Some(path.clone())).map_err(text)
     };
-    let one = world.open_admitted(request(false)?).await?;
+    let one = fixture.open_admitted(request(false)?).await?;
     one.shell_output("echo from one > /data/cache/f; mkdir /data/cache/d").await?;
     one.write_file("/data/cache/d/g", b"by the guest").await?;
     one.close().await?;
@@ -200,7 +205,7 @@ async fn volumes_outlive_sandboxes(world: World) -> Verdict {
         owner("f")? == owner("")? && owner("d/g")? == owner("")?,
         "new files belong to the folder's owner"
     );
-    let two = world.open_admitted(request(true)?).await?;
+    let two = fixture.open_admitted(request(true)?).await?;
     check!(
         two.shell_output("cat /data/cache/f /data/cache/d/g").await? == "from one\nby the guest",
         "the files are still there"

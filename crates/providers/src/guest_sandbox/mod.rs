@@ -1,28 +1,42 @@
-//! A client for the guest of any provider: commands, files and tasks. The provider itself measures, pauses
-//! and ends the sandbox.
+//! A sandbox whose PID 1 is the guest: everything that goes over the guest, once for all providers.
+//!
+//! ```text
+//! provider starts a guest ─▶ GuestSandbox ─┬─ Guest    commands.rs, files.rs, task.rs
+//!                                          ├─ Backend  the jail or container: measures, pauses, kills it
+//!                                          └─ Egress   hosts, if it may reach some
+//! ```
+//!
+//! How a program ended is the guest's word. What the sandbox uses, whether it reached a limit, and that it
+//! ended are the backend's (`verdict.rs`, `denials.rs`). A request to a paused sandbox fails at once, because
+//! the guest is frozen, too.
 
+mod backend;
 mod commands;
+mod denials;
 mod errors;
 mod files;
-pub(crate) mod prestart;
+mod handle;
+mod prestart;
 mod results;
-pub(crate) mod task;
+mod task;
+mod verdict;
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use belljar_egress::Egress;
 use belljar_engine::limits::Limits;
 use belljar_engine::plan::{Plan, WORKSPACE};
-use belljar_engine::provider::BoxFuture;
-use belljar_engine::sandbox_handle::{NetworkStats, SandboxError};
+use belljar_engine::sandbox_handle::SandboxError;
 use belljar_guest::Guest;
 use belljar_guest::protocol::GuestSettings;
 use tokio::sync::watch;
 
+pub(crate) use self::backend::Backend;
+use self::denials::CommandStarts;
+pub(crate) use self::prestart::{PrestartSpec, PrestartedInterpreter};
+pub(crate) use self::task::INBOX;
 use crate::program::{add_packages, base_environment};
 
 /// Time allowed for a guest to connect, on a slow machine with hardly any CPU time.
@@ -49,7 +63,7 @@ const INSTALLER_ENVIRONMENT: [(&str, &str); 3] = [
 ];
 
 /// Returns the environment of every process in a long-lived sandbox. `path` is the search path inside.
-pub(crate) fn sandbox_environment(path: &str, plan: &Plan) -> BTreeMap<String, String> {
+fn sandbox_environment(path: &str, plan: &Plan) -> BTreeMap<String, String> {
     let mut env = base_environment(&format!("{path}:{USER_PROGRAMS}"));
     env.extend(INSTALLER_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
     env.extend(plan.env.clone());
@@ -57,77 +71,84 @@ pub(crate) fn sandbox_environment(path: &str, plan: &Plan) -> BTreeMap<String, S
     env
 }
 
-/// Returns the network use of a sandbox with egress.
-pub(crate) fn network_use(egress: &Egress) -> NetworkStats {
-    let traffic = egress.traffic();
-    NetworkStats {
-        rules: egress.rules(),
-        refused: egress.findings(),
-        connections: traffic.connections,
-        sent_bytes: traffic.sent_bytes,
-        received_bytes: traffic.received_bytes,
-    }
-}
-
-/// Control over the container or jail that a guest runs in.
-pub(crate) trait Lifecycle: Debug + Send + Sync {
-    /// Kills everything inside without waiting.
-    fn kill(&self);
-
-    /// Returns why it ended, waiting until that is known.
-    fn exit_cause(&self) -> BoxFuture<'_, String>;
-}
-
-/// A client for one guest.
+/// A sandbox with a connected guest. Dropping it kills everything in it.
 #[derive(Debug)]
-pub(crate) struct GuestClient {
-    pub(crate) guest: Guest,
-    lifecycle: Arc<dyn Lifecycle>,
-    /// The environment of every process inside.
+pub(crate) struct GuestSandbox {
+    guest: Guest,
+    backend: Box<dyn Backend>,
+    plan: Plan,
+    /// The search path inside.
+    path: String,
+    /// The environment of every process inside. A single task brings its own.
     env: BTreeMap<String, String>,
+    /// Whether it was created for a single task, so that everything that happens in it belongs to that task.
+    single_task: bool,
+    /// Its egress, if it may reach individual hosts.
+    egress: Option<Egress>,
+    starts: CommandStarts,
     paused: AtomicBool,
     halted: watch::Sender<Option<String>>,
 }
 
-impl GuestClient {
-    pub(crate) fn new(guest: Guest, keeper: Arc<dyn Lifecycle>, env: BTreeMap<String, String>) -> Self {
+impl GuestSandbox {
+    /// Creates a sandbox over a connected guest. `path` is the search path inside.
+    pub(crate) fn new(
+        guest: Guest,
+        backend: impl Backend + 'static,
+        plan: Plan,
+        path: String,
+        egress: Option<Egress>,
+    ) -> Self {
+        let single_task = backend.is_for_single_task();
+        let env = if single_task { BTreeMap::new() } else { sandbox_environment(&path, &plan) };
         Self {
             guest,
-            lifecycle: keeper,
+            backend: Box::new(backend),
+            plan,
+            path,
             env,
+            single_task,
+            egress,
+            starts: CommandStarts::default(),
             paused: AtomicBool::new(false),
             halted: watch::Sender::default(),
         }
     }
 
     /// Returns the guest, or an error if the sandbox is paused and could not answer.
-    pub(crate) fn running_guest(&self) -> Result<&Guest, SandboxError> {
+    fn running_guest(&self) -> Result<&Guest, SandboxError> {
         if self.is_paused() { Err(SandboxError::Paused) } else { Ok(&self.guest) }
     }
 
     /// Returns the guest for operations that start or write something, or an error if the sandbox is halted
     /// or paused.
-    pub(crate) fn writable_guest(&self) -> Result<&Guest, SandboxError> {
-        match self.halted() {
+    fn writable_guest(&self) -> Result<&Guest, SandboxError> {
+        match self.halt_cause() {
             Some(why) => Err(SandboxError::Halted(why)),
             None => self.running_guest(),
         }
     }
 
-    pub(crate) fn is_paused(&self) -> bool {
+    fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_paused(&self, paused: bool) {
-        self.paused.store(paused, Ordering::Release);
+    /// Pauses or resumes the sandbox.
+    async fn set_paused(&self, paused: bool) -> Result<(), SandboxError> {
+        if paused {
+            // From here on, calls that a paused guest would not answer fail at once.
+            self.paused.store(true, Ordering::Release);
+        }
+        let done = if paused { self.backend.pause().await } else { self.backend.resume().await };
+        if paused == done.is_err() {
+            self.paused.store(false, Ordering::Release);
+        }
+        done
     }
 
-    pub(crate) fn halted(&self) -> Option<String> {
+    /// Returns why the sandbox is halted, or `None`.
+    fn halt_cause(&self) -> Option<String> {
         self.halted.borrow().clone()
-    }
-
-    pub(crate) fn set_halted(&self, why: Option<String>) {
-        self.halted.send_replace(why);
     }
 
     /// Runs a write operation, but aborts it when the sandbox is halted.

@@ -21,7 +21,7 @@ use serde_json::Value;
 /// The result of a case, with what was seen if it failed.
 pub(crate) type Verdict = Result<(), String>;
 /// A synchronous case.
-pub(crate) type Case = fn(&World) -> Verdict;
+pub(crate) type Case = fn(&Fixture) -> Verdict;
 
 /// Fails a case with the value seen unless the condition holds.
 macro_rules! check {
@@ -35,13 +35,13 @@ macro_rules! check {
 pub(crate) use check;
 
 #[derive(Clone)]
-pub(crate) struct World {
+pub(crate) struct Fixture {
     engine: Arc<Engine>,
     runtime: Arc<tokio::runtime::Runtime>,
     warming: WarmPoolMode,
 }
 
-impl World {
+impl Fixture {
     pub(crate) fn native(warming: WarmPoolMode) -> Self {
         let launched = SpawnedLauncher::start().expect("the launcher starts");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -50,19 +50,19 @@ impl World {
         Self::with_provider(Arc::new(native), runtime, warming)
     }
 
-    /// Creates a world over Docker.
+    /// Creates a fixture over Docker.
     pub(crate) fn docker(settings: docker::Settings) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         Self::with_provider(Arc::new(Docker::new(settings)), runtime, WarmPoolMode::Off)
     }
 
-    /// Creates a world from a prepared engine.
+    /// Creates a fixture from a prepared engine.
     pub(crate) fn with_engine(engine: Engine) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         Self { engine: Arc::new(engine), runtime: Arc::new(runtime), warming: WarmPoolMode::Off }
     }
 
-    /// Creates a world over a remote service.
+    /// Creates a fixture over a remote service.
     pub(crate) fn remote(remote: RemoteProvider) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         Self::with_provider(Arc::new(remote), runtime, WarmPoolMode::Off)

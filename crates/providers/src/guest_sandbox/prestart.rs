@@ -42,32 +42,25 @@ pub(crate) struct PrestartedInterpreter {
 impl PrestartedInterpreter {
     /// Starts an interpreter and waits until it is ready. Returns `None` on failure; programs then start
     /// normally.
-    pub(crate) async fn start(guest: &Guest, order: PrestartSpec) -> Option<Self> {
-        let PrestartSpec {
-            language,
-            command: usual,
-            waiting_command: mut waiting,
-            script_path: script,
-            script_text: text,
-        } = order;
-        guest.write_file(&script, WriteOptions::default(), text.as_bytes()).await.ok()?;
-        waiting.stdin = StdinMode::Open;
+    pub(crate) async fn start(guest: &Guest, spec: PrestartSpec) -> Option<Self> {
+        let PrestartSpec { language, command, mut waiting_command, script_path, script_text } = spec;
+        guest.write_file(&script_path, WriteOptions::default(), script_text.as_bytes()).await.ok()?;
+        waiting_command.stdin = StdinMode::Open;
         let (process, output) =
-            guest.start_attached(waiting, AttachOptions { from: 0, hold: true }).await.ok()?;
-        let mut ahead = Self { language, command: usual, process, output };
-        let said = tokio::time::timeout(START_TIMEOUT, ahead.output.next()).await;
-        match said {
-            Ok(Ok(Some(OutputEvent::Bytes { bytes, .. }))) if bytes == b"+" => Some(ahead),
+            guest.start_attached(waiting_command, AttachOptions { from: 0, hold: true }).await.ok()?;
+        let mut interpreter = Self { language, command, process, output };
+        match tokio::time::timeout(START_TIMEOUT, interpreter.output.next()).await {
+            Ok(Ok(Some(OutputEvent::Bytes { bytes, .. }))) if bytes == b"+" => Some(interpreter),
             _ => {
-                ahead.kill(guest).await;
+                interpreter.kill(guest).await;
                 None
             }
         }
     }
 
     /// Returns whether it was started for a program like this.
-    pub(crate) fn matches(&self, order: Option<&PrestartSpec>) -> bool {
-        order.is_some_and(|order| order.command == self.command)
+    pub(crate) fn matches(&self, spec: Option<&PrestartSpec>) -> bool {
+        spec.is_some_and(|spec| spec.command == self.command)
     }
 
     /// Kills it and waits, so that nothing of it is left for the next user.

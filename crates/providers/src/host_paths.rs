@@ -6,7 +6,7 @@ use belljar_engine::plan::Mount;
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::HostBind;
 
-/// Folders that cannot be a playground themselves; folders below them can.
+/// Folders that cannot be a host workspace themselves; folders below them can.
 const BROAD_FOLDERS: &[&str] =
     &["/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var"];
 /// System folders: neither they nor anything below them may be mounted writable.
@@ -14,8 +14,8 @@ const SYSTEM_FOLDERS: &[&str] = &[
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
 ];
 
-/// Checks a playground and returns its real path.
-pub(crate) fn check_playground(path: &Path) -> Result<String, ProviderError> {
+/// Checks a host workspace and returns its real path.
+pub(crate) fn check_host_workspace(path: &Path) -> Result<String, ProviderError> {
     let wrong = |why: &str| refuse("workspace", path, why);
     let metadata = std::fs::symlink_metadata(path).map_err(|error| wrong(&error.to_string()))?;
     if metadata.is_symlink() {
@@ -112,9 +112,11 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("belljar-paths-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("real")).unwrap();
         std::os::unix::fs::symlink(folder.join("real"), folder.join("link")).unwrap();
-        assert!(check_playground(&folder.join("real")).is_ok());
-        assert!(check_playground(&folder.join("link")).unwrap_err().to_string().contains("symbolic link"));
-        assert!(check_playground(&folder.join("none")).unwrap_err().to_string().contains("No such file"));
+        assert!(check_host_workspace(&folder.join("real")).is_ok());
+        assert!(
+            check_host_workspace(&folder.join("link")).unwrap_err().to_string().contains("symbolic link")
+        );
+        assert!(check_host_workspace(&folder.join("none")).unwrap_err().to_string().contains("No such file"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,28 +1,28 @@
-//! Converts guest errors for callers.
+//! Errors of guest requests, for callers.
 
 use std::io;
 
-use belljar_engine::sandbox_handle::{Failure, FailureKind, SandboxError};
+use belljar_engine::sandbox_handle::SandboxError;
 use belljar_guest::GuestError;
 use belljar_guest::host::DisconnectReason;
 
-use super::GuestClient;
+use super::GuestSandbox;
 
-impl GuestClient {
-    /// Converts an error. A guest that violated the protocol is killed.
+impl GuestSandbox {
+    /// Converts an error, and finds out why the sandbox is gone. A guest that violated the protocol is killed.
     async fn convert_error(&self, error: GuestError) -> SandboxError {
         match error {
             GuestError::Gone(DisconnectReason::Violation(violation)) => {
-                self.lifecycle.kill();
+                self.backend.kill();
                 SandboxError::Gone(format!("the guest violated the protocol: {violation}"))
             }
-            GuestError::Gone(_) => SandboxError::Gone(self.lifecycle.exit_cause().await),
-            other => to_living_error(other),
+            GuestError::Gone(_) => SandboxError::Gone(self.backend.exit_cause().await),
+            other => other.into(),
         }
     }
 
     /// Converts the error of a result.
-    pub(crate) async fn convert_result<T>(&self, result: Result<T, GuestError>) -> Result<T, SandboxError> {
+    pub(super) async fn convert_result<T>(&self, result: Result<T, GuestError>) -> Result<T, SandboxError> {
         match result {
             Ok(value) => Ok(value),
             Err(error) => Err(self.convert_error(error).await),
@@ -37,17 +37,6 @@ impl GuestClient {
                 Some(guest) => self.convert_error(guest.clone()).await,
                 None => SandboxError::Source(error),
             }),
-        }
-    }
-}
-
-/// Converts an error without determining why a sandbox is gone.
-pub(super) fn to_living_error(error: GuestError) -> SandboxError {
-    match error {
-        GuestError::Failed(failure) => SandboxError::Failed(failure),
-        GuestError::Gone(loss) => SandboxError::Gone(loss.to_string()),
-        GuestError::RequestTooLarge => {
-            SandboxError::Failed(Failure::new(FailureKind::TooLarge, "request", "too large"))
         }
     }
 }

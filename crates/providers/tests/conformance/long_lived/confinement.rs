@@ -5,7 +5,7 @@ use belljar_engine::sandbox_handle::{CommandEnding, SandboxPhase};
 use serde_json::json;
 
 use super::{Case, cases};
-use crate::world::{Verdict, World, check};
+use crate::fixture::{Fixture, Verdict, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
@@ -17,8 +17,8 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
     ]
 }
 
-async fn killing_all_processes_keeps_the_sandbox(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn killing_all_processes_keeps_the_sandbox(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     open.shell_output("echo kept > file").await?;
     for line in [
         "kill -9 -1",
@@ -29,7 +29,7 @@ async fn killing_all_processes_keeps_the_sandbox(world: World) -> Verdict {
     ] {
         let ran = open.shell(line).await?;
         check!(ran.ending.is_some(), (line, ran));
-        check!(open.living.state() == SandboxPhase::Running, line);
+        check!(open.handle.state() == SandboxPhase::Running, line);
         check!(open.shell_output("cat file").await? == "kept", line);
     }
     let all =
@@ -39,8 +39,8 @@ async fn killing_all_processes_keeps_the_sandbox(world: World) -> Verdict {
     open.close().await
 }
 
-async fn pid_1_cannot_be_inspected(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn pid_1_cannot_be_inspected(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     for file in
         ["environ", "mem", "maps", "exe", "fd/3", "root/etc/passwd", "cwd/x", "auxv", "stack", "pagemap"]
     {
@@ -53,7 +53,7 @@ async fn pid_1_cannot_be_inspected(world: World) -> Verdict {
     check!(open.shell_output("ls -A /run/belljar").await?.is_empty(), "a path to it");
     let attach = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))";
     check!(open.shell(&format!("python3 -c '{attach}'")).await?.stdout != "0\n", "PID 1 can be traced");
-    if world.has(Layer::SeparateUid) {
+    if fixture.has(Layer::SeparateUid) {
         let user = open.shell_output("awk '$1 == 1000 { print $2 }' /proc/self/uid_map").await?;
         let status = status_of_guest(&user)?;
         for line in ["CapPrm:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "Threads:\t1", "NSpid:"] {
@@ -71,8 +71,8 @@ fn status_of_guest(user: &str) -> Result<String, String> {
     statuses.find(|status| status.contains(&own)).ok_or_else(|| format!("no guest of user {user}"))
 }
 
-async fn every_process_is_confined(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn every_process_is_confined(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let status =
         open.shell_output("grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs|Seccomp:' /proc/self/status").await?;
     let zero = "0000000000000000";
@@ -95,8 +95,8 @@ async fn every_process_is_confined(world: World) -> Verdict {
     open.close().await
 }
 
-async fn no_host_descriptor_is_inherited(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn no_host_descriptor_is_inherited(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     check!(
         open.shell_output("ls /proc/self/fd | tr '\\n' ' '").await? == "0 1 2 3",
         "3 is the directory being listed"
@@ -108,12 +108,12 @@ async fn no_host_descriptor_is_inherited(world: World) -> Verdict {
     open.close().await
 }
 
-async fn network_is_absent_or_the_hosts(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn network_is_absent_or_the_hosts(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let code = "import socket\nprint([name for _, name in socket.if_nameindex()])\n\
         try: socket.create_connection((\"192.0.2.1\", 80), 1)\nexcept OSError as e: print(e.errno)";
     check!(open.shell_output(&format!("python3 -c '{code}'")).await? == "['lo']\n101", "network");
-    let full = world.open(json!({"network": {"mode": "full"}})).await?;
+    let full = fixture.open(json!({"network": {"mode": "full"}})).await?;
     let inside = full.shell_output("readlink /proc/self/ns/net").await?;
     let outside = std::fs::read_link("/proc/self/ns/net").map_err(super::text)?;
     check!(outside.to_str() == Some(inside.as_str()), (inside, outside));

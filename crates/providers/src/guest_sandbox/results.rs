@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use belljar_engine::outcome::Artifact;
 use belljar_engine::sandbox_handle::{FailureKind, FileKind, Files, SandboxError};
-use belljar_jail::spec::ArtifactRules;
 use tokio::io::AsyncReadExt;
 
-use crate::native::run::MAX_RESULT_BYTES;
-use crate::program::PreparedProgram;
+use crate::program::{
+    ARTIFACT_EXTENSIONS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT, MAX_RESULT_BYTES, PreparedProgram,
+};
 
 /// Most files considered when artifacts are compared.
 const MAX_LISTED_FILES: usize = 10_000;
@@ -18,10 +18,7 @@ const ARTIFACTS_FOLDER: &str = "/workspace/artifacts";
 pub(super) type ArtifactSnapshot = BTreeMap<String, (u64, i64)>;
 
 /// Lists files that qualify as artifacts, with size and modification time.
-pub(super) async fn list_artifacts(
-    files: &dyn Files,
-    rules: &ArtifactRules,
-) -> Result<ArtifactSnapshot, SandboxError> {
+pub(super) async fn list_artifacts(files: &dyn Files) -> Result<ArtifactSnapshot, SandboxError> {
     let mut seen = ArtifactSnapshot::new();
     let mut after = None;
     loop {
@@ -30,14 +27,12 @@ pub(super) async fn list_artifacts(
             Err(error) if is_missing(&error) => return Ok(seen),
             Err(error) => return Err(error),
         };
-        let kept = page.entries.into_iter().filter(|entry| {
+        let artifacts = page.entries.into_iter().filter(|entry| {
             let metadata = &entry.metadata;
-            let size = 1..=rules.file_bytes;
-            metadata.kind == FileKind::File
-                && size.contains(&metadata.size)
-                && is_artifact_name(&entry.name, rules)
+            let size = 1..=MAX_ARTIFACT_BYTES;
+            metadata.kind == FileKind::File && size.contains(&metadata.size) && is_artifact_name(&entry.name)
         });
-        seen.extend(kept.map(|entry| (entry.name, (entry.metadata.size, entry.metadata.modified_ms))));
+        seen.extend(artifacts.map(|entry| (entry.name, (entry.metadata.size, entry.metadata.modified_ms))));
         after = page.next;
         if after.is_none() || seen.len() > MAX_LISTED_FILES {
             return Ok(seen);
@@ -49,10 +44,10 @@ fn is_missing(error: &SandboxError) -> bool {
     matches!(error.kind(), Some(FailureKind::NotFound | FailureKind::NotADirectory | FailureKind::Denied))
 }
 
-fn is_artifact_name(name: &str, rules: &ArtifactRules) -> bool {
+fn is_artifact_name(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending);
     !name.starts_with('.')
-        && ending.is_some_and(|ending| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
+        && ending.is_some_and(|ending| ARTIFACT_EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(ending)))
 }
 
 /// A return value and artifacts.
@@ -64,7 +59,6 @@ pub(super) async fn collect_results(
     prepared: &PreparedProgram,
     folder: &str,
     before: &ArtifactSnapshot,
-    rules: &ArtifactRules,
 ) -> Result<TaskResults, SandboxError> {
     let mut result = None;
     if prepared.has_result_pipe {
@@ -72,13 +66,13 @@ pub(super) async fn collect_results(
         result = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     }
     let mut artifacts = Vec::new();
-    for (name, seen) in list_artifacts(files, rules).await? {
-        if artifacts.len() == rules.count {
+    for (name, seen) in list_artifacts(files).await? {
+        if artifacts.len() == MAX_ARTIFACT_COUNT {
             break;
         }
         if before.get(&name) != Some(&seen) {
             let content =
-                read_whole_file(files, &format!("{ARTIFACTS_FOLDER}/{name}"), rules.file_bytes).await;
+                read_whole_file(files, &format!("{ARTIFACTS_FOLDER}/{name}"), MAX_ARTIFACT_BYTES).await;
             artifacts.extend(content.map(|content| Artifact { name, content }));
         }
     }

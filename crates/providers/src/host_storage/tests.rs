@@ -109,12 +109,12 @@ async fn a_volume_is_removed_while_a_process_writes() {
     let held = rustix::fs::open(&folder, flags, rustix::fs::Mode::empty()).unwrap();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let writer = std::thread::spawn(move || {
-        let mut made = 0;
+        let mut created = 0;
         while stopped.try_recv().is_err() {
-            let name = format!("d{}", made % 64);
-            made += u32::from(rustix::fs::mkdirat(&held, name, rustix::fs::Mode::RWXU).is_ok());
+            let name = format!("d{}", created % 64);
+            created += u32::from(rustix::fs::mkdirat(&held, name, rustix::fs::Mode::RWXU).is_ok());
         }
-        made
+        created
     });
     while names(&folder).len() < 64 {
         std::thread::yield_now();

@@ -9,7 +9,7 @@ use belljar_engine::request::Request;
 use serde_json::{Value, json};
 
 use super::{Case, OpenSandbox, cases, text, until};
-use crate::world::{Quiet, Verdict, World, check};
+use crate::fixture::{Fixture, Quiet, Verdict, check};
 
 pub(super) fn all() -> Vec<(&'static str, Case)> {
     cases![
@@ -23,20 +23,20 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
     ]
 }
 
-async fn run(world: &World, open: &OpenSandbox, request: Value) -> Result<Report, String> {
-    run_until(world, open, request, std::future::pending()).await
+async fn run(fixture: &Fixture, open: &OpenSandbox, request: Value) -> Result<Report, String> {
+    run_until(fixture, open, request, std::future::pending()).await
 }
 
 async fn run_until(
-    world: &World,
+    fixture: &Fixture,
     open: &OpenSandbox,
     request: Value,
     cancel: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Report, String> {
     let request: Request = serde_json::from_value(request).map_err(text)?;
-    let admitted = world.engine().admit_in_sandbox(&open.admitted, request, None).map_err(text)?;
+    let admitted = fixture.engine().admit_in_sandbox(&open.admitted, request, None).map_err(text)?;
     let (id, mut view) = ("exec_test".to_owned(), Quiet);
-    let run = world.engine().execute_in_sandbox(&*open.living, id, admitted, &mut view, Box::pin(cancel));
+    let run = fixture.engine().execute_in_sandbox(&*open.handle, id, admitted, &mut view, Box::pin(cancel));
     run.await.map_err(text)
 }
 
@@ -44,60 +44,60 @@ fn python(code: &str) -> Value {
     json!({"language": "python", "code": code})
 }
 
-async fn code_runs_with_existing_files(world: World) -> Verdict {
-    let open = world.open(json!({"env": {"GREETING": "hi"}})).await?;
+async fn code_runs_with_existing_files(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({"env": {"GREETING": "hi"}})).await?;
     open.write_file("helper.py", b"def f(): return 42").await?;
     let code = "import helper, os, sys\nprint(helper.f(), os.environ['GREETING'], sys.stdin.read())\nopen('left', 'w').write('x')\nsys.exit(3)";
     let request = json!({"language": "python", "code": code, "stdin": "input", "files": [{"path": "d/f", "content": "y", "mode": "0755"}]});
-    let report = run(&world, &open, request).await?;
+    let report = run(&fixture, &open, request).await?;
     check!((report.status, report.exit_code) == (Status::Failed, Some(3)), report);
     check!(report.stdout == "42 hi input\n", report);
     check!(open.shell_output("cat left d/f; stat -c %a d/f").await? == "xy755", "files of the task");
-    let report = run(&world, &open, python("import os; os.kill(os.getpid(), 11)")).await?;
+    let report = run(&fixture, &open, python("import os; os.kill(os.getpid(), 11)")).await?;
     check!((report.signal.as_deref(), report.exit_code) == (Some("SIGSEGV"), None), report);
     for layer in Layer::MANDATORY {
         check!(report.isolation().contains(layer), (layer, &report.receipt));
     }
-    let report = run(&world, &open, json!({"command": ["sh", "-c", "echo $GREETING; exit 9"]})).await?;
+    let report = run(&fixture, &open, json!({"command": ["sh", "-c", "echo $GREETING; exit 9"]})).await?;
     check!((report.stdout.as_str(), report.exit_code) == ("hi\n", Some(9)), report);
     let report =
-        run(&world, &open, json!({"language": "bash", "code": "echo $(( x + 1 ))", "arguments": {"x": 4}}))
+        run(&fixture, &open, json!({"language": "bash", "code": "echo $(( x + 1 ))", "arguments": {"x": 4}}))
             .await?;
     check!(report.stdout == "5\n", report);
     open.close().await
 }
 
-async fn results_and_artifacts_are_returned(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn results_and_artifacts_are_returned(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let code = "import os\ndef main(a):\n    os.makedirs('artifacts', exist_ok=True)\n    open(f'artifacts/{a}.csv', 'w').write('1,2')\n    open('artifacts/x.exe', 'w').write('x')\n    print('working')\n    return {'twice': 2 * a}";
     for a in [1, 2] {
         let request = json!({"language": "python", "code": code, "arguments": {"a": a}});
-        let report = run(&world, &open, request).await?;
+        let report = run(&fixture, &open, request).await?;
         check!(report.result.present && report.result.value == json!({"twice": 2 * a}), report);
         check!(report.stdout == "working\n", report);
         let names: Vec<_> = report.artifacts.iter().map(|artifact| artifact.name.clone()).collect();
         // Artifacts of an earlier task are not returned again.
         check!(names == [format!("{a}.csv")], names);
     }
-    let report = run(&world, &open, python("print('{\"present\": true}')")).await?;
+    let report = run(&fixture, &open, python("print('{\"present\": true}')")).await?;
     check!(!report.result.present && report.artifacts.is_empty(), report);
     open.close().await
 }
 
-async fn limits_of_a_task_are_distinguished(world: World) -> Verdict {
+async fn limits_of_a_task_are_distinguished(fixture: Fixture) -> Verdict {
     let limits = json!({"memory_bytes": 96 << 20, "disk_bytes": 8 << 20, "processes": 10});
-    let open = world.open(json!({"limits": limits})).await?;
+    let open = fixture.open(json!({"limits": limits})).await?;
     let request = json!({"language": "python", "code": "while True: pass", "limits": {"timeout_ms": 300}});
-    let report = run(&world, &open, request).await?;
+    let report = run(&fixture, &open, request).await?;
     check!((report.status, report.exit_code) == (Status::TimedOut, None), report);
-    if world.has(Layer::CgroupMemory) {
+    if fixture.has(Layer::CgroupMemory) {
         let hog = "b = bytearray(200 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1";
-        let report = run(&world, &open, python(hog)).await?;
+        let report = run(&fixture, &open, python(hog)).await?;
         check!((report.status, report.limit) == (Status::LimitExceeded, Some(Limit::Memory)), report);
     }
-    if world.has(Layer::CgroupPids) {
+    if fixture.has(Layer::CgroupPids) {
         let bomb = "import os, time\nfor i in range(50):\n    if os.fork() == 0: time.sleep(2); os._exit(0)";
-        let report = run(&world, &open, python(bomb)).await?;
+        let report = run(&fixture, &open, python(bomb)).await?;
         check!(report.limit == Some(Limit::Processes), report);
         until("the processes are gone", async || {
             Ok(open.shell_output("! pgrep python3 | grep -q .").await.is_ok())
@@ -105,7 +105,7 @@ async fn limits_of_a_task_are_distinguished(world: World) -> Verdict {
         .await?;
     }
     let report = run(
-        &world,
+        &fixture,
         &open,
         python("open('x', 'wb').write(b'x' * (7 << 20))\nopen('y', 'wb').write(b'x' * (7 << 20))"),
     )
@@ -113,7 +113,7 @@ async fn limits_of_a_task_are_distinguished(world: World) -> Verdict {
     check!((report.limit, report.exit_code) == (Some(Limit::Disk), Some(1)), report);
     open.shell_output("rm x y").await?;
     let flood = json!({"language": "python", "code": "print('first')\nfor _ in range(1000): print('x' * 1000)\nprint('last')", "limits": {"output_bytes": 4096}});
-    let report = run(&world, &open, flood).await?;
+    let report = run(&fixture, &open, flood).await?;
     check!(
         report.stdout_truncated && report.stdout.starts_with("first\n") && report.stdout.ends_with("last\n"),
         report
@@ -122,22 +122,22 @@ async fn limits_of_a_task_are_distinguished(world: World) -> Verdict {
     open.close().await
 }
 
-async fn a_task_is_canceled(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn a_task_is_canceled(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let cancel = tokio::time::sleep(Duration::from_millis(300));
-    let report = run_until(&world, &open, python("import time; time.sleep(60)"), cancel).await?;
+    let report = run_until(&fixture, &open, python("import time; time.sleep(60)"), cancel).await?;
     check!(report.status == Status::Cancelled && report.exit_code.is_none(), report);
     check!(open.shell_output("pgrep -c python3 || true").await? == "0", "the program still runs");
     open.close().await
 }
 
-async fn a_paused_task_times_out(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn a_paused_task_times_out(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     // Pausing earlier would fail the start. If the program has not started by then, it times out as well.
     let pause = async {
         for _ in 0..50 {
             if open.shell_output("ls").await?.contains("started") {
-                return open.living.pause().await.map_err(text);
+                return open.handle.pause().await.map_err(text);
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -145,31 +145,32 @@ async fn a_paused_task_times_out(world: World) -> Verdict {
     };
     let code = "import time; open('started', 'w').close(); time.sleep(60)";
     let request = json!({"language": "python", "code": code, "limits": {"timeout_ms": 3000}});
-    let (report, _paused) = tokio::join!(run(&world, &open, request), pause);
+    let (report, _paused) = tokio::join!(run(&fixture, &open, request), pause);
     let report = report?;
     check!((report.status, report.duration_ms < 20_000.0) == (Status::TimedOut, true), report);
     open.close().await
 }
 
-async fn programs_are_compiled(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn programs_are_compiled(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let code = "#include <stdio.h>\nint main(void) { int x; scanf(\"%d\", &x); printf(\"%d\\n\", x * 2); return 4; }";
-    let report = match run(&world, &open, json!({"language": "c", "code": code, "stdin": "21"})).await {
+    let report = match run(&fixture, &open, json!({"language": "c", "code": code, "stdin": "21"})).await {
         Err(error) if error.contains("not available") => return Ok(()),
         report => report?,
     };
     check!((report.stdout.as_str(), report.exit_code) == ("42\n", Some(4)), report);
-    let report = run(&world, &open, json!({"language": "c", "code": "int main(void) { return x; }"})).await?;
+    let report =
+        run(&fixture, &open, json!({"language": "c", "code": "int main(void) { return x; }"})).await?;
     check!(report.exit_code == Some(1) && report.stderr.contains("error"), report);
     open.close().await
 }
 
-async fn a_task_leaves_nothing_behind(world: World) -> Verdict {
-    let open = world.open(json!({})).await?;
+async fn a_task_leaves_nothing_behind(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
     let request = json!({"language": "python", "code": "def main(): return 1", "arguments": {}});
-    run(&world, &open, request).await?;
+    run(&fixture, &open, request).await?;
     check!(open.shell_output("ls -A /workspace /tmp | tr -d '\\n'").await? == "/tmp:/workspace:", "files");
-    let error = run(&world, &open, json!({"command": ["ls"], "image": "host"})).await.err();
+    let error = run(&fixture, &open, json!({"command": ["ls"], "image": "host"})).await.err();
     check!(error.as_deref().is_some_and(|error| error.starts_with("image: was fixed")), error);
     open.close().await
 }

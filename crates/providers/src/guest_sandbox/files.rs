@@ -6,14 +6,13 @@ use std::task::{Context, Poll, ready};
 
 use belljar_engine::sandbox_handle::{
     ArchiveFormat, ArchiveLimits, ByteSource, ChangeStream, DirectoryPage, FileChange, FileMetadata, Files,
-    SandboxFuture, UnpackSummary, WriteOptions,
+    SandboxError, SandboxFuture, UnpackSummary, WriteOptions,
 };
 use belljar_guest::GuestError;
 use belljar_guest::host::{ByteReader, FileWatch};
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::GuestClient;
-use super::errors::to_living_error;
+use super::GuestSandbox;
 
 /// A byte stream from the guest, with converted errors.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ impl AsyncRead for GuestBytes {
     ) -> Poll<io::Result<()>> {
         let read = ready!(Pin::new(&mut self.0).poll_read(context, buffer));
         Poll::Ready(read.map_err(|error| match GuestError::from_io(&error) {
-            Some(guest) => to_living_error(guest.clone()).into(),
+            Some(guest) => SandboxError::from(guest.clone()).into(),
             None => error,
         }))
     }
@@ -39,11 +38,11 @@ struct GuestChanges(FileWatch);
 
 impl ChangeStream for GuestChanges {
     fn next(&mut self) -> SandboxFuture<'_, Option<FileChange>> {
-        Box::pin(async { self.0.next().await.map_err(to_living_error) })
+        Box::pin(async { Ok(self.0.next().await?) })
     }
 }
 
-impl Files for GuestClient {
+impl Files for GuestSandbox {
     fn stat<'a>(&'a self, path: &'a str, follow: bool) -> SandboxFuture<'a, FileMetadata> {
         Box::pin(async move { self.convert_result(self.running_guest()?.stat(path, follow).await).await })
     }

@@ -12,7 +12,7 @@ use belljar_engine::provider::ProviderError;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::native::paths;
+use crate::host_paths;
 
 /// A host folder in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl HostFolders {
             }
             let mount =
                 Mount { source: path.clone(), destination: "/data".to_owned(), writable: spec.writable };
-            paths::check_mount(&mount)?;
+            host_paths::check_mount(&mount)?;
             let held = open(&path).map_err(|errno| wrong(errno.to_string()))?;
             let folder = HostFolder { path, writable: spec.writable, tenants: spec.tenants };
             allowed.insert(spec.name, AllowedFolder { folder, fd: held });
