@@ -183,6 +183,8 @@ impl Daemon {
         let _gone = tokio::time::timeout(SHUTDOWN_TIMEOUT, all).await;
         // Prevents new containers.
         self.container_slots.close();
+        // A removal that was in progress above may have failed.
+        self.retry_removals().await;
     }
 }
 
