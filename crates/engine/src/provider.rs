@@ -10,10 +10,10 @@ pub use belljar_model::process::Stream;
 use thiserror::Error;
 
 use crate::language::Language;
-use crate::outcome::Outcome;
+use crate::layer::Layer;
+use crate::outcome::{Kernel, Outcome};
 use crate::package_layer::Progress;
 use crate::plan::{Image, Plan, Task};
-use crate::provider_set::IsolationStrength;
 use crate::sandbox_handle::{SandboxCapabilities, SandboxHandle};
 
 /// A boxed future, which keeps the port traits dyn-compatible.
@@ -79,6 +79,23 @@ pub struct Capabilities {
     pub sandboxes: Option<SandboxCapabilities>,
     /// How strongly the provider isolates programs; `None` if `auto` must not select it.
     pub strength: Option<IsolationStrength>,
+}
+
+/// How strongly a provider isolates programs; `auto` prefers the greater one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IsolationStrength {
+    /// Whether programs have a kernel of their own.
+    own_kernel: bool,
+    /// Number of enforced layers.
+    layers: usize,
+}
+
+impl IsolationStrength {
+    /// Computes the strength for a kernel and the number of missing layers.
+    pub fn new(kernel: Kernel, missing: usize) -> Self {
+        let all = Layer::ALL.len();
+        Self { own_kernel: kernel == Kernel::Gvisor, layers: all.saturating_sub(missing) }
+    }
 }
 
 /// Images that requests can name.

@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use futures_util::future::{Either, select};
 use tokio::sync::watch;
 
-use crate::outcome::Kernel;
 use crate::provider::{Capabilities, Capability, Provider, ProviderError};
 use crate::{Error, catalog};
 
@@ -403,23 +402,6 @@ impl ProviderEntry {
 
     fn lock_health(&self) -> MutexGuard<'_, HealthRecord> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// How strongly a provider isolates programs; `auto` prefers the greater one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct IsolationStrength {
-    /// Whether programs have a kernel of their own.
-    own_kernel: bool,
-    /// Number of enforced layers.
-    layers: usize,
-}
-
-impl IsolationStrength {
-    /// Computes the strength for a kernel and the number of missing layers.
-    pub fn new(kernel: Kernel, missing: usize) -> Self {
-        let all = crate::layer::Layer::ALL.len();
-        Self { own_kernel: kernel == Kernel::Gvisor, layers: all.saturating_sub(missing) }
     }
 }
 

@@ -1,5 +1,7 @@
 use super::*;
+use crate::outcome::Kernel;
 use crate::profile::Profile;
+use crate::provider::IsolationStrength;
 use crate::testing::FakeProvider;
 
 impl SelectedProvider {

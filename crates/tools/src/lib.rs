@@ -15,6 +15,7 @@
 mod answer;
 mod backend;
 mod call;
+mod definitions;
 mod error;
 mod execute;
 mod input;
@@ -28,8 +29,9 @@ mod table;
 pub use answer::{AnswerImage, ToolAnswer};
 pub use backend::{BackendFuture, OpenResult, SandboxFiles, ToolBackend};
 pub use call::{ModelCall, ReplyFormat};
+pub use definitions::{DefinitionFormat, definitions};
 pub use error::Error;
 pub use local_backend::LocalBackend;
 pub use mcp::{McpHost, McpServer, serve};
 pub use progress::{ProgressSender, forward_progress};
-pub use table::{DefinitionFormat, Tool, definitions};
+pub use table::Tool;

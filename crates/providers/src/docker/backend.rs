@@ -44,7 +44,7 @@ struct ContainerBackend {
     paused_stats: Mutex<Option<SandboxStats>>,
 }
 
-/// What only a container for a single task has.
+/// The parts of a container for a single task that others lack.
 #[derive(Debug)]
 struct SingleTask {
     /// The container to start for the next task, if one is started in advance.

@@ -40,10 +40,9 @@ use belljar_engine::layer::Layer;
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Warmth};
 use belljar_engine::plan::{Image, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, DiscardSink, ImageChoice, MissingLayer, PoolMetrics, Provider, ProviderError,
-    Sink,
+    BoxFuture, Capabilities, DiscardSink, ImageChoice, IsolationStrength, MissingLayer, PoolMetrics,
+    Provider, ProviderError, Sink,
 };
-use belljar_engine::provider_set::IsolationStrength;
 use belljar_engine::sandbox_handle::{
     Failure, FailureKind, SandboxCapabilities, SandboxError, SandboxHandle,
 };

@@ -29,10 +29,9 @@ use belljar_engine::layer::Layer;
 use belljar_engine::outcome::{Kernel, Outcome};
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
-    BoxFuture, Capabilities, ConfinementMismatch, ImageChoice, LongestTurns, MissingLayer, PoolMetrics,
-    Provider, ProviderError, Sink,
+    BoxFuture, Capabilities, ConfinementMismatch, ImageChoice, IsolationStrength, LongestTurns, MissingLayer,
+    PoolMetrics, Provider, ProviderError, Sink,
 };
-use belljar_engine::provider_set::IsolationStrength;
 use belljar_engine::sandbox_handle::{SandboxCapabilities, SandboxHandle};
 use belljar_engine::warm::WarmSettings;
 use belljar_jail::launcher::Launcher;
