@@ -6,7 +6,7 @@ use belljar_engine::report::Report;
 use belljar_engine::schema::words_as_enum;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::backend::OpenResult;
@@ -256,6 +256,7 @@ fn remove_null(schema: &mut Value) {
 #[cfg(test)]
 mod tests {
     use belljar_engine::report::Status;
+    use serde_json::json;
 
     use super::*;
 
