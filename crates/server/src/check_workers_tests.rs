@@ -13,12 +13,24 @@ struct BlockedCheck {
 }
 
 impl BlockedCheck {
-    fn start(workers: &CheckWorkers, name: &'static str) -> Self {
-        let ((go, wait), workers) = (mpsc::channel::<()>(), workers.clone());
+    /// Starts a check, and waits until it has a worker or is queued: checks are served in that order.
+    async fn start(workers: &CheckWorkers, name: &'static str) -> Self {
+        let entered = |table: &CheckQueueTable| table.busy + table.waiting + table.abandoned;
+        let before = entered(&lock(&workers.0));
+        let ((go, wait), own) = (mpsc::channel::<()>(), workers.clone());
         let answer = tokio::spawn(async move {
-            workers.run_check(&tenant(name), move || wait.recv().unwrap_or_default()).await
+            own.run_check(&tenant(name), move || wait.recv().unwrap_or_default()).await
         });
+        until(workers, |table| entered(table) > before).await;
         Self { go, answer }
+    }
+
+    async fn start_many(workers: &CheckWorkers, name: &'static str, count: usize) -> Vec<Self> {
+        let mut started = Vec::with_capacity(count);
+        for _ in 0..count {
+            started.push(Self::start(workers, name).await);
+        }
+        started
     }
 
     async fn end(self) -> Result<(), Error> {
@@ -44,9 +56,9 @@ fn reading(table: &CheckQueueTable, name: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_has_all_workers_alone_and_half_while_another_waits() {
     let workers = CheckWorkers::with_workers(4, Duration::from_secs(600));
-    let mut greedy: Vec<_> = (0..8).map(|_| BlockedCheck::start(&workers, "greedy")).collect();
+    let mut greedy = BlockedCheck::start_many(&workers, "greedy", 8).await;
     until(&workers, |table| reading(table, "greedy") == 4 && table.waiting == 4).await;
-    let others: Vec<_> = (0..3).map(|_| BlockedCheck::start(&workers, "other")).collect();
+    let others = BlockedCheck::start_many(&workers, "other", 3).await;
     until(&workers, |table| table.waiting == 7).await;
     for running in greedy.drain(..2) {
         running.end().await.unwrap();
@@ -65,7 +77,7 @@ async fn a_tenant_has_all_workers_alone_and_half_while_another_waits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn abandoned_checks_count_for_their_tenant_until_they_end() {
     let workers = CheckWorkers::with_workers(2, Duration::from_millis(20));
-    let stuck: Vec<_> = (0..2).map(|_| BlockedCheck::start(&workers, "stuck")).collect();
+    let stuck = BlockedCheck::start_many(&workers, "stuck", 2).await;
     until(&workers, |table| table.abandoned == 2 && table.busy == 0).await;
     let refused = workers.run_check(&tenant("stuck"), || ()).await;
     assert!(matches!(refused, Err(Error::ChecksStuck)), "{refused:?}");
@@ -98,10 +110,10 @@ fn reading_abandoned(table: &CheckQueueTable, name: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_refuses_its_own_tenant_only() {
     let workers = CheckWorkers::with_workers(2, Duration::from_secs(600));
-    let all: Vec<_> = (0..2 + MAX_WAITING).map(|_| BlockedCheck::start(&workers, "many")).collect();
+    let all = BlockedCheck::start_many(&workers, "many", 2 + MAX_WAITING).await;
     until(&workers, |table| table.waiting == MAX_WAITING).await;
     assert!(matches!(workers.run_check(&tenant("many"), || ()).await, Err(Error::CheckQueueFull)));
-    let other = BlockedCheck::start(&workers, "other");
+    let other = BlockedCheck::start(&workers, "other").await;
     until(&workers, |table| table.waiting == MAX_WAITING + 1).await;
     let mut all = all.into_iter();
     all.next().unwrap().end().await.unwrap();
@@ -115,7 +127,7 @@ async fn a_full_queue_refuses_its_own_tenant_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disconnecting_client_does_not_free_a_busy_worker() {
     let workers = CheckWorkers::with_workers(2, Duration::from_secs(600));
-    let gone = BlockedCheck::start(&workers, "gone");
+    let gone = BlockedCheck::start(&workers, "gone").await;
     until(&workers, |table| table.busy == 1).await;
     gone.answer.abort();
     tokio::task::yield_now().await;
