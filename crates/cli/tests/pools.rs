@@ -175,17 +175,17 @@ fn launchers() -> Vec<u32> {
 /// The short-lived intermediate process of a fork looks the same, so only processes that exist for some time
 /// count.
 fn zygotes() -> Vec<u32> {
-    let mut seen = seem_zygotes();
+    let mut seen = zygote_candidates();
     for _ in 0..10 {
         std::thread::sleep(Duration::from_millis(30));
-        let again = seem_zygotes();
+        let again = zygote_candidates();
         seen.retain(|pid| again.contains(pid));
     }
     seen
 }
 
 /// Waits for a condition.
-fn soon(what: &str, holds: &dyn Fn() -> bool) -> Verdict {
+fn soon(what: &str, holds: &mut dyn FnMut() -> bool) -> Verdict {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
         if Instant::now() > end {
@@ -196,7 +196,7 @@ fn soon(what: &str, holds: &dyn Fn() -> bool) -> Verdict {
     Ok(())
 }
 
-fn seem_zygotes() -> Vec<u32> {
+fn zygote_candidates() -> Vec<u32> {
     let launchers: Vec<String> = launchers().iter().map(u32::to_string).collect();
     processes(|pid| {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -221,19 +221,23 @@ fn a_pool_follows_demand() -> Verdict {
     let fixture = PoolFixture::new(WarmSettings { idle, ..WarmSettings::default() }, Profiles::built_in());
     fixture.until("default", None, Warmth::Pool)?;
     let few = fixture.pools();
-    check!(few.len() == 1 && few[0].name == "python" && few[0].wanted <= 2, few);
+    // One is in demand, and one more for each run that found none.
+    check!(few.len() == 1 && few[0].name == "python" && few[0].wanted as u64 <= few[0].misses + 1, few);
     fixture.load(60, 12, || {})?;
-    soon("some children are warm again", &|| fixture.pools()[0].size >= 1)?;
-    let many = fixture.pools();
-    check!(many[0].wanted > few[0].wanted && many[0].size >= 1 && many[0].forks > few[0].forks, many);
+    let mut many = Vec::new();
+    soon("some children are warm again", &mut || {
+        many = fixture.pools();
+        many[0].size >= 1
+    })?;
+    check!(many[0].wanted > few[0].wanted && many[0].forks > few[0].forks, many);
     check!(
         many[0].memory_bytes > 0 && many[0].refill_ms > 0.0 && many[0].processes.len() == many[0].size,
         many
     );
-    soon("no child is warm", &|| fixture.pools().iter().all(|pool| pool.size == 0))?;
+    soon("no child is warm", &mut || fixture.pools().iter().all(|pool| pool.size == 0))?;
     let exists = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
-    soon("the former warm children are gone", &|| !many[0].processes.iter().any(exists))?;
-    soon("the zygote is gone", &|| zygotes().is_empty())?;
+    soon("the former warm children are gone", &mut || !many[0].processes.iter().any(exists))?;
+    soon("the zygote is gone", &mut || zygotes().is_empty())?;
     // The pool starts again on demand.
     fixture.until("default", None, Warmth::Pool)
 }
@@ -245,7 +249,7 @@ fn memory_bounds_a_pool() -> Verdict {
     );
     fixture.until("default", None, Warmth::Pool)?;
     fixture.load(60, 12, || {})?;
-    soon("some children are warm again", &|| fixture.pools()[0].size >= 1)?;
+    soon("some children are warm again", &mut || fixture.pools()[0].size >= 1)?;
     std::thread::sleep(Duration::from_millis(300));
     let pools = fixture.pools();
     check!(pools[0].wanted > 3 && (1..=2).contains(&pools[0].size), pools);
@@ -265,7 +269,7 @@ fn a_tenant_may_use_half_of_the_warm_children() -> Verdict {
     let fixture = PoolFixture::new(settings, Profiles::built_in());
     fixture.until("default", None, Warmth::Pool)?;
     fixture.load(60, 12, || {})?;
-    soon("the pool is full", &|| fixture.pools()[0].size >= 3)?;
+    soon("the pool is full", &mut || fixture.pools()[0].size >= 3)?;
     fixture.until("late", None, Warmth::Pool)?;
     let pools = fixture.pools();
     let late = pools.iter().find(|pool| pool.tenant == "late");
@@ -362,7 +366,7 @@ fn a_zygote_that_is_killed_is_replaced() -> Verdict {
     let reports = fixture.load(120, 8, || signal(&before, Signal::KILL))?;
     check!(reports.iter().any(|report| report.warmth() != Warmth::Cold), reports.len());
     let replaced = |now: &[u32]| now.len() == 1 && now != before;
-    soon("the zygote is replaced", &|| replaced(&zygotes()))?;
+    soon("the zygote is replaced", &mut || replaced(&zygotes()))?;
     fixture.until("default", None, Warmth::Pool)?;
     check!(fixture.pools()[0].zygotes >= 2, fixture.pools());
     Ok(())
@@ -395,7 +399,7 @@ fn a_killed_warm_child_is_replaced() -> Verdict {
     let waiting = || fixture.pools()[0].processes.clone();
     let firsts = || waiting().iter().flat_map(|pid| first_process_beside(*pid)).collect::<Vec<u32>>();
     for which in [0, 1] {
-        soon("some children are warm", &|| !waiting().is_empty() && firsts().len() == waiting().len())?;
+        soon("some children are warm", &mut || !waiting().is_empty() && firsts().len() == waiting().len())?;
         let (waiting, firsts) = (waiting(), firsts());
         let victims = if which == 0 { waiting } else { firsts };
         signal(&victims, Signal::KILL);
@@ -433,8 +437,8 @@ fn nothing_in_a_warm_jail_outlives_its_launcher() -> Verdict {
     let is_marked = |pid: u32| {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&mark))
     };
-    soon("the program runs", &|| !processes(is_marked).is_empty())?;
-    soon("other children are warm", &|| fixture.pools().iter().any(|pool| !pool.processes.is_empty()))?;
+    soon("the program runs", &mut || !processes(is_marked).is_empty())?;
+    soon("other children are warm", &mut || fixture.pools().iter().any(|pool| !pool.processes.is_empty()))?;
     let daemons = processes(is_marked);
     let jails: BTreeSet<_> =
         daemons.iter().chain(&fixture.pools()[0].processes).map(|pid| jail_of(*pid)).collect();
@@ -442,7 +446,7 @@ fn nothing_in_a_warm_jail_outlives_its_launcher() -> Verdict {
     check!(jails.len() >= 2 && !jails.contains(&None) && inside.len() > jails.len(), inside);
     signal(&launchers(), Signal::KILL);
     let alive = |pid: u32| inside.contains(&pid) && !field(pid, "State").starts_with('Z');
-    soon("all processes are gone", &|| processes(alive).is_empty())
+    soon("all processes are gone", &mut || processes(alive).is_empty())
         .map_err(|why| format!("{why}: {:?}", processes(alive)))?;
     running.abort();
     Ok(())
