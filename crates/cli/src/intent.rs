@@ -8,9 +8,10 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar_engine::admit::parse_mount;
+use belljar_engine::json_text::Arguments;
 use belljar_engine::limits::LimitsSpec;
 use belljar_engine::request::{Dependencies, HostPaths, NetworkSpec, Request};
-use serde_json::{Map, Value};
+use serde::de::IgnoredAny;
 
 use crate::env::Environment;
 use crate::error::{CliError, quote_path};
@@ -159,16 +160,23 @@ fn text_or_base64(bytes: Vec<u8>) -> (Option<String>, Option<String>) {
     }
 }
 
-fn parse_arguments(text: &str) -> Result<Map<String, Value>, CliError> {
-    let kind = match serde_json::from_str(text) {
-        Ok(Value::Object(arguments)) => return Ok(arguments),
-        Ok(Value::Null) => "null",
-        Ok(Value::Bool(_)) => "a boolean",
-        Ok(Value::Number(_)) => "a number",
-        Ok(Value::String(_)) => "a string",
-        Ok(Value::Array(_)) => "a list",
-        Err(error) => return Err(CliError::invalid(format!("--args: not JSON: {error}"))),
+fn parse_arguments(text: &str) -> Result<Arguments, CliError> {
+    let kind = match text.trim_ascii_start().as_bytes().first() {
+        Some(b'n') => "null",
+        Some(b't' | b'f') => "a boolean",
+        Some(b'-' | b'0'..=b'9') => "a number",
+        Some(b'"') => "a string",
+        Some(b'[') => "a list",
+        _ => {
+            return serde_json::from_str(text).map_err(|error| {
+                let what = if error.is_data() { "" } else { "not JSON: " };
+                CliError::invalid(format!("--args: {what}{error}"))
+            });
+        }
     };
+    if let Err(error) = serde_json::from_str::<IgnoredAny>(text) {
+        return Err(CliError::invalid(format!("--args: not JSON: {error}")));
+    }
     Err(CliError::invalid(format!("--args: must be a JSON object such as {{\"name\": \"Ada\"}}, not {kind}")))
 }
 

@@ -168,7 +168,8 @@ fn leaves_line_open(output: &str) -> bool {
 /// Returns notes to print after the output. A plain exit gets none, because the program explained it itself.
 fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
-    if report.exit_code.is_none() || report.limit.is_some() {
+    let explains_itself = report.exit_code.is_some_and(|code| code != 0) && report.limit.is_none();
+    if !explains_itself {
         notes.extend(report.error.clone());
     }
     let cut: Vec<_> = [("stdout", report.stdout_truncated), ("stderr", report.stderr_truncated)]

@@ -147,8 +147,8 @@ pub const LANGUAGES: &[Language] = &[
         runtimes: &[NODE],
         thread_variables: OPENMP_VARIABLES,
         calling_convention: CallingConvention::Main {
-            runner: include_str!("runners/javascript.mjs"),
-            file: "runner.mjs",
+            runner: include_str!("runners/javascript.cjs"),
+            file: "runner.cjs",
             epilogue: "\n;globalThis[Symbol.for('belljar.main')] = typeof main === 'function' ? main : undefined;\n",
         },
         warm_env_prefixes: Some(NODE_STARTUP_PREFIXES),
@@ -161,8 +161,8 @@ pub const LANGUAGES: &[Language] = &[
         runtimes: &[Runtime { at_least: Some((22, 18)), ..NODE }, BUN],
         thread_variables: OPENMP_VARIABLES,
         calling_convention: CallingConvention::Main {
-            runner: include_str!("runners/javascript.mjs"),
-            file: "runner.mjs",
+            runner: include_str!("runners/javascript.cjs"),
+            file: "runner.cjs",
             epilogue: "\n;(globalThis as any)[Symbol.for('belljar.main')] = typeof main === 'function' ? main : undefined;\n",
         },
         warm_env_prefixes: None,

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
+use crate::json_text::Arguments;
 use crate::language::Language;
 use crate::layer::Layer;
 use crate::limits::Limits;
@@ -158,7 +157,7 @@ pub enum Program {
         /// workspace.
         source: CodeSource,
         /// Arguments for `main`, if given.
-        arguments: Option<Map<String, Value>>,
+        arguments: Option<Arguments>,
     },
     /// A program on the sandbox's `PATH`, with its arguments.
     Command(Vec<String>),

@@ -12,7 +12,7 @@ use crate::Capture;
 use crate::admit::AdmittedRequest;
 use crate::explain;
 use crate::limits::Limits;
-use crate::outcome::{Ending, Limit, Outcome, to_millis};
+use crate::outcome::{Ending, Limit, Outcome, ReturnValue, to_millis};
 use crate::packages::ProvidedPackages;
 use crate::policy::Verdict;
 
@@ -36,7 +36,18 @@ pub(crate) fn from_outcome(
 ) -> Report {
     let (stdout_text, stdout_base64) = text_and_base64(stdout.bytes());
     let (stderr_text, stderr_base64) = text_and_base64(stderr.bytes());
-    let (status, exit_code, signal, limit) = ending_fields(outcome.ending);
+    let (mut status, exit_code, signal, limit) = ending_fields(outcome.ending);
+    let mut error = explain::error_line(outcome.ending, limits, &stderr_text);
+    let result = match outcome.result {
+        ReturnValue::Absent => ResultValue::default(),
+        ReturnValue::Present(value) => ResultValue { present: true, value },
+        ReturnValue::Invalid(why) => {
+            if status == Status::Succeeded {
+                (status, error) = (Status::Failed, Some(why));
+            }
+            ResultValue::default()
+        }
+    };
     Report {
         index: None,
         id,
@@ -44,17 +55,14 @@ pub(crate) fn from_outcome(
         exit_code,
         signal,
         limit,
-        error: explain::error_line(outcome.ending, limits, &stderr_text),
+        error,
         stdout: stdout_text,
         stderr: stderr_text,
         stdout_truncated: stdout.is_truncated(),
         stderr_truncated: stderr.is_truncated(),
         stdout_base64,
         stderr_base64,
-        result: ResultValue {
-            present: outcome.result.is_some(),
-            value: outcome.result.unwrap_or(Value::Null),
-        },
+        result,
         artifacts: outcome.artifacts.into_iter().map(artifact_report).collect(),
         findings: outcome.findings,
         dependencies: DependenciesReport::default(),
@@ -91,6 +99,8 @@ pub fn exit_status(report: &Report) -> u8 {
         (Status::Cancelled, ..) => 130,
         (Status::Refused, ..) => 126,
         (Status::LimitExceeded, Some(Limit::Memory), ..) => 137,
+        // The program exited with status 0, but its result was invalid.
+        (Status::Failed, _, Some(0), _) => 1,
         (_, _, Some(code), _) => code,
         (_, _, None, Some(name)) => signal_exit_status(name),
         (_, _, None, None) => 137,

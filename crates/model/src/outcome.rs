@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
 
 use crate::finding::Finding;
+use crate::json_text::JsonText;
 use crate::layer::Layer;
 
 /// A limit that can end a program.
@@ -193,6 +193,18 @@ pub struct Artifact {
     pub content: Vec<u8>,
 }
 
+/// What the program wrote to its result pipe: untrusted tenant data.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum ReturnValue {
+    /// Nothing: no arguments were given, or `main` did not return.
+    #[default]
+    Absent,
+    /// A value.
+    Present(JsonText),
+    /// Something that is not a result, and why. A program that ends like this has failed.
+    Invalid(String),
+}
+
 /// The outcome of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
@@ -202,8 +214,8 @@ pub struct Outcome {
     pub duration: Duration,
     /// Resources used.
     pub usage: Usage,
-    /// Value that `main` returned, if arguments were given and it returned. Untrusted tenant data.
-    pub result: Option<Value>,
+    /// Value that `main` returned.
+    pub result: ReturnValue,
     /// Files from `./artifacts`.
     pub artifacts: Vec<Artifact>,
     /// Findings about denied actions, at most [`MAX_FINDINGS`](crate::finding::MAX_FINDINGS).
@@ -219,7 +231,7 @@ impl Outcome {
             ending,
             duration,
             usage: Usage::default(),
-            result: None,
+            result: ReturnValue::Absent,
             artifacts: Vec::new(),
             findings: Vec::new(),
             receipt,

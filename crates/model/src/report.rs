@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::finding::Finding;
+use crate::json_text::JsonText;
 use crate::layer::Layer;
 use crate::outcome::{Limit, Receipt, Usage, Warmth};
 
@@ -21,7 +22,7 @@ pub enum Status {
     Running,
     /// Exited with status 0.
     Succeeded,
-    /// Exited with another status, or killed by a signal.
+    /// Exited with another status, killed by a signal, or returned something that is not JSON.
     Failed,
     /// Killed at its time limit.
     TimedOut,
@@ -138,8 +139,8 @@ pub struct Report {
 pub struct ResultValue {
     /// Whether `main` was called and returned.
     pub present: bool,
-    /// The returned value; null if absent.
-    pub value: Value,
+    /// The returned value, with the exact digits of its numbers; null if absent.
+    pub value: JsonText,
 }
 
 /// A file that the program left in `./artifacts`.

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::json_text::Arguments;
 use crate::limits::LimitsSpec;
 
 /// A program to run: `language` and `code`, or `command`.
@@ -24,7 +25,7 @@ pub struct Request {
     /// Working directory; default `/workspace`.
     pub workdir: Option<String>,
     /// Arguments for the function `main`, whose return value becomes the result's `result`.
-    pub arguments: Option<Map<String, Value>>,
+    pub arguments: Option<Arguments>,
     /// Standard input.
     pub stdin: Option<String>,
     /// Standard input in base64, instead of `stdin`.

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use belljar_engine::json_text::{Arguments, JsonText};
 use belljar_engine::language::{CallingConvention, Language, Runtime};
 use belljar_engine::limits::Limits;
+use belljar_engine::outcome::ReturnValue;
 use belljar_engine::packages::{self, PackageLayer};
 use belljar_engine::plan::{CodeSource, Plan, Program, Task, WORKSPACE};
-use serde_json::{Map, Value};
+use belljar_engine::quantity::show_bytes;
 
 /// Standard folders of programs in images.
 pub(crate) const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/go/bin"];
@@ -282,10 +284,29 @@ fn commands(found: &FoundRuntime, source: &str, compiled: &str, limits: &Limits)
 /// Code that is called with arguments.
 struct MainCall<'a> {
     language: &'a Language,
-    arguments: &'a Map<String, Value>,
+    arguments: &'a Arguments,
     source: &'a str,
     found: &'a FoundRuntime,
     inbox: &'a str,
+}
+
+fn arguments_json(arguments: &Arguments) -> Vec<u8> {
+    // Strings and checked JSON can always be serialized.
+    serde_json::to_vec(arguments).unwrap_or_default()
+}
+
+/// Returns what the program wrote to its result pipe, of which at least one byte more than the limit was read.
+pub(crate) fn return_value(bytes: &[u8]) -> ReturnValue {
+    if bytes.is_empty() {
+        return ReturnValue::Absent;
+    }
+    if bytes.len() > MAX_RESULT_BYTES {
+        let limit = show_bytes(MAX_RESULT_BYTES as u64);
+        return ReturnValue::Invalid(format!(
+            "result is larger than {limit}, the limit of a result; return less, or write it to a file in ./artifacts"
+        ));
+    }
+    JsonText::parse("result", bytes).map_or_else(ReturnValue::Invalid, ReturnValue::Present)
 }
 
 fn add_arguments(
@@ -297,15 +318,14 @@ fn add_arguments(
     let MainCall { language, arguments, source, found, inbox: folder } = *called;
     match language.calling_convention {
         CallingConvention::Main { runner, file, .. } => {
-            let text = Value::Object(arguments.clone()).to_string();
-            let inbox = |path: &str, content: &str| ProgramFile {
+            let inbox = |path: &str, content: Vec<u8>| ProgramFile {
                 inbox: true,
                 path: path.to_owned(),
                 mode: 0o444,
-                content: content.as_bytes().to_vec(),
+                content,
             };
-            files.push(inbox(file, runner));
-            files.push(inbox("arguments.json", &text));
+            files.push(inbox(file, runner.into()));
+            files.push(inbox("arguments.json", arguments_json(arguments)));
             // The runner takes the place of the code, and gets the code and the arguments as its arguments.
             let runner = format!("{folder}/{file}");
             let step: Vec<String> = found.runtime.steps.last().map_or_else(Vec::new, |step| {
@@ -318,8 +338,7 @@ fn add_arguments(
             prepared.has_result_pipe = true;
         }
         CallingConvention::Environment => env.extend(arguments.iter().map(|(key, value)| {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            (key.clone(), text)
+            (key.clone(), value.to_text().unwrap_or_else(|| value.to_string()))
         })),
         CallingConvention::Unsupported => {}
     }

@@ -84,7 +84,7 @@ impl TenantBackend {
         inside: Option<&str>,
         progress: &mut dyn Progress,
         cancel: BoxFuture<'_, ()>,
-    ) -> Result<Value, Error> {
+    ) -> Result<String, Error> {
         let (running, mut task) = self.start(request, inside).await?;
         let _cancel_on_drop = CancelOnDrop(Arc::clone(&running));
         let carrying = async {
@@ -98,7 +98,7 @@ impl TenantBackend {
         };
         forward_progress(running.progress.subscribe(), carrying, progress_sink(progress)).await;
         let done = running.done().await?;
-        serde_json::from_slice(&done).map_err(|_| Error::Internal)
+        String::from_utf8(done.into()).map_err(|_| Error::Internal)
     }
 
     async fn open_sandbox(
@@ -141,7 +141,7 @@ impl ToolBackend for TenantBackend {
         inside: Option<&'a str>,
         progress: &'a mut dyn Progress,
         cancel: BoxFuture<'a, ()>,
-    ) -> BackendFuture<'a, Value> {
+    ) -> BackendFuture<'a, String> {
         Box::pin(
             async move { self.run_to_result(request, inside, progress, cancel).await.map_err(tool_error) },
         )

@@ -10,7 +10,6 @@ use belljar_engine::sandbox::SandboxRequest;
 use belljar_engine::sandbox_handle::Files;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::Error;
 
@@ -19,7 +18,7 @@ pub type BackendFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
 /// Executes tool calls for one caller and only sees that caller's sandboxes.
 pub trait ToolBackend: Debug + Send + Sync {
-    /// Runs a request in a fresh sandbox, or in an open one, and returns the result object. After `cancel`
+    /// Runs a request in a fresh sandbox, or in an open one, and returns the result object as JSON. After `cancel`
     /// completes or the future is dropped, nothing is left running.
     fn run<'a>(
         &'a self,
@@ -27,7 +26,7 @@ pub trait ToolBackend: Debug + Send + Sync {
         inside: Option<&'a str>,
         progress: &'a mut dyn Progress,
         cancel: BoxFuture<'a, ()>,
-    ) -> BackendFuture<'a, Value>;
+    ) -> BackendFuture<'a, String>;
 
     /// Checks the code of a request against the policies.
     fn check(&self, request: Request) -> BackendFuture<'_, Verdict>;

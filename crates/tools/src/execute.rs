@@ -113,7 +113,9 @@ impl Tool {
         cancel: BoxFuture<'_, ()>,
     ) -> Result<ToolAnswer, Error> {
         let (request, inside) = match self.kind {
-            ToolKind::RunCode => self.parse_input::<RunCode>(input)?.into_request(),
+            ToolKind::RunCode => {
+                self.parse_input::<RunCode>(input)?.into_request().map_err(|why| self.input_error(&why))?
+            }
             ToolKind::RunCommand => self.parse_input::<RunCommand>(input)?.into_request(),
             _ => {
                 return tokio::select! {
@@ -122,7 +124,7 @@ impl Tool {
                 };
             }
         };
-        render::render_result(backend.run(request, inside.as_deref(), progress, cancel).await?)
+        render::render_result(&backend.run(request, inside.as_deref(), progress, cancel).await?)
     }
 
     /// Executes a call that can be canceled by dropping the future.

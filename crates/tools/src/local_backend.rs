@@ -13,7 +13,6 @@ use belljar_engine::report::Report;
 use belljar_engine::request::Request;
 use belljar_engine::sandbox::{AdmittedSandbox, SandboxRequest};
 use belljar_engine::sandbox_handle::{Files, SandboxHandle};
-use serde_json::Value;
 
 use crate::Error;
 use crate::backend::{BackendFuture, OpenResult, SandboxFiles, ToolBackend};
@@ -166,7 +165,7 @@ impl ToolBackend for LocalBackend {
         inside: Option<&'a str>,
         progress: &'a mut dyn Progress,
         cancel: BoxFuture<'a, ()>,
-    ) -> BackendFuture<'a, Value> {
+    ) -> BackendFuture<'a, String> {
         Box::pin(async move {
             let mut sink = ProgressSink(progress);
             let report = match inside {
@@ -181,7 +180,7 @@ impl ToolBackend for LocalBackend {
                     self.engine.execute(self.new_id("exec")?, admitted, &mut sink, cancel).await?
                 }
             };
-            serde_json::to_value(&report)
+            serde_json::to_string(&report)
                 .map_err(|error| Error::Backend(format!("cannot serialize the result: {error}")))
         })
     }

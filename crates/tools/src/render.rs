@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use belljar_engine::json_text::{Token, tokens};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::Error;
 use crate::answer::{ResultArtifact, ToolAnswer, viewable_images};
@@ -36,7 +37,7 @@ struct ResultView {
 struct ReturnValueView {
     present: bool,
     #[serde(default)]
-    value: Value,
+    value: Box<RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,12 +53,35 @@ struct DependenciesView {
     packages: Vec<String>,
 }
 
-/// Renders the answer for an execution.
-pub(crate) fn render_result(result: Value) -> Result<ToolAnswer, Error> {
-    let seen = ResultView::deserialize(&result)
-        .map_err(|error| Error::Backend(format!("cannot parse the result: {error}")))?;
+/// Renders the answer for an execution, given its result object as JSON.
+pub(crate) fn render_result(result: &str) -> Result<ToolAnswer, Error> {
+    let unreadable = |error| Error::Backend(format!("cannot parse the result: {error}"));
+    let seen: ResultView = serde_json::from_str(result).map_err(unreadable)?;
     let text = seen.text();
-    Ok(ToolAnswer { text, images: viewable_images(seen.artifacts), structured: Some(result) })
+    let structured = serde_json::from_str(&quote_large_integers(result)).map_err(unreadable)?;
+    Ok(ToolAnswer { text, images: viewable_images(seen.artifacts), structured: Some(structured) })
+}
+
+/// Largest integer such that it and all smaller ones are exact in a double, which clients parse numbers as.
+const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
+
+/// Turns integers that clients would round into strings.
+fn quote_large_integers(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for token in tokens(json) {
+        match token {
+            Token::Number(number) if !is_safe(number) => {
+                text.extend(["\"", number, "\""]);
+            }
+            token => text.push_str(token.text()),
+        }
+    }
+    text
+}
+
+fn is_safe(number: &str) -> bool {
+    number.contains(['.', 'e', 'E'])
+        || number.trim_start_matches('-').parse::<u64>().is_ok_and(|digits| digits <= MAX_SAFE_INTEGER)
 }
 
 impl ResultView {
@@ -71,7 +95,7 @@ impl ResultView {
                 &mut text,
                 format_args!(
                     "main() returned: {}",
-                    truncate_middle(&self.result.value.to_string(), MAX_VALUE_BYTES, 0)
+                    truncate_middle(self.result.value.get(), MAX_VALUE_BYTES, 0)
                 ),
             );
         }
@@ -190,7 +214,7 @@ pub(crate) fn truncate_middle(text: &str, head: usize, tail: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn result() -> Value {
         json!({
@@ -205,7 +229,7 @@ mod tests {
         for (name, value) in changes.as_object().unwrap() {
             result[name] = value.clone();
         }
-        render_result(result).unwrap().text
+        render_result(&result.to_string()).unwrap().text
     }
 
     #[test]
@@ -224,6 +248,16 @@ mod tests {
     }
 
     #[test]
+    fn large_integers_are_exact_in_text_and_strings_in_structured_content() {
+        let returned = r#"{"n":9007199254740992,"m":[-9007199254740991,0.5,1e300,"9007199254740993"]}"#;
+        let value = result().to_string().replace("\"value\":null", &format!("\"value\":{returned}"));
+        let answer = render_result(&value.replace("\"present\":false", "\"present\":true")).unwrap();
+        assert!(answer.text.contains(&format!("main() returned: {returned}")), "{}", answer.text);
+        let safe = json!({"n": "9007199254740992", "m": [-9007199254740991_i64, 0.5, 1e300, "9007199254740993"]});
+        assert_eq!(answer.structured.unwrap()["result"]["value"], safe);
+    }
+
+    #[test]
     fn long_output_keeps_head_and_tail() {
         let long = format!("begin {} end", "ü".repeat(20_000));
         let text = text(json!({"stdout": long}));
@@ -239,7 +273,7 @@ mod tests {
         ]);
         let mut result = result();
         result["artifacts"] = artifacts;
-        let answer = render_result(result).unwrap();
+        let answer = render_result(&result.to_string()).unwrap();
         assert_eq!(answer.images.len(), 1);
         assert!(answer.text.contains("plot.png (image/png, 3 bytes), a.csv"), "{}", answer.text);
     }

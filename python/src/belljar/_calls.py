@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from ._http import Call
+from ._json import loads
 from ._request import Json, drop_none
 from .result import Result, read_result
 from .states import (
@@ -32,7 +33,7 @@ _EVENTS = {"accept": "text/event-stream"}
 
 
 def _json(read: Callable[[Mapping[str, Any]], T]) -> Callable[[httpx.Response], T]:
-    return lambda response: read(response.json())
+    return lambda response: read(loads(response.content))
 
 
 def _nothing(response: httpx.Response) -> None:

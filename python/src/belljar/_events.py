@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Callable, Generic, TypeVar
 
+from . import _json
 from ._failures import failure
 from .errors import ConnectionFailed
 
@@ -78,7 +78,7 @@ class Events(Generic[T]):
         if field == b"event":
             self._name = value.strip().decode()
         elif field == b"data":
-            return self._decode_event(json.loads(value))
+            return self._decode_event(_json.loads(value))
         return None
 
     def _decode_event(self, data: dict[str, Any]) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
+from . import _json
+
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias
 
@@ -128,6 +130,7 @@ def run_request(
         raise ValueError("pass either code or command=…, not both")
     if isinstance(dependencies, str):
         raise ValueError("dependencies: must be a list of names")
+    _json.check("arguments", arguments)
     packages = {"packages": None if dependencies is None else list(dependencies), "detect": detect_dependencies}
     return drop_none(
         **_text("code", code),

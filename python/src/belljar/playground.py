@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from . import _json
 from ._binary import find_binary
 from ._failures import failure
 from ._request import CommandLine, Network, Size, network_spec, size, words
@@ -60,6 +61,7 @@ class Playground:
         """Runs code or a command with this folder as its workspace."""
         if (code is None) == (command is None):
             raise ValueError("pass either code or command=…, not both")
+        _json.check("arguments", arguments)
         program = ["-", f"--language={language}"] if command is None else ["--", *words(command)]
         flags = _flags(
             args=None if arguments is None else json.dumps(arguments),
@@ -90,7 +92,7 @@ class Playground:
         environment = {name: value for name, value in os.environ.items() if name != "BELLJAR_SERVER"}
         done = subprocess.run(command, input=code, capture_output=True, env=environment, check=False)
         try:
-            answer = json.loads(done.stdout)
+            answer = _json.loads(done.stdout)
         except ValueError:
             raise NotStarted(f"belljar run: {done.stderr.decode(errors='replace').strip()}") from None
         if "error" in answer and "id" not in answer:

@@ -13,6 +13,8 @@ use crate::error::CliError;
 /// Maximum length of an event: the longest result, with some margin.
 const MAX_EVENT_BYTES: usize = 256 << 20;
 
+const CLOSED_EARLY: &str = "the connection closed early";
+
 /// A stream of server-sent events.
 pub(super) struct EventStream {
     body: Incoming,
@@ -28,11 +30,22 @@ impl EventStream {
 
     /// Returns the next event, or an error at the end of the stream.
     pub(super) async fn next_required(&mut self) -> Result<(String, Value), CliError> {
-        self.next().await?.ok_or_else(|| response_error("the connection closed early"))
+        self.next().await?.ok_or_else(|| response_error(CLOSED_EARLY))
+    }
+
+    /// Returns the next event with its data as text, or an error at the end of the stream.
+    pub(super) async fn next_text_required(&mut self) -> Result<(String, String), CliError> {
+        self.next_text().await?.ok_or_else(|| response_error(CLOSED_EARLY))
     }
 
     /// Returns the next event, or `None` at the end of the stream.
     pub(super) async fn next(&mut self) -> Result<Option<(String, Value)>, CliError> {
+        let parse = |(name, data): (String, String)| (name, serde_json::from_str(&data).unwrap_or_default());
+        Ok(self.next_text().await?.map(parse))
+    }
+
+    /// Returns the next event with its data as text, or `None` at the end of the stream.
+    pub(super) async fn next_text(&mut self) -> Result<Option<(String, String)>, CliError> {
         loop {
             let from = self.searched.saturating_sub(1);
             if let Some(end) = self.ready[from..].windows(2).position(|two| two == b"\n\n") {
@@ -55,9 +68,10 @@ fn response_error(why: &str) -> CliError {
     CliError::host(format!("cannot read the server's response: {why}"))
 }
 
-fn parse(event: &str) -> (String, Value) {
+/// Returns the name and the data of an event.
+fn parse(event: &str) -> (String, String) {
     let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-    (field("event: ").to_owned(), serde_json::from_str(field("data: ")).unwrap_or_default())
+    (field("event: ").to_owned(), field("data: ").to_owned())
 }
 
 /// Returns the stream of an `output` event.
@@ -78,8 +92,8 @@ mod tests {
 
     #[test]
     fn an_event_is_a_name_and_an_object() {
-        assert_eq!(parse("event: output\ndata: {\"a\":1}\n\n"), ("output".to_owned(), json!({"a": 1})));
-        assert_eq!(parse(": still here\n\n"), (String::new(), Value::Null));
+        assert_eq!(parse("event: output\ndata: {\"a\":1}\n\n"), ("output".to_owned(), "{\"a\":1}".to_owned()));
+        assert_eq!(parse(": still here\n\n"), (String::new(), String::new()));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -28,7 +29,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response: the longest result, with some margin.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 /// Content type of server-sent events.
 pub(super) const EVENTS: &str = "text/event-stream";
 const BYTES: &str = "application/octet-stream";
@@ -247,13 +248,24 @@ fn has_port(authority: &str) -> bool {
 }
 
 async fn read(response: Response<Incoming>) -> Result<Value, CliError> {
+    let text = read_text(response).await?;
+    if text.is_empty() { Ok(Value::Null) } else { parse(&text) }
+}
+
+/// Reads a response as text. A result object is not parsed as a value, because that would round its numbers.
+pub(super) async fn read_text(response: Response<Incoming>) -> Result<String, CliError> {
     let limited = http_body_util::Limited::new(response.into_body(), MAX_RESPONSE_BYTES);
-    let lost = |why: String| CliError::host(format!("cannot read the server's response: {why}"));
-    let bytes = limited.collect().await.map_err(|error| lost(error.to_string()))?.to_bytes();
-    if bytes.is_empty() {
-        return Ok(Value::Null);
-    }
-    serde_json::from_slice(&bytes).map_err(|error| lost(error.to_string()))
+    let bytes = limited.collect().await.map_err(|error| unreadable(&error.to_string()))?.to_bytes();
+    String::from_utf8(bytes.into()).map_err(|error| unreadable(&error.to_string()))
+}
+
+/// Parses JSON of the server.
+pub(super) fn parse<T: DeserializeOwned>(json: &str) -> Result<T, CliError> {
+    serde_json::from_str(json).map_err(|error| unreadable(&error.to_string()))
+}
+
+fn unreadable(why: &str) -> CliError {
+    CliError::host(format!("cannot read the server's response: {why}"))
 }
 
 /// Converts an error response.

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::env::Environment;
 use crate::error::CliError;
-use crate::{input, os};
+use crate::{input, os, say};
 
 pub(crate) use args::{ExecutionsArgs, KeyArgs, ProfileArgs, ServerArgs, TenantArgs};
 use args::{ExecutionsCommand, KeyCommand, ProfileCommand, TenantCommand};
@@ -54,6 +54,16 @@ impl Client {
         show::print_object(&call(&self.server, method, path, body.as_ref())?)
     }
 
+    /// Calls the server and prints the result object that it answers with.
+    fn show_result(&self, method: Method, path: &str) -> Result<u8, CliError> {
+        let called = async {
+            let response = self.server.send(method, path, http::JSON, None).await?;
+            http::read_text(response).await
+        };
+        say::answer(&show::indent(&os::runtime()?.block_on(called)?));
+        Ok(0)
+    }
+
     fn delete(&self, path: &str) -> Result<u8, CliError> {
         call(&self.server, Method::DELETE, path, None).map(|_| 0)
     }
@@ -69,8 +79,8 @@ pub(crate) fn executions(args: ExecutionsArgs, environment: &Environment) -> Res
             let query = list_query(limit, filters, metadata);
             client.list(&format!("/v1/executions?{query}"), "executions", EXECUTIONS)
         }
-        ExecutionsCommand::Show { id } => client.show(Method::GET, &url(&id), None),
-        ExecutionsCommand::Cancel { id } => client.show(Method::DELETE, &url(&id), None),
+        ExecutionsCommand::Show { id } => client.show_result(Method::GET, &url(&id)),
+        ExecutionsCommand::Cancel { id } => client.show_result(Method::DELETE, &url(&id)),
     }
 }
 

@@ -5,10 +5,12 @@ use belljar_engine::provider::{Sink, Stream};
 use belljar_engine::report::signal_exit_status;
 use belljar_engine::request::{HostPaths, Request};
 use hyper::Method;
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::events::{EventStream, bytes_of, stream_of};
-use super::http::{EVENTS, Server, server_error};
+use super::http::{self, EVENTS, Server, server_error};
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::intent::{Intent, OutputForm, OutputOptions};
@@ -34,11 +36,11 @@ pub(super) fn run_at(
     request: &Request,
     output: OutputOptions,
 ) -> Result<u8, CliError> {
-    let body = serde_json::to_value(request).map_err(|error| CliError::invalid(error.to_string()))?;
+    let body = serde_json::to_vec(request).map_err(|error| CliError::invalid(error.to_string()))?;
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         tokio::select! {
-            status = perform(server, path, &body, output) => status,
+            status = perform(server, path, body, output) => status,
             // Closing the connection cancels the execution.
             () = interrupts.next() => Ok(130),
         }
@@ -54,58 +56,82 @@ pub(crate) fn refuse_local_paths(paths: &HostPaths) -> Result<(), CliError> {
     Err(CliError::invalid(what))
 }
 
-async fn perform(server: &Server, path: &str, body: &Value, output: OutputOptions) -> Result<u8, CliError> {
+/// The fields of a result object that are shown or become the exit status.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ResultView {
+    status: String,
+    exit_code: Option<u8>,
+    signal: Option<String>,
+    limit: Option<String>,
+    result: ReturnValueView,
+    error: Option<String>,
+    findings: Box<RawValue>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ReturnValueView {
+    present: bool,
+    value: Box<RawValue>,
+}
+
+async fn perform(server: &Server, path: &str, body: Vec<u8>, output: OutputOptions) -> Result<u8, CliError> {
+    let send = |accept| server.exchange(Method::POST, path, [accept, http::JSON], http::bytes(body.into()));
     if output.form == OutputForm::Json {
-        let result = server.call(Method::POST, path, Some(body)).await?;
-        say::answer(&result.to_string());
-        return Ok(exit_status(&result));
+        let result = http::read_text(send(http::JSON).await?).await?;
+        say::answer(&result);
+        return Ok(http::parse::<ResultView>(&result)?.exit_status());
     }
-    let response = server.send(Method::POST, path, EVENTS, Some(body)).await?;
-    let mut events = EventStream::new(response);
+    let mut events = EventStream::new(send(EVENTS).await?);
     let mut view = View::start(output.form == OutputForm::Raw, output.quiet)?;
-    let result = loop {
-        let (name, data) = events.next_required().await?;
+    let result: ResultView = loop {
+        let (name, data) = events.next_text_required().await?;
+        if name == "result" {
+            break http::parse(&data)?;
+        }
+        let data: Value = http::parse(&data).unwrap_or_default();
         match name.as_str() {
             "output" => {
                 view.output(stream_of(&data), &bytes_of(&data));
             }
             "progress" => view.progress(data["message"].as_str().unwrap_or_default()),
-            "result" => break data,
             "error" => return Err(server_error(&data["error"], "nothing ran")),
             _ => {}
         }
     };
-    if result["result"]["present"] == true {
-        view.output(Stream::Stdout, format!("{}\n", result["result"]["value"]).as_bytes());
+    if result.result.present {
+        view.output(Stream::Stdout, format!("{}\n", result.result.value).as_bytes());
     }
     view.finish().await;
-    if !output.quiet && (result["exit_code"].is_null() || !result["limit"].is_null()) {
-        result["error"].as_str().into_iter().for_each(say::note);
-    }
     if !output.quiet {
-        // Findings of an older server may have another format, which is not an error.
-        let findings: Vec<Finding> = serde_json::from_value(result["findings"].clone()).unwrap_or_default();
-        finding_lines(&findings, result["status"] == "succeeded").iter().for_each(|line| say::note(line));
+        result.notes().iter().for_each(|note| say::note(note));
     }
-    Ok(exit_status(&result))
+    Ok(result.exit_status())
 }
 
-/// Returns the same exit status as a run on this machine.
-fn exit_status(result: &Value) -> u8 {
-    let code = result["exit_code"].as_u64().and_then(|code| u8::try_from(code).ok());
-    match (
-        result["status"].as_str().unwrap_or_default(),
-        result["limit"].as_str(),
-        code,
-        result["signal"].as_str(),
-    ) {
-        ("timed_out", ..) => 124,
-        ("cancelled", ..) => 130,
-        ("refused", ..) => 126,
-        ("limit_exceeded", Some("memory"), ..) => 137,
-        (_, _, Some(code), _) => code,
-        (_, _, None, Some(name)) => signal_exit_status(name),
-        (_, _, None, None) => 137,
+impl ResultView {
+    /// Returns the notes to print after the output.
+    fn notes(&self) -> Vec<String> {
+        let explains_itself = self.exit_code.is_some_and(|code| code != 0) && self.limit.is_none();
+        let error = self.error.clone().filter(|_| !explains_itself);
+        // Findings of an older server may have another format, which is not an error.
+        let findings: Vec<Finding> = serde_json::from_str(self.findings.get()).unwrap_or_default();
+        error.into_iter().chain(finding_lines(&findings, self.status == "succeeded")).collect()
+    }
+
+    /// Returns the same exit status as a run on this machine.
+    fn exit_status(&self) -> u8 {
+        match (self.status.as_str(), self.limit.as_deref(), self.exit_code, self.signal.as_deref()) {
+            ("timed_out", ..) => 124,
+            ("cancelled", ..) => 130,
+            ("refused", ..) => 126,
+            ("limit_exceeded", Some("memory"), ..) => 137,
+            ("failed", _, Some(0), _) => 1,
+            (_, _, Some(code), _) => code,
+            (_, _, None, Some(name)) => signal_exit_status(name),
+            (_, _, None, None) => 137,
+        }
     }
 }
 
@@ -117,9 +143,11 @@ mod tests {
     #[test]
     fn exit_status_follows_the_result() {
         let status = |status: &str, exit: Value, signal: Value, limit: Value| {
-            exit_status(&json!({"status": status, "exit_code": exit, "signal": signal, "limit": limit}))
+            let result = json!({"status": status, "exit_code": exit, "signal": signal, "limit": limit});
+            http::parse::<ResultView>(&result.to_string()).unwrap().exit_status()
         };
         assert_eq!(status("failed", json!(3), Value::Null, Value::Null), 3);
+        assert_eq!(status("failed", json!(0), Value::Null, Value::Null), 1);
         assert_eq!(status("failed", Value::Null, json!("SIGSEGV"), Value::Null), 139);
         assert_eq!(status("timed_out", Value::Null, Value::Null, Value::Null), 124);
         assert_eq!(status("limit_exceeded", Value::Null, Value::Null, json!("memory")), 137);

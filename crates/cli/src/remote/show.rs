@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use belljar_engine::json_text::{Token, tokens};
 use belljar_engine::quantity::show_bytes;
 use serde_json::Value;
 
@@ -21,6 +22,33 @@ const MOMENTS: &[&str] = &["created", "expires", "last_used", "revoked", "disabl
 pub(crate) fn print_object(object: &Value) -> Result<u8, CliError> {
     say::answer(&format!("{object:#}"));
     Ok(0)
+}
+
+/// Indents JSON. A parsed value would lose digits of its numbers.
+pub(super) fn indent(json: &str) -> String {
+    let (mut text, mut depth) = (String::with_capacity(json.len() * 2), 0_usize);
+    let mut after_open = false;
+    for token in tokens(json) {
+        let closes = matches!(token, Token::Punctuation("]" | "}"));
+        depth -= usize::from(closes && depth > 0);
+        if after_open != closes {
+            new_line(&mut text, depth);
+        }
+        text.push_str(token.text());
+        after_open = matches!(token, Token::Punctuation("[" | "{"));
+        depth += usize::from(after_open);
+        match token {
+            Token::Punctuation(",") => new_line(&mut text, depth),
+            Token::Punctuation(":") => text.push(' '),
+            _ => {}
+        }
+    }
+    text
+}
+
+fn new_line(text: &mut String, depth: usize) {
+    text.push('\n');
+    text.extend(std::iter::repeat_n("  ", depth));
 }
 
 /// Prints the objects of a list.
@@ -84,6 +112,14 @@ pub(super) fn format_duration(time: Duration) -> String {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn indented_json_looks_like_any_other_and_keeps_its_digits() {
+        let value = json!({"a": [1, {"b": "x, {y}"}, [], {}], "c": null, "d": {"e": -0.5}});
+        assert_eq!(indent(&value.to_string()), format!("{value:#}"));
+        assert_eq!(indent("[123456789012345678901234567890]"), "[\n  123456789012345678901234567890\n]");
+        assert_eq!((indent("{}"), indent("1")), ("{}".to_owned(), "1".to_owned()));
+    }
 
     #[test]
     fn cells_are_human_readable() {

@@ -9,7 +9,7 @@ pub(crate) const CASES: &[Case] = &[
     ("result::arrives_with_arguments", arrives),
     ("result::nothing_without_arguments", nothing_without_arguments),
     ("result::a_forged_write_is_only_data", forged_write),
-    ("result::what_is_no_json_is_no_result", garbage),
+    ("result::what_is_no_json_fails_the_run", garbage),
     ("result::the_descriptor_is_not_inherited", not_inherited),
     ("result::a_failing_main_has_none", failing_main),
 ];
@@ -56,7 +56,7 @@ fn garbage() -> Verdict {
     for bytes in ["b'\\xff\\xfe\\x00'", "b'{\"open\": '", "b'1 2'", "b'[' * 200000"] {
         let code = format!("import os\ndef main():\n    os.write(3, {bytes})\n    os._exit(0)");
         let answer = run(["-c", &code, "--args", "{}"]);
-        same("the status", &answer.json["status"], &json!("succeeded"))?;
+        same("the status", &answer.json["status"], &json!("failed"))?;
         same(bytes, &answer.json["result"]["present"], &json!(false))?;
     }
     Ok(())

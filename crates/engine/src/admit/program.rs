@@ -1,9 +1,8 @@
 //! Admission of the program: code in a language, or a command with its arguments.
 
-use serde_json::{Map, Value};
-
 use super::MAX_CODE_BYTES;
 use crate::Error;
+use crate::json_text::Arguments;
 use crate::language::{CallingConvention, Language};
 use crate::plan::{CodeSource, InputFile, Program};
 use crate::profile::MAX_ENV_BYTES;
@@ -14,7 +13,7 @@ pub(super) fn admit_program(
     language: Option<String>,
     code: Option<Vec<u8>>,
     command: Option<Vec<String>>,
-    arguments: Option<Map<String, Value>>,
+    arguments: Option<Arguments>,
     paths: &HostPaths,
 ) -> Result<Program, Error> {
     if let Some(command) = command {
@@ -49,7 +48,7 @@ pub(crate) fn check_argv(field: &'static str, words: &[String]) -> Result<(), Er
     Ok(())
 }
 
-fn admit_arguments(language: &Language, arguments: &Map<String, Value>) -> Result<(), Error> {
+fn admit_arguments(language: &Language, arguments: &Arguments) -> Result<(), Error> {
     let name_is_fine = |name: &str| {
         !name.is_empty()
             && !name.starts_with(|c: char| c.is_ascii_digit())

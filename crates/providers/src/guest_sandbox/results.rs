@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use belljar_engine::outcome::Artifact;
+use belljar_engine::outcome::{Artifact, ReturnValue};
 use belljar_engine::sandbox_handle::{FailureKind, FileKind, Files, SandboxError};
 use tokio::io::AsyncReadExt;
 
 use crate::program::{
-    ARTIFACT_EXTENSIONS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT, MAX_RESULT_BYTES, PreparedProgram,
+    ARTIFACT_EXTENSIONS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT, MAX_RESULT_BYTES, PreparedProgram, return_value,
 };
 
 /// Most files considered when artifacts are compared.
@@ -51,7 +51,7 @@ fn is_artifact_name(name: &str) -> bool {
 }
 
 /// A return value and artifacts.
-pub(super) type TaskResults = (Option<serde_json::Value>, Vec<Artifact>);
+pub(super) type TaskResults = (ReturnValue, Vec<Artifact>);
 
 /// Collects the return value and the artifacts that are new or changed.
 pub(super) async fn collect_results(
@@ -60,10 +60,10 @@ pub(super) async fn collect_results(
     folder: &str,
     before: &ArtifactSnapshot,
 ) -> Result<TaskResults, SandboxError> {
-    let mut result = None;
+    let mut result = ReturnValue::Absent;
     if prepared.has_result_pipe {
-        let bytes = read_whole_file(files, &format!("{folder}/result"), MAX_RESULT_BYTES as u64).await;
-        result = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let bytes = read_file_start(files, &format!("{folder}/result"), MAX_RESULT_BYTES as u64 + 1).await;
+        result = return_value(&bytes.unwrap_or_default());
     }
     let mut artifacts = Vec::new();
     for (name, seen) in list_artifacts(files).await? {
@@ -81,8 +81,13 @@ pub(super) async fn collect_results(
 
 /// Reads a whole file, unless it is longer than the bound.
 async fn read_whole_file(files: &dyn Files, path: &str, bound: u64) -> Option<Vec<u8>> {
-    let (_, reader) = files.read(path, 0, Some(bound + 1)).await.ok()?;
+    read_file_start(files, path, bound + 1).await.filter(|bytes| bytes.len() as u64 <= bound)
+}
+
+/// Reads the first `count` bytes of a file, or all if there are fewer.
+async fn read_file_start(files: &dyn Files, path: &str, count: u64) -> Option<Vec<u8>> {
+    let (_, reader) = files.read(path, 0, Some(count)).await.ok()?;
     let mut bytes = Vec::new();
-    reader.take(bound + 1).read_to_end(&mut bytes).await.ok()?;
-    (bytes.len() as u64 <= bound).then_some(bytes)
+    reader.take(count).read_to_end(&mut bytes).await.ok()?;
+    Some(bytes)
 }

@@ -17,7 +17,7 @@ use tokio::net::unix::pipe;
 
 use super::NAME;
 use super::connection::{SubmittedRun, launcher_lost, step_failure};
-use crate::program::MAX_RESULT_BYTES;
+use crate::program::{MAX_RESULT_BYTES, return_value};
 
 /// Bytes read at once.
 const READ_BUFFER_BYTES: usize = 32 << 10;
@@ -261,11 +261,7 @@ impl<'a> RunIo<'a> {
             ending,
             duration,
             usage,
-            result: if self.result.len() > MAX_RESULT_BYTES {
-                None
-            } else {
-                serde_json::from_slice(&self.result).ok()
-            },
+            result: return_value(&self.result),
             artifacts: parse_artifacts(&self.artifacts),
             findings: explain::denial_findings(&denials, ending, &self.limits),
             receipt: Receipt { isolation, warm: warmth, ..Receipt::new(NAME, Kernel::Host) },

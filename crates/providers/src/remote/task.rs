@@ -9,11 +9,10 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use belljar_engine::language::{Language, Runtime};
-use belljar_engine::outcome::{Artifact, Ending, Limit};
+use belljar_engine::outcome::{Artifact, Ending, Limit, ReturnValue};
 use belljar_engine::plan::{Plan, Program, Task, WORKSPACE};
 use belljar_engine::provider::{ProviderError, Sink, SinkControl, Stream};
 use belljar_engine::report::mime_type;
-use serde_json::Value;
 
 use super::{LeasedMachine, RemoteCommand};
 use crate::program::{
@@ -37,7 +36,7 @@ const MAX_RESULTS_BYTES: u64 =
 /// Results of a task.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RemoteResults {
-    pub(super) result: Option<Value>,
+    pub(super) result: ReturnValue,
     pub(super) artifacts: Vec<Artifact>,
 }
 
@@ -261,19 +260,20 @@ fn unpack(archive: &[u8]) -> RemoteResults {
         if !entry.header().entry_type().is_file() {
             continue;
         }
-        let mut whole = |bound: u64| {
+        let mut read_start = |count: u64| {
             let mut content = Vec::new();
-            let read = entry.by_ref().take(bound + 1).read_to_end(&mut content);
-            (read.is_ok() && content.len() as u64 <= bound).then_some(content)
+            entry.by_ref().take(count).read_to_end(&mut content).is_ok().then_some(content)
         };
         if path == "tmp/.belljar/result" {
-            results.result =
-                whole(MAX_RESULT_BYTES as u64).and_then(|text| serde_json::from_slice(&text).ok());
+            let content = read_start(MAX_RESULT_BYTES as u64 + 1);
+            results.result = content.map_or(ReturnValue::Absent, |bytes| program::return_value(&bytes));
         } else if let Some(name) = path.strip_prefix("workspace/artifacts/") {
             let may_leave = !name.contains('/') && !name.starts_with('.') && mime_type(name).is_some();
             if may_leave && results.artifacts.len() < MAX_ARTIFACT_COUNT {
                 let name = name.to_owned();
-                results.artifacts.extend(whole(MAX_ARTIFACT_BYTES).map(|content| Artifact { name, content }));
+                let content = read_start(MAX_ARTIFACT_BYTES + 1)
+                    .filter(|content| content.len() as u64 <= MAX_ARTIFACT_BYTES);
+                results.artifacts.extend(content.map(|content| Artifact { name, content }));
             }
         }
     }
@@ -310,7 +310,7 @@ mod tests {
         add("workspace/artifacts/e.txt", tar::EntryType::Symlink, b"");
         add("/etc/f.txt", file, b"x");
         let results = unpack(&archive.into_inner().unwrap());
-        assert_eq!(results.result, Some(serde_json::json!({"a": 1})));
+        assert_eq!(results.result, program::return_value(b"{\"a\":1}"));
         let names: Vec<_> = results.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
         assert_eq!(names, ["a.txt"]);
         assert_eq!(unpack(b"no archive"), RemoteResults::default());

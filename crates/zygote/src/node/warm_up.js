@@ -6,7 +6,7 @@
 const fs = require('fs');
 const Module = require('module');
 const v8 = require('v8');
-const { pathToFileURL } = require('url');
+const callMain = require('/run/belljar/runner.cjs');
 
 const launcher = {};
 process.dlopen({ exports: launcher }, '/run/belljar/zygote.so');
@@ -36,7 +36,10 @@ exitEarly();
 const [text, args] = launcher.awaitTask();
 const main = text === defaultText ? defaultMain : setProgramIdentity(text);
 if (args === undefined) Module.runMain(main);
-else returnValue(main, args);
+else {
+  process.argv = [process.argv[0], main];
+  callMain(main, args);
+}
 
 // Runs a typical short program, and removes every trace of it.
 function dryRun() {
@@ -90,17 +93,4 @@ function exitEarly() {
 
 function hide(name, value) {
   Object.defineProperty(process, name, { value, configurable: true, enumerable: false, writable: true });
-}
-
-// Calls main(arguments) of the code, and writes its return value to descriptor 3.
-async function returnValue(path, args) {
-  process.argv = [process.argv[0], path];
-  const module = await import(pathToFileURL(path).href);
-  const candidates = [globalThis[Symbol.for('belljar.main')], module.main, module.default?.main, module.default];
-  const main = candidates.find((candidate) => typeof candidate === 'function');
-  if (!main) {
-    throw new ReferenceError('main is not defined: arguments were given, so the code must define main(args)');
-  }
-  const value = await main(JSON.parse(args));
-  fs.writeSync(3, JSON.stringify(value === undefined ? null : value));
 }

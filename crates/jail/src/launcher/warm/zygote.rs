@@ -464,9 +464,10 @@ fn use_up_second_pid() -> Result<(), Errno> {
 
 type Files = Vec<(&'static str, &'static [u8])>;
 
-/// The script with which a cold interpreter calls `main`. Warm interpreters run it too, so that programs see
+/// The scripts with which a cold interpreter calls `main`. Warm interpreters run them too, so that programs see
 /// no difference.
 const PYTHON_RUNNER: &str = include_str!("../../../../engine/src/runners/python.py");
+const NODE_RUNNER: &str = include_str!("../../../../engine/src/runners/javascript.cjs");
 
 /// Returns the files in an interpreter's inbox, its command line and its environment.
 fn interpreter_setup(interpreter: &WarmInterpreter) -> (Files, Vec<String>, Vec<String>) {
@@ -491,6 +492,7 @@ fn interpreter_setup(interpreter: &WarmInterpreter) -> (Files, Vec<String>, Vec<
             command.extend(["--single-threaded", "--v8-pool-size=0"].map(str::to_owned));
             command.push(script);
             env.push(format!("LD_PRELOAD={INBOX}/zygote.so"));
+            files.push(("runner.cjs", NODE_RUNNER.as_bytes()));
             (
                 include_str!("../../../../zygote/src/node/warm_up.js"),
                 include_bytes!(concat!(env!("OUT_DIR"), "/node.so")),
