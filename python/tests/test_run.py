@@ -22,6 +22,23 @@ def test_run() -> None:
     assert result.raw["stdout"] == "42\n"
 
 
+def test_integers_are_exact_whatever_their_size(tmp_path: Path) -> None:
+    code = "import math\ndef main(n): return [n, -n, math.factorial(25), 10**20000 + 7, 0.1, 'x']"
+    wanted = [10**30, -(10**30), 15511210043330985984000000, 10**20000 + 7, 0.1, "x"]
+    result = belljar.run(code, arguments={"n": 10**30})
+    assert (result.value, type(result.value[0])) == (wanted, int)
+    assert belljar.Playground(tmp_path).run(code, arguments={"n": 10**30}).value == wanted
+
+
+def test_what_json_does_not_have_is_an_error_with_its_path() -> None:
+    result = belljar.run("def main(): return {'scores': [1, float('nan')]}", arguments={})
+    assert (result.status, result.has_value) == ("failed", False)
+    assert result.error is not None
+    assert result.error.startswith("TypeError: result.scores[1] is NaN")
+    with pytest.raises(ValueError, match=r"arguments\.x\[1\]\.y is nan, which JSON does not have"):
+        belljar.run("def main(x): return x", arguments={"x": [1, {"y": float("nan")}]})
+
+
 def test_arun() -> None:
     async def both() -> list[belljar.Result]:
         return list(await asyncio.gather(belljar.arun("print(1)"), belljar.arun("echo 2", language="bash")))

@@ -26,22 +26,26 @@ fn result_json(language: &str, code: &str, arguments: &str) -> String {
 }
 
 fn value_json(result: &str) -> &str {
-    let (_, value) = result.split_once("\"result\":{\"present\":true,\"value\":").unwrap_or_else(|| panic!("{result}"));
+    let (_, value) =
+        result.split_once("\"result\":{\"present\":true,\"value\":").unwrap_or_else(|| panic!("{result}"));
     value.split_once("},\"artifacts\"").unwrap().0
 }
 
 #[test]
 fn numbers_keep_their_digits() {
-    let python = "import math\ndef main(n, x): return [n, n + 1, math.factorial(25), -2**64, x, 1e300, -0.0]\n";
+    let python =
+        "import math\ndef main(n, x): return [n, n + 1, math.factorial(25), -2**64, x, 1e300, -0.0]\n";
     let arguments = format!("{{\"n\": {LARGE}, \"x\": 0.1}}");
-    let wanted = format!("[{LARGE},15511210043330985984000001,{LARGE},-18446744073709551616,0.1,1e+300,-0.0]");
+    let wanted =
+        format!("[{LARGE},15511210043330985984000001,{LARGE},-18446744073709551616,0.1,1e+300,-0.0]");
     assert_eq!(value_json(&result_json("python", python, &arguments)), wanted);
     let javascript = "function main({ n, x }) { return [n, n + 1n, 25n ** 2n, -(2n ** 64n), x, 1e300, -0] }";
     let wanted = format!("[{LARGE},15511210043330985984000001,625,-18446744073709551616,0.1,1e+300,-0.0]");
     assert_eq!(value_json(&result_json("javascript", javascript, &arguments)), wanted);
     let shown = printed(belljar().args(["run", "--args", &arguments, "-c", "def main(n, x): return n"]));
     assert_eq!(shown, format!("{LARGE}\n"));
-    let bash = printed(belljar().args(["run", "--language", "bash", "--args", &arguments, "-c", "echo $n $x"]));
+    let bash =
+        printed(belljar().args(["run", "--language", "bash", "--args", &arguments, "-c", "echo $n $x"]));
     assert_eq!(bash, format!("{LARGE} 0.1\n"));
 }
 
@@ -56,17 +60,29 @@ fn integers_of_thousands_of_digits_are_exact() {
 
 /// Code, and the start of its error.
 const NO_RESULTS: &[(&str, &str, &str)] = &[
-    ("python", "def main(): return {'scores': [1, 2, 3, float('nan')]}", "TypeError: result.scores[3] is NaN"),
+    (
+        "python",
+        "def main(): return {'scores': [1, 2, 3, float('nan')]}",
+        "TypeError: result.scores[3] is NaN",
+    ),
     ("python", "def main(): return float('-inf')", "TypeError: result is -Infinity"),
     ("python", "def main(): return {'a b': ['\\ud800']}", "TypeError: result['a b'][0] has a lone surrogate"),
     ("python", "def main(): return {'\\ud800': 1}", "TypeError: result['\\ud800'] has a lone surrogate"),
-    ("python", "def main(): return [{'f': print}]", "TypeError: result[0].f is a value of type builtin_function"),
+    (
+        "python",
+        "def main(): return [{'f': print}]",
+        "TypeError: result[0].f is a value of type builtin_function",
+    ),
     ("python", "class A: pass\ndef main(): return A()", "TypeError: result is a value of type A"),
     ("python", "def main(): return (n for n in [1])", "TypeError: result is an iterator of type generator"),
     ("python", "def main(): return {1: 1, '1': 2}", "TypeError: result['1'] is the name of two keys"),
     ("python", "def main(): return {(1, 2): 1}", "TypeError: result has a key of type tuple"),
     ("python", "def main():\n    a = []\n    a.append(a)\n    return a", "TypeError: result[0]"),
-    ("python", "def main(): return 1 << 400000", "TypeError: result is an integer of more than 100000 digits"),
+    (
+        "python",
+        "def main(): return 1 << 400000",
+        "TypeError: result is an integer of more than 100000 digits",
+    ),
     ("python", "def main(): return 'x' * (17 << 20)", "TypeError: result is larger than 16 MB"),
     ("javascript", "function main() { return { scores: [1, NaN] } }", "TypeError: result.scores[1] is NaN"),
     ("javascript", "function main() { return -Infinity }", "TypeError: result is -Infinity"),
@@ -75,9 +91,21 @@ const NO_RESULTS: &[(&str, &str, &str)] = &[
     ("javascript", "function main() { return new Date(NaN) }", "TypeError: result is an invalid Date"),
     ("javascript", "function main() { return [Promise.resolve()] }", "TypeError: result[0] is a Promise"),
     ("javascript", "function main() { return new Map([[{}, 1]]) }", "TypeError: result has a key"),
-    ("javascript", "function main() { const a = {}; a.a = a; return a }", "TypeError: result is nested deeper"),
-    ("javascript", "function main() { return 'x'.repeat(17 * 2 ** 20) }", "TypeError: result is larger than 16 MB"),
-    ("javascript", "function main() { return new Promise(() => {}) }", "Error: main() returned a promise that is never"),
+    (
+        "javascript",
+        "function main() { const a = {}; a.a = a; return a }",
+        "TypeError: result is nested deeper",
+    ),
+    (
+        "javascript",
+        "function main() { return 'x'.repeat(17 * 2 ** 20) }",
+        "TypeError: result is larger than 16 MB",
+    ),
+    (
+        "javascript",
+        "function main() { return new Promise(() => {}) }",
+        "Error: main() returned a promise that is never",
+    ),
 ];
 
 #[track_caller]
@@ -134,7 +162,8 @@ fn what_is_written_past_the_runner_is_checked_too() {
 /// Line breaks in a result must not become lines of a batch.
 #[test]
 fn a_batch_has_one_line_for_each_result() {
-    let code = "import os\ndef main():\n    os.write(3, b'{\"a\": [1,\\n\\n\"status\"\\n]}\\n')\n    os._exit(0)";
+    let code =
+        "import os\ndef main():\n    os.write(3, b'{\"a\": [1,\\n\\n\"status\"\\n]}\\n')\n    os._exit(0)";
     let mut child = belljar()
         .args(["run", "--batch", "-", "--quiet", "--language", "python"])
         .stdin(Stdio::piped())
@@ -167,7 +196,8 @@ fn a_server_keeps_digits_in_every_answer() {
     let headers = "Content-Type: application/json\r\nAccept: text/event-stream\r\n";
     let events = server.call("POST", "/v1/executions", headers, body.as_bytes()).text();
     assert_eq!(value_json(&events), wanted);
-    let lines = server.call("POST", "/v1/batches", "Content-Type: application/x-ndjson\r\n", body.as_bytes()).text();
+    let lines =
+        server.call("POST", "/v1/batches", "Content-Type: application/x-ndjson\r\n", body.as_bytes()).text();
     assert_eq!(value_json(&lines), wanted);
     let remote = |form: &[&str]| {
         let mut command = belljar();
@@ -178,7 +208,13 @@ fn a_server_keeps_digits_in_every_answer() {
     assert_eq!(value_json(&remote(&["--json"])), wanted);
     assert_eq!(remote(&[]), format!("{wanted}\n"));
     let mut show = belljar();
-    show.env("BELLJAR_API_KEY", common::server::KEY).args(["executions", "show", &id, "--server", &server.url]);
+    show.env("BELLJAR_API_KEY", common::server::KEY).args([
+        "executions",
+        "show",
+        &id,
+        "--server",
+        &server.url,
+    ]);
     assert!(printed(&mut show).contains(&format!("\n      {LARGE},\n")));
     let sandbox = server.sandbox(&json!({}));
     let inside = server.call(
@@ -189,7 +225,10 @@ fn a_server_keeps_digits_in_every_answer() {
     );
     assert_eq!(value_json(&inside.text()), wanted);
     let code = "def main(): return {'x': [float('nan')]}";
-    let failed = server.post(&format!("{sandbox}/executions"), &json!({"language": "python", "code": code, "arguments": {}}));
+    let failed = server.post(
+        &format!("{sandbox}/executions"),
+        &json!({"language": "python", "code": code, "arguments": {}}),
+    );
     has_failed(&failed.json(), "TypeError: result.x[0] is NaN");
 }
 
@@ -201,15 +240,23 @@ fn tool_calls_have_exact_text_and_safe_numbers() {
     let call = json!({"language": "python", "code": code, "arguments": {"n": 9_007_199_254_740_990_i64}});
     let answer = server.post("/v1/tools/run_code", &call).json();
     let text = answer["content"][0]["text"].as_str().unwrap();
-    let exact = format!("{{\"n\":9007199254740991,\"large\":9007199254740992,\"m\":[1{},0.1]}}", "0".repeat(30));
+    let exact =
+        format!("{{\"n\":9007199254740991,\"large\":9007199254740992,\"m\":[1{},0.1]}}", "0".repeat(30));
     assert!(text.contains(&format!("main() returned: {exact}")), "{text}");
     let large = format!("1{}", "0".repeat(30));
     let safe = json!({"n": 9_007_199_254_740_991_i64, "large": "9007199254740992", "m": [large, 0.1]});
     assert_eq!(answer["structuredContent"]["result"]["value"], safe);
     // The call was parsed before it got here, so this integer may be rounded.
-    let call = format!("{{\"language\":\"python\",\"code\":\"def main(n): return n\",\"arguments\":{{\"n\":{LARGE}}}}}");
-    let refused = server.call("POST", "/v1/tools/run_code", "Content-Type: application/json\r\n", call.as_bytes());
-    assert!(refused.text().contains("arguments.n: has an integer beyond 64 bits; pass it as a string"), "{}", refused.text());
+    let call = format!(
+        "{{\"language\":\"python\",\"code\":\"def main(n): return n\",\"arguments\":{{\"n\":{LARGE}}}}}"
+    );
+    let refused =
+        server.call("POST", "/v1/tools/run_code", "Content-Type: application/json\r\n", call.as_bytes());
+    assert!(
+        refused.text().contains("arguments.n: has an integer beyond 64 bits; pass it as a string"),
+        "{}",
+        refused.text()
+    );
 }
 
 #[test]

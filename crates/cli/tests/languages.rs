@@ -159,7 +159,8 @@ fn python_main() {
     unexpected.failed_with("TypeError: main() got an unexpected keyword argument 'x'");
     assert_eq!(unexpected.value(), None);
     call("def main(x): pass", "{}").failed_with("TypeError: main() missing 1 required positional argument");
-    call("def main(): return object()", "{}").failed_with("TypeError: Object of type object is not JSON");
+    call("def main(): return object()", "{}")
+        .failed_with("TypeError: result is a value of type object, which JSON does not have");
 }
 
 #[test]

@@ -73,6 +73,87 @@ fn matplotlib_draws_an_artifact() {
     assert!(content.starts_with(b"\x89PNG") && artifact["size"] == content.len());
 }
 
+/// Figures that are shown or left open; one is saved by the program, and one has nothing on it.
+const FIGURES: &str = "
+import matplotlib
+matplotlib.use('Agg')
+import matplotlib.pyplot as plt
+plt.plot([1, 4, 9])
+plt.show()
+plt.plot([9, 4, 1])
+plt.show()
+plt.figure()
+figure, axes = plt.subplots()
+axes.bar(['a'], [1])
+import os
+os.makedirs('artifacts', exist_ok=True)
+plt.savefig('artifacts/own.png')
+plt.figure()
+plt.plot([1])
+print('fine')
+";
+
+fn picture_names(answer: &Answer) -> Vec<&str> {
+    let artifacts = answer.json["artifacts"].as_array().unwrap();
+    for artifact in artifacts {
+        let content = STANDARD.decode(artifact["content_base64"].as_str().unwrap()).unwrap();
+        assert!(content.starts_with(b"\x89PNG"), "{artifact}");
+    }
+    artifacts.iter().map(|artifact| artifact["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn shown_and_open_figures_become_pictures() {
+    let Some(answer) = in_environment("shown_and_open_figures_become_pictures", FIGURES) else { return };
+    answer.printed("fine\n");
+    assert_eq!(picture_names(&answer), ["figure-1.png", "figure-2.png", "figure-3.png", "own.png"]);
+    // Also of a program that fails, whose stack trace has no frames of ours.
+    let failing = "import matplotlib.pyplot as plt\nplt.plot([1])\n1 / 0";
+    let Some(answer) = in_environment("shown_and_open_figures_become_pictures", failing) else { return };
+    assert_eq!((answer.status(), picture_names(&answer)), ("failed", vec!["figure-1.png"]));
+    assert_eq!(answer.text("stderr").matches("File \"").count(), 1, "{answer:?}");
+}
+
+/// Values of numpy and pandas as the return value of main.
+const RETURNED: &str = "
+import numpy, pandas
+def main():
+    frame = pandas.DataFrame({'a': [1, 2], 'b': [1.5, None], 't': pandas.to_datetime(['2024-01-01', None])})
+    return [
+        numpy.float64(1.5), numpy.int64(3), numpy.bool_(True), numpy.array([[1, 2], [3, 4]]), numpy.array(3),
+        numpy.array(['2024-01-01', 'NaT'], dtype='datetime64[D]'), numpy.timedelta64(5, 'm'),
+        frame, frame['b'], frame['a'].value_counts().sort_index(), frame.set_index('a')[['b']],
+        pandas.Timestamp('2024-01-01'), pandas.Timedelta('1s'), pandas.NaT, pandas.NA, pandas.Index([1, 2]),
+        {numpy.int64(1): 2},
+    ]
+";
+
+#[test]
+fn numpy_and_pandas_values_are_returned() {
+    let Some(environment) = packages("venv/bin/python3").and_then(|_| packages("venv/bin")) else {
+        return skip(
+            "numpy_and_pandas_values_are_returned",
+            "numpy and pandas are not installed; ./test installs them",
+        );
+    };
+    let path = format!("{}:{}", environment.display(), std::env::var("PATH").unwrap_or_default());
+    let run = |code: &str| {
+        finish(belljar().env("PATH", &path).args(["run", "--json", "--args", "{}", "-c", code]).args(ROOMY))
+    };
+    let wanted = serde_json::json!([
+        1.5, 3, true, [[1, 2], [3, 4]], 3, ["2024-01-01", null], 300.0,
+        [{"a": 1, "b": 1.5, "t": "2024-01-01T00:00:00"}, {"a": 2, "b": null, "t": null}], [1.5, null],
+        {"1": 1, "2": 1}, [{"a": 1, "b": 1.5}, {"a": 2, "b": null}],
+        "2024-01-01T00:00:00", 1.0, null, null, [1, 2], {"1": 2}
+    ]);
+    let answer = run(RETURNED);
+    assert_eq!(answer.json["result"]["value"], wanted, "{answer:?}");
+    let nan = run("import numpy\ndef main(): return {'m': numpy.array([[1, float('nan')]])}");
+    assert!(nan.text("error").starts_with("TypeError: result.m[0][1] is NaN"), "{nan:?}");
+    let infinite = run("import pandas\ndef main(): return pandas.DataFrame({'x': [1.0, float('inf')]})");
+    assert!(infinite.text("error").starts_with("TypeError: result[1].x is Infinity"), "{infinite:?}");
+}
+
 #[test]
 fn packages_from_a_mounted_folder() {
     let library = packages("venv/lib").and_then(|lib| std::fs::read_dir(lib).ok()?.next()?.ok());

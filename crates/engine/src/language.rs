@@ -4,6 +4,7 @@
 //! for a compiled program, `{memory}` and `{cpus}` the limits.
 
 use crate::Error;
+use crate::plan::WORKSPACE;
 
 /// How a language receives arguments and returns a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,8 +38,21 @@ pub struct Runtime {
     pub steps: &'static [&'static [&'static str]],
     /// Environment variables that this runtime needs.
     pub env: &'static [(&'static str, &'static str)],
+    /// The module that prepares the runtime for a program, if there is one.
+    pub startup: Option<StartupModule>,
     /// The script that makes the runtime wait for its program, if it can be started ahead of time.
     pub prestart: Option<PrestartScript>,
+}
+
+/// A module that a runtime imports before its program, from a folder in a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartupModule {
+    /// The variable with folders of modules. The module removes its own folder from it.
+    pub variable: &'static str,
+    /// File name of the module.
+    pub file: &'static str,
+    /// Source of the module.
+    pub source: &'static str,
 }
 
 /// A script that makes an initialized interpreter wait for its program. It writes one byte when ready,
@@ -80,7 +94,15 @@ const OPENMP_VARIABLES: &[&str] = &["OMP_NUM_THREADS"];
 const NO_LOCATE_ARGUMENTS: &[&str] = &[];
 
 const fn interpreter(program: &'static str, steps: &'static [&'static [&'static str]]) -> Runtime {
-    Runtime { program, locate: (NO_LOCATE_ARGUMENTS, ""), at_least: None, steps, env: &[], prestart: None }
+    Runtime {
+        program,
+        locate: (NO_LOCATE_ARGUMENTS, ""),
+        at_least: None,
+        steps,
+        env: &[],
+        startup: None,
+        prestart: None,
+    }
 }
 
 const PYTHON_STARTUP_PREFIXES: &[&str] = &[
@@ -105,7 +127,12 @@ const NODE_STARTUP_PREFIXES: &[&str] =
 
 const PYTHON: Runtime = Runtime {
     locate: (&["-c", "import sys; print(sys.executable)"], ""),
-    env: &[("PYTHONUNBUFFERED", "1"), ("PYTHONDONTWRITEBYTECODE", "1")],
+    env: &[("PYTHONDONTWRITEBYTECODE", "1")],
+    startup: Some(StartupModule {
+        variable: "PYTHONPATH",
+        file: "sitecustomize.py",
+        source: include_str!("runners/startup.py"),
+    }),
     ..interpreter("python3", &[&["{program}", "{source}"]])
 };
 
@@ -122,7 +149,7 @@ const NODE: Runtime = Runtime {
 const BUN: Runtime = interpreter("bun", &[&["{program}", "run", "{source}"]]);
 
 const C_STEPS: &[&[&str]] =
-    &[&["{program}", "-O1", "-o", "{out}", "{source}", "-lm", "-pthread"], &["{out}"]];
+    &[&["{program}", "-O1", "-iquote", WORKSPACE, "-o", "{out}", "{source}", "-lm", "-pthread"], &["{out}"]];
 
 /// All languages, in the order in which help lists them. A test runs each of them.
 pub const LANGUAGES: &[Language] = &[

@@ -209,9 +209,9 @@ fn check(token: Token<'_>, path: &ValuePath<'_>) -> Result<(), String> {
         Token::Punctuation(_) if path.steps.len() > MAX_DEPTH => {
             Err(format!("{} is nested deeper than {MAX_DEPTH} levels; flatten it", path.name))
         }
-        Token::Text(literal) if has_lone_surrogate(literal) => {
-            refused("has a lone surrogate, so it is not valid text; encode it, for example as base64".to_owned())
-        }
+        Token::Text(literal) if has_lone_surrogate(literal) => refused(
+            "has a lone surrogate, so it is not valid text; encode it, for example as base64".to_owned(),
+        ),
         Token::Number(number) if number.contains(['.', 'e', 'E']) => match number.parse::<f64>() {
             Ok(double) if double.is_finite() => Ok(()),
             _ => refused("is a number beyond the range of a double; pass it as a string".to_owned()),
@@ -339,10 +339,14 @@ mod tests {
         let refused = |json: &str| compact(json).unwrap_err();
         assert!(refused(r#"{"a": 1, "b": [1, "\ud800"]}"#).starts_with("result.b[1] has a lone surrogate"));
         assert!(refused(r#"["\udc00\ud800"]"#).starts_with("result[0] has a lone surrogate"));
-        assert!(refused(r#"{"x y": {"k": "\ud83dx"}}"#).starts_with("result[\"x y\"].k has a lone surrogate"));
+        assert!(
+            refused(r#"{"x y": {"k": "\ud83dx"}}"#).starts_with("result[\"x y\"].k has a lone surrogate")
+        );
         assert!(refused(r#"{"\ud800": 1}"#).contains("has a lone surrogate"));
         assert!(refused("[[1], 1e999]").starts_with("result[1] is a number beyond the range of a double"));
-        assert!(refused(&"9".repeat(MAX_INTEGER_DIGITS + 1)).starts_with("result is an integer of more than"));
+        assert!(
+            refused(&"9".repeat(MAX_INTEGER_DIGITS + 1)).starts_with("result is an integer of more than")
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use belljar_engine::json_text::{Arguments, JsonText};
-use belljar_engine::language::{CallingConvention, Language, Runtime};
+use belljar_engine::language::{CallingConvention, Language, Runtime, StartupModule};
 use belljar_engine::limits::Limits;
 use belljar_engine::outcome::ReturnValue;
 use belljar_engine::packages::{self, PackageLayer};
@@ -39,19 +39,18 @@ pub(crate) fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0)))
 }
 
-/// Returns a file name component that no other run of this process has.
-pub(crate) fn unique_name() -> String {
+/// Returns a number that no other run of this process has.
+pub(crate) fn unique_number() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    format!("belljar-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Where a run's own files go.
 #[derive(Debug)]
 pub(crate) struct RunPaths {
-    /// Makes the name of the code's file unique in a workspace with the user's files, so that none is
-    /// overwritten.
-    pub(crate) unique_name: Option<String>,
+    /// Whether the file of the code goes to the inbox, because the workspace has files of the user's.
+    pub(crate) code_in_inbox: bool,
     /// The folder of the runner and its arguments.
     pub(crate) inbox: String,
     /// The output of a compiler.
@@ -59,10 +58,10 @@ pub(crate) struct RunPaths {
 }
 
 impl RunPaths {
-    /// Returns the paths in a sandbox created for one run. With a host workspace, the code gets a unique name.
-    pub(crate) fn for_new_sandbox(hidden: Option<String>) -> Self {
+    /// Returns the paths in a sandbox created for one run.
+    pub(crate) fn for_new_sandbox(has_host_workspace: bool) -> Self {
         Self {
-            unique_name: hidden,
+            code_in_inbox: has_host_workspace,
             inbox: "/run/belljar".to_owned(),
             compiled: "/home/sandbox/program".to_owned(),
         }
@@ -94,8 +93,6 @@ pub(crate) struct PreparedProgram {
     pub(crate) commands: Vec<Vec<String>>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) files: Vec<ProgramFile>,
-    /// A file in the workspace that is removed after the run.
-    pub(crate) temporary: Option<String>,
     /// Whether the program gets a result pipe.
     pub(crate) has_result_pipe: bool,
     /// The request for a warm interpreter, if one can run the task.
@@ -111,6 +108,8 @@ pub(crate) struct WarmTask {
     pub(crate) env: BTreeMap<String, String>,
     /// The path of the code.
     pub(crate) source: String,
+    /// The environment of the program.
+    pub(crate) program_env: BTreeMap<String, String>,
 }
 
 /// Variables that limit the number of threads, for a program of unknown kind.
@@ -139,7 +138,6 @@ pub(crate) fn prepare(
         commands: Vec::new(),
         env: BTreeMap::new(),
         files: Vec::new(),
-        temporary: None,
         has_result_pipe: false,
         warm: None,
     };
@@ -147,14 +145,16 @@ pub(crate) fn prepare(
         (Program::Code { language, source, arguments }, Some(found)) => {
             thread_variables(&mut env, language.thread_variables, &plan.limits);
             env.extend(found.runtime.env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-            let source = add_source(source, language, arguments.is_some(), paths, &mut files, &mut prepared);
+            let source = add_source(source, language, arguments.is_some(), paths, &mut files);
             prepared.commands = commands(found, &source, &paths.compiled, &plan.limits);
             env.extend(plan.env.clone());
-            prepared.warm = warm_task(task, plan, language, found, &env, &source)
-                .filter(|_| prepared.temporary.is_none());
-            if let Some(arguments) = arguments {
-                let called = MainCall { language, arguments, source: &source, found, inbox: &paths.inbox };
-                add_arguments(&called, &mut env, &mut files, &mut prepared);
+            let in_inbox = source.starts_with(&paths.inbox);
+            prepared.warm = warm_task(task, plan, language, found, &env, &source).filter(|_| !in_inbox);
+            let call = RunnerCall { language, source: &source, found, inbox: &paths.inbox };
+            match arguments {
+                Some(arguments) => add_arguments(&call, arguments, &mut env, &mut files, &mut prepared),
+                None if in_inbox => call.add_runner(&[], &mut files, &mut prepared),
+                None => {}
             }
         }
         (Program::Command(command), _) => {
@@ -166,6 +166,17 @@ pub(crate) fn prepare(
     }
     env.extend(task.env.clone());
     add_packages(&mut env, &plan.package_layers);
+    if let Some(warm) = &mut prepared.warm {
+        warm.program_env.clone_from(&env);
+    }
+    if let (Program::Code { .. }, Some(StartupModule { variable, file, source })) =
+        (&task.program, found.and_then(|found| found.runtime.startup))
+    {
+        files.push(inbox_file(file, source.into()));
+        let given = env.remove(variable);
+        let folders = [paths.inbox.clone()].into_iter().chain(given).collect::<Vec<_>>();
+        env.insert(variable.to_owned(), folders.join(":"));
+    }
     prepared.env = env;
     prepared.files = files;
     prepared
@@ -221,7 +232,7 @@ fn warm_task(
         return None;
     }
     let (program, source) = (found.program.clone(), source.to_owned());
-    Some(WarmTask { language, program, env: env.clone(), source })
+    Some(WarmTask { language, program, env: env.clone(), source, program_env: BTreeMap::new() })
 }
 
 pub(crate) fn base_environment(path: &str) -> BTreeMap<String, String> {
@@ -248,26 +259,18 @@ fn add_source(
     called: bool,
     paths: &RunPaths,
     files: &mut Vec<ProgramFile>,
-    prepared: &mut PreparedProgram,
 ) -> String {
     let (name, code) = match source {
         CodeSource::Existing(path) => return format!("{WORKSPACE}/{path}"),
         CodeSource::Text { name, code } => (name, code),
     };
-    let name = match &paths.unique_name {
-        Some(unique) => {
-            let hidden = format!(".{unique}-{name}");
-            prepared.temporary = Some(hidden.clone());
-            hidden
-        }
-        None => name.clone(),
-    };
     let mut content = code.clone();
     if let (true, CallingConvention::Main { epilogue, .. }) = (called, language.calling_convention) {
         content.push_str(epilogue);
     }
-    files.push(ProgramFile { inbox: false, path: name.clone(), mode: 0o644, content: content.into_bytes() });
-    format!("{WORKSPACE}/{name}")
+    let (inbox, path) = (paths.code_in_inbox, name.clone());
+    files.push(ProgramFile { inbox, path, mode: 0o644, content: content.into_bytes() });
+    format!("{}/{name}", if inbox { &paths.inbox } else { WORKSPACE })
 }
 
 fn commands(found: &FoundRuntime, source: &str, compiled: &str, limits: &Limits) -> Vec<Vec<String>> {
@@ -281,13 +284,29 @@ fn commands(found: &FoundRuntime, source: &str, compiled: &str, limits: &Limits)
     found.runtime.steps.iter().map(|step| step.iter().map(fill).collect()).collect()
 }
 
-/// Code that is called with arguments.
-struct MainCall<'a> {
+/// Code that a runner calls, if the language has one.
+struct RunnerCall<'a> {
     language: &'a Language,
-    arguments: &'a Arguments,
     source: &'a str,
     found: &'a FoundRuntime,
     inbox: &'a str,
+}
+
+impl RunnerCall<'_> {
+    /// Adds the runner, which takes the place of the code, and gets the code and more as its arguments. It also lets
+    /// code in the inbox find modules in the workspace.
+    fn add_runner(&self, more: &[String], files: &mut Vec<ProgramFile>, prepared: &mut PreparedProgram) {
+        let CallingConvention::Main { runner, file, .. } = self.language.calling_convention else { return };
+        files.push(inbox_file(file, runner.into()));
+        let runner = format!("{}/{file}", self.inbox);
+        let fill = |word: &&str| word.replace("{program}", &self.found.program).replace("{source}", &runner);
+        let step = self.found.runtime.steps.last().copied().unwrap_or_default().iter().map(fill);
+        prepared.commands = vec![step.chain([self.source.to_owned()]).chain(more.iter().cloned()).collect()];
+    }
+}
+
+fn inbox_file(path: &str, content: Vec<u8>) -> ProgramFile {
+    ProgramFile { inbox: true, path: path.to_owned(), mode: 0o444, content }
 }
 
 fn arguments_json(arguments: &Arguments) -> Vec<u8> {
@@ -310,36 +329,23 @@ pub(crate) fn return_value(bytes: &[u8]) -> ReturnValue {
 }
 
 fn add_arguments(
-    called: &MainCall<'_>,
+    call: &RunnerCall<'_>,
+    arguments: &Arguments,
     env: &mut BTreeMap<String, String>,
     files: &mut Vec<ProgramFile>,
     prepared: &mut PreparedProgram,
 ) {
-    let MainCall { language, arguments, source, found, inbox: folder } = *called;
-    match language.calling_convention {
-        CallingConvention::Main { runner, file, .. } => {
-            let inbox = |path: &str, content: Vec<u8>| ProgramFile {
-                inbox: true,
-                path: path.to_owned(),
-                mode: 0o444,
-                content,
-            };
-            files.push(inbox(file, runner.into()));
-            files.push(inbox("arguments.json", arguments_json(arguments)));
-            // The runner takes the place of the code, and gets the code and the arguments as its arguments.
-            let runner = format!("{folder}/{file}");
-            let step: Vec<String> = found.runtime.steps.last().map_or_else(Vec::new, |step| {
-                let words = step
-                    .iter()
-                    .map(|word| word.replace("{program}", &found.program).replace("{source}", &runner));
-                words.chain([source.to_owned(), format!("{folder}/arguments.json")]).collect()
-            });
-            prepared.commands = vec![step];
+    match call.language.calling_convention {
+        CallingConvention::Main { .. } => {
+            files.push(inbox_file("arguments.json", arguments_json(arguments)));
+            call.add_runner(&[format!("{}/arguments.json", call.inbox)], files, prepared);
             prepared.has_result_pipe = true;
         }
-        CallingConvention::Environment => env.extend(arguments.iter().map(|(key, value)| {
-            (key.clone(), value.to_text().unwrap_or_else(|| value.to_string()))
-        })),
+        CallingConvention::Environment => env.extend(
+            arguments
+                .iter()
+                .map(|(key, value)| (key.clone(), value.to_text().unwrap_or_else(|| value.to_string()))),
+        ),
         CallingConvention::Unsupported => {}
     }
 }

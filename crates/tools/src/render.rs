@@ -253,7 +253,8 @@ mod tests {
         let value = result().to_string().replace("\"value\":null", &format!("\"value\":{returned}"));
         let answer = render_result(&value.replace("\"present\":false", "\"present\":true")).unwrap();
         assert!(answer.text.contains(&format!("main() returned: {returned}")), "{}", answer.text);
-        let safe = json!({"n": "9007199254740992", "m": [-9007199254740991_i64, 0.5, 1e300, "9007199254740993"]});
+        let safe =
+            json!({"n": "9007199254740992", "m": [-9007199254740991_i64, 0.5, 1e300, "9007199254740993"]});
         assert_eq!(answer.structured.unwrap()["result"]["value"], safe);
     }
 

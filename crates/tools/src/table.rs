@@ -95,7 +95,8 @@ fn run_tools() -> [Tool; 2] {
             name: "run_code",
             title: "Run code",
             description: "Runs a program in a fresh, isolated sandbox and returns its output, the return value of main() \
-                and the files in ./artifacts (images are shown). Packages that the code imports are installed \
+                and the files in ./artifacts (images are shown). In Python, figures that matplotlib shows or leaves open \
+                are saved there. Packages that the code imports are installed \
                 automatically. There is usually no network. Nothing persists between calls unless a sandbox is given.",
             input: input_schema::<RunCode>(),
             output: output_schema::<Report>(),

@@ -19,6 +19,8 @@ use crate::syscall::{
 };
 
 const WORKSPACE: &[u8] = b"/workspace";
+/// The file with the arguments in the inbox.
+const ARGUMENTS: &[u8] = b"arguments.json";
 const PR_SET_DUMPABLE: usize = 4;
 const PR_GET_TID_ADDRESS: usize = 40;
 
@@ -313,8 +315,8 @@ fn start_task(packet: &packet_socket::Packet, workdir: &[u8]) -> Result<ChildTas
     change_dir(workdir).map_err(failed(SetupStep::Workdir))?;
     connect_streams(streams).map_err(failed(SetupStep::Stdio))?;
     fds.iter().chain([&folder]).chain(&state().pipe.take()).for_each(|fd| close(*fd));
-    let inbox = payload.entries().filter(|entry| entry.target == INBOX_TARGET);
-    let arguments = inbox.last().map(|entry| entry.content);
+    let mut inbox = payload.entries().filter(|entry| entry.target == INBOX_TARGET);
+    let arguments = inbox.find(|entry| entry.path == ARGUMENTS).map(|entry| entry.content);
     Ok(ChildTask { text: payload.text, code: code_of(payload), arguments })
 }
 

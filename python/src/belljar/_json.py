@@ -28,7 +28,8 @@ def _integer(digits: str) -> int:
     if len(digits) <= _DIGITS:
         return int(digits)
     low = len(digits) // 2
-    return _integer(digits[:-low]) * 10**low + _integer(digits[-low:])
+    factor: int = 10**low
+    return _integer(digits[:-low]) * factor + _integer(digits[-low:])
 
 
 def check(path: str, value: Any) -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 PYTHON_NAME = "execute_python_code_in_sandbox"
 PYTHON_ABOUT = (
     "Runs Python code in a fresh sandbox without network, for at most 30 seconds, and returns what it printed. "
-    "Nothing is kept between calls. Files that the code writes to ./artifacts are returned to the user."
+    "Nothing is kept between calls. Files that the code writes to ./artifacts are returned to the user, "
+    "and figures that matplotlib shows or leaves open."
 )
 COMMAND_NAME = "run_terminal_command_in_sandbox"
 COMMAND_ABOUT = (

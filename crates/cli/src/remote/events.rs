@@ -13,8 +13,6 @@ use crate::error::CliError;
 /// Maximum length of an event: the longest result, with some margin.
 const MAX_EVENT_BYTES: usize = 256 << 20;
 
-const CLOSED_EARLY: &str = "the connection closed early";
-
 /// A stream of server-sent events.
 pub(super) struct EventStream {
     body: Incoming,
@@ -28,14 +26,9 @@ impl EventStream {
         Self { body: response.into_body(), ready: Vec::new(), searched: 0 }
     }
 
-    /// Returns the next event, or an error at the end of the stream.
-    pub(super) async fn next_required(&mut self) -> Result<(String, Value), CliError> {
-        self.next().await?.ok_or_else(|| response_error(CLOSED_EARLY))
-    }
-
     /// Returns the next event with its data as text, or an error at the end of the stream.
     pub(super) async fn next_text_required(&mut self) -> Result<(String, String), CliError> {
-        self.next_text().await?.ok_or_else(|| response_error(CLOSED_EARLY))
+        self.next_text().await?.ok_or_else(|| response_error("the connection closed early"))
     }
 
     /// Returns the next event, or `None` at the end of the stream.
@@ -92,7 +85,10 @@ mod tests {
 
     #[test]
     fn an_event_is_a_name_and_an_object() {
-        assert_eq!(parse("event: output\ndata: {\"a\":1}\n\n"), ("output".to_owned(), "{\"a\":1}".to_owned()));
+        assert_eq!(
+            parse("event: output\ndata: {\"a\":1}\n\n"),
+            ("output".to_owned(), "{\"a\":1}".to_owned())
+        );
         assert_eq!(parse(": still here\n\n"), (String::new(), String::new()));
     }
 

@@ -28,8 +28,8 @@ check("/var is empty", sorted(os.listdir("/var")) in (["tmp"], []), os.listdir("
 check("the users are made up", len(open("/etc/passwd").readlines()) == 3)
 sockets = []
 for folder, _, names in os.walk("/run"):
-    sockets += [f"{folder}/{name}" for name in names]
-check("/run holds nothing", not sockets, sockets)
+    sockets += [f"{folder}/{name}" for name in names if f"{folder}/{name}" != "/run/belljar/sitecustomize.py"]
+check("/run holds nothing but the module that prepares Python", not sockets, sockets)
 old_root = [line.split()[4] for line in open("/proc/self/mountinfo") if "/host" in line.split()[4]]
 check("the launcher's view of the host is gone", not old_root, old_root)
 finish(30)

@@ -30,10 +30,15 @@ pub(super) fn admit_program(
         admit_arguments(language, arguments)?;
     }
     let source = match &paths.source_in_workspace {
-        Some(path) if arguments.is_none() => CodeSource::Existing(path.clone()),
+        Some(path) if arguments.is_none() || !changes_code(language) => CodeSource::Existing(path.clone()),
         _ => admit_code(language, code, paths)?,
     };
     Ok(Program::Code { language, source, arguments })
+}
+
+/// Returns whether code that is called with arguments gets an epilogue.
+fn changes_code(language: &Language) -> bool {
+    matches!(language.calling_convention, CallingConvention::Main { epilogue, .. } if !epilogue.is_empty())
 }
 
 /// Checks that `words` can be executed: a program and its arguments. `field` is named in the error.

@@ -1,7 +1,10 @@
-// Calls main(arguments) of a source file and writes the returned value to descriptor 3, as docs/results.md describes.
+// Runs a source file. With arguments, calls its main(arguments) and writes the returned value to descriptor 3, as
+// docs/results.md describes.
 'use strict';
 
 const fs = require('fs');
+const Module = require('module');
+const path = require('path');
 const { pathToFileURL } = require('url');
 const { types } = require('util');
 
@@ -169,5 +172,29 @@ module.exports = callMain;
 if (require.main === module) {
   const [, , source, argumentsFile] = process.argv;
   process.argv = [process.argv[0], source];
-  callMain(source, fs.readFileSync(argumentsFile, 'utf8'));
+  if (path.dirname(source) === __dirname) resolveFromWorkspace(source);
+  if (argumentsFile !== undefined) callMain(source, fs.readFileSync(argumentsFile, 'utf8'));
+  // Called by the event loop, the program has no frame of this file below it.
+  else process.nextTick(Module.runMain, source);
+}
+
+// Lets code beside this file find its modules as if it were in the workspace.
+function resolveFromWorkspace(source) {
+  const filename = path.join('/workspace', path.basename(source));
+  const [from, to] = [source, filename].map((file) => pathToFileURL(file).href);
+  if (Module.registerHooks) {
+    const resolve = (specifier, context, next) =>
+      next(specifier, context.parentURL === from ? { ...context, parentURL: to } : context);
+    Module.registerHooks({ resolve });
+    return;
+  }
+  const resolve = Module._resolveFilename;
+  Module._resolveFilename = function (request, parent, ...more) {
+    const moved = parent?.filename === source && { filename, id: filename, paths: Module._nodeModulePaths('/workspace') };
+    return resolve.call(this, request, moved || parent, ...more);
+  };
+  if (!Module.register || !/\bimport\b/.test(fs.readFileSync(source, 'utf8'))) return;
+  const hook = `export const resolve = (specifier, context, next) => next(specifier,
+    context.parentURL === ${JSON.stringify(from)} ? { ...context, parentURL: ${JSON.stringify(to)} } : context);`;
+  Module.register(`data:text/javascript,${encodeURIComponent(hook)}`);
 }

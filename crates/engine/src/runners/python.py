@@ -1,4 +1,4 @@
-"""Calls main(**arguments) of a source file and writes the returned value to descriptor 3.
+"""Runs a source file. With arguments, calls its main(**arguments) and writes the returned value to descriptor 3.
 
 docs/results.md describes how values are converted.
 """
@@ -6,6 +6,7 @@ import json
 import os
 import sys
 
+WORKSPACE = "/workspace"
 # The limits of a result; the host checks them, too.
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 100
@@ -32,17 +33,22 @@ def read(path):
         return file.read()
 
 
-def run(source, arguments_file):
-    os.set_inheritable(3, False)
-    arguments = with_any_integers(json.loads, read(arguments_file))
+def run(source, arguments_file=None):
+    if arguments_file is not None:
+        os.set_inheritable(3, False)
+        arguments = with_any_integers(json.loads, read(arguments_file))
     code = compile(read(source), source, "exec", 0, True)
     sys.argv = [source]
-    sys.path[0] = os.path.dirname(source)
+    folder = os.path.dirname(source)
+    # Code beside this file has its modules in the workspace.
+    sys.path[0] = WORKSPACE if folder == os.path.dirname(__file__) else folder
     module = type(sys)("__main__")
     module.__file__ = source
     module.__builtins__ = __builtins__
     sys.modules["__main__"] = module
     exec(code, module.__dict__)
+    if arguments_file is None:
+        return
     main = module.__dict__.get("main")
     if main is None:
         raise NameError("name 'main' is not defined: arguments were given, so the code must define main()")
@@ -208,10 +214,15 @@ def scalar(number):
     return float(item) if type(item) is type(number) else item
 
 
+def only_counts(index):
+    """Returns whether an index is 0, 1, 2, ... without a name."""
+    is_range = isinstance(index, sys.modules["pandas"].RangeIndex)
+    return is_range and (index.start, index.step, index.name) == (0, 1, None)
+
+
 def frame_records(frame):
     """Returns the rows of a frame as dicts, with the index as columns unless it only counts the rows."""
-    pandas = sys.modules["pandas"]
-    if not isinstance(frame.index, pandas.RangeIndex):
+    if not only_counts(frame.index):
         frame = frame.reset_index()
     columns = [present_list(frame.iloc[:, at]) for at in range(frame.shape[1])]
     names = [key_text(name) for name in frame.columns]
@@ -223,7 +234,7 @@ def frame_records(frame):
 def series_values(series):
     """Returns a series as a list if its index only counts the values, otherwise as a dict."""
     values = present_list(series)
-    if isinstance(series.index, sys.modules["pandas"].RangeIndex):
+    if only_counts(series.index):
         return values
     if not series.index.is_unique:
         raise Unreturnable("is a series with two values of one label; return its list of values, or reset_index()")
@@ -280,19 +291,25 @@ CONVERSIONS = (
 
 
 def skip_own_frames(trace):
-    """Returns the traceback without the leading frames of this file."""
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    """Returns the traceback without the leading frames of this file, and of the event loop that it started."""
+    loop = os.path.dirname(sys.modules["asyncio"].__file__) if "asyncio" in sys.modules else None
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if filename != __file__ and os.path.dirname(filename) != loop:
+            break
         trace = trace.tb_next
     return trace
 
 
 try:
-    run(sys.argv[1], sys.argv[2])
+    run(*sys.argv[1:])
 except Unreturnable as error:
     path = error.path if len(error.path) <= MAX_SHOWN_PATH else error.path[:MAX_SHOWN_PATH] + "..."
     sys.stderr.write("TypeError: result%s %s\n" % (path, error))
     sys.exit(1)
-except (SystemExit, KeyboardInterrupt):
+except (SystemExit, KeyboardInterrupt) as error:
+    # Has no effect before Python 3.11.
+    error.__traceback__ = skip_own_frames(error.__traceback__)
     raise
 except BaseException as error:
     # Shows the program's own frames only. Raising the error again would add a frame of this file.

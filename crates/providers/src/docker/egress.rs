@@ -17,7 +17,7 @@ use tokio::net::UnixListener;
 
 use super::guest_bundle::mount;
 use crate::egress::receive_sockets;
-use crate::program::unique_name;
+use crate::program::unique_number;
 
 /// Egress that waits for the container's sockets.
 #[derive(Debug)]
@@ -38,7 +38,8 @@ impl Drop for SocketDir {
 
 impl SocketDir {
     fn create() -> io::Result<Self> {
-        let folder = std::env::temp_dir().join(format!("belljar-gate-{}", unique_name()));
+        let folder =
+            std::env::temp_dir().join(format!("belljar-gate-{}-{}", std::process::id(), unique_number()));
         DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Self(folder))
     }

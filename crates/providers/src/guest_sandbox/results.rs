@@ -7,7 +7,8 @@ use belljar_engine::sandbox_handle::{FailureKind, FileKind, Files, SandboxError}
 use tokio::io::AsyncReadExt;
 
 use crate::program::{
-    ARTIFACT_EXTENSIONS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT, MAX_RESULT_BYTES, PreparedProgram, return_value,
+    ARTIFACT_EXTENSIONS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT, MAX_RESULT_BYTES, PreparedProgram,
+    return_value,
 };
 
 /// Most files considered when artifacts are compared.

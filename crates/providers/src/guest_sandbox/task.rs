@@ -20,7 +20,7 @@ use super::denials::{PendingStart, StartedTask};
 use super::prestart::{PrestartSpec, PrestartedInterpreter};
 use super::results::{ArtifactSnapshot, TaskResults, collect_results, list_artifacts};
 use super::verdict::Counters;
-use crate::program::{self, FoundRuntime, PreparedProgram, RunPaths, unique_name};
+use crate::program::{self, FoundRuntime, PreparedProgram, RunPaths, unique_number};
 
 /// How much output the guest keeps per command. All output is forwarded as it arrives.
 const KEEP_BYTES: u32 = 256 << 10;
@@ -83,10 +83,10 @@ impl<'a> TaskRun<'a> {
         limits: &'a Limits,
         runtime: Option<&'a FoundRuntime>,
     ) -> Self {
-        let name = (!sandbox.has_inbox()).then(unique_name);
-        let folder = name.as_ref().map_or_else(|| INBOX.to_owned(), |name| format!("/tmp/.{name}"));
-        let compiled = format!("{folder}/program");
-        let paths = RunPaths { unique_name: name, inbox: folder.clone(), compiled };
+        let code_in_inbox = !sandbox.has_inbox();
+        let folder =
+            if code_in_inbox { format!("/tmp/.belljar-{}", unique_number()) } else { INBOX.to_owned() };
+        let paths = RunPaths { code_in_inbox, inbox: folder.clone(), compiled: format!("{folder}/program") };
         let prepared = program::prepare(task, &sandbox.plan, runtime, &sandbox.path, &paths);
         Self { sandbox, task, limits, runtime, prepared, folder }
     }
@@ -150,7 +150,8 @@ impl<'a> TaskRun<'a> {
         let stats = sandbox.backend.stats().await?;
         let results = collect_results(sandbox, prepared, folder, &seen).await;
         if !sandbox.has_inbox() {
-            remove_own_files(sandbox, prepared, folder).await;
+            // Whatever the outcome; an error does not matter, because a sandbox that is gone has no files.
+            let _removed = sandbox.remove(folder, true).await;
         }
         let ending = ran?;
         let (result, artifacts) = match results {
@@ -198,14 +199,6 @@ fn command_request(
     start.workdir = Some(workdir.to_owned());
     start.keep_bytes = KEEP_BYTES;
     start
-}
-
-/// Removes our own files whatever the outcome. Errors are ignored: a sandbox that is gone has no files.
-async fn remove_own_files(files: &dyn Files, prepared: &PreparedProgram, folder: &str) {
-    let _removed = files.remove(folder, true).await;
-    if let Some(temporary) = &prepared.temporary {
-        let _removed = files.remove(&format!("{WORKSPACE}/{temporary}"), false).await;
-    }
 }
 
 /// A started command of a task.

@@ -21,6 +21,9 @@ use crate::program::{MAX_RESULT_BYTES, return_value};
 
 /// Bytes read at once.
 const READ_BUFFER_BYTES: usize = 32 << 10;
+/// How long to let output gather in a pipe before reading it. A program that prints line by line otherwise wakes this
+/// process for each line, which takes both several times longer than the line, and a viewer would get parts of lines.
+const GATHER: Duration = Duration::from_millis(2);
 /// How long to wait for the end of a run before reading its pipes.
 const SHORT_RUN: Duration = Duration::from_millis(1);
 /// How much can remain in a pipe after the program has ended.
@@ -112,6 +115,10 @@ async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize 
     // Memory is allocated only when there is data to read.
     if pipe.readable().await.is_err() {
         return 0;
+    }
+    // A full buffer was not enough for what is there. Nothing is lost if this future is dropped here.
+    if buffer.len() < READ_BUFFER_BYTES {
+        tokio::time::sleep(GATHER).await;
     }
     buffer.clear();
     buffer.reserve(READ_BUFFER_BYTES);

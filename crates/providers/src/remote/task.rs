@@ -102,7 +102,7 @@ fn language_of(task: &Task) -> Option<&'static Language> {
 fn prepare(plan: &Plan, task: &Task, runtime: Option<&'static Runtime>) -> PreparedProgram {
     let found = runtime.map(|runtime| FoundRuntime { runtime, program: runtime.program.to_owned() });
     let paths = RunPaths {
-        unique_name: None,
+        code_in_inbox: false,
         inbox: RUN_FOLDER.to_owned(),
         compiled: format!("{RUN_FOLDER}/program"),
     };

@@ -24,6 +24,8 @@ COMMON_MODULES = (
 )
 # Path of code that came without a file name.
 DEFAULT_SOURCE = "/workspace/main.py"
+# The module that prepares a cold interpreter; a child executes it instead.
+STARTUP = "/run/belljar/sitecustomize.py"
 # The runner, which calls main(), and the file with the arguments.
 RUNNER = "/run/belljar/runner.py"
 ARGUMENTS = "/run/belljar/arguments.json"
@@ -67,12 +69,12 @@ def warm_up(launcher, names):
             launcher.module_imported(name.encode())
 
 
-def compile_runner():
-    """Compiles the runner. Tracebacks show its source although a child cannot see the file."""
-    with open(RUNNER, encoding="utf-8") as file:
+def compile_script(path):
+    """Compiles a script. Tracebacks show its source although a child cannot see the file."""
+    with open(path, encoding="utf-8") as file:
         text = file.read()
-    linecache.cache[RUNNER] = (len(text), None, text.splitlines(True), RUNNER)
-    return compile(text, RUNNER, "exec", 0, True)
+    linecache.cache[path] = (len(text), None, text.splitlines(True), path)
+    return compile(text, path, "exec", 0, True)
 
 
 def add_profile_packages():
@@ -239,7 +241,7 @@ def serve(launcher):
     split = sys.argv.index("--")
     frequent = sys.argv[split + 1:]
     warm_up(launcher, sys.argv[1:split])
-    runner = compile_runner()
+    runner, startup = compile_script(RUNNER), compile_script(STARTUP)
     variables = b"\0".join(name + b"=" + value for name, value in os.environb.items())
     default_text = os.fsencode(DEFAULT_SOURCE) + b"\0" + variables
     # Everything that the interpreter initializes on first use, such as the types of syntax trees, is
@@ -256,6 +258,7 @@ def serve(launcher):
         captured, needs_packages = (yield from preimport(frequent)), False
     if not awaited:
         dry_run(launcher, default_text)
+    exec(startup, {"__name__": "startup", "__file__": STARTUP, "__builtins__": builtins})
     return (yield from receive_program(launcher, runner, default_text, needs_packages, captured))
 
 

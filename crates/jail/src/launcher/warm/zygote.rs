@@ -464,9 +464,10 @@ fn use_up_second_pid() -> Result<(), Errno> {
 
 type Files = Vec<(&'static str, &'static [u8])>;
 
-/// The scripts with which a cold interpreter calls `main`. Warm interpreters run them too, so that programs see
-/// no difference.
+/// The scripts that prepare a cold interpreter and call `main`. Warm interpreters run them too, so that programs
+/// see no difference.
 const PYTHON_RUNNER: &str = include_str!("../../../../engine/src/runners/python.py");
+const PYTHON_STARTUP: &str = include_str!("../../../../engine/src/runners/startup.py");
 const NODE_RUNNER: &str = include_str!("../../../../engine/src/runners/javascript.cjs");
 
 /// Returns the files in an interpreter's inbox, its command line and its environment.
@@ -482,6 +483,7 @@ fn interpreter_setup(interpreter: &WarmInterpreter) -> (Files, Vec<String>, Vec<
             command.push("--".to_owned());
             command.extend(interpreter.frequent_imports.iter().cloned());
             files.push(("runner.py", PYTHON_RUNNER.as_bytes()));
+            files.push(("sitecustomize.py", PYTHON_STARTUP.as_bytes()));
             (
                 include_str!("../../../../zygote/src/python/warm_up.py"),
                 include_bytes!(concat!(env!("OUT_DIR"), "/python.so")),
