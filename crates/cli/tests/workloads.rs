@@ -94,12 +94,12 @@ print('fine')
 ";
 
 fn picture_names(answer: &Answer) -> Vec<&str> {
-    let artifacts = answer.json["artifacts"].as_array().unwrap();
+    let artifacts = answer.json["artifacts"].as_array().expect("a list");
     for artifact in artifacts {
-        let content = STANDARD.decode(artifact["content_base64"].as_str().unwrap()).unwrap();
+        let content = STANDARD.decode(artifact["content_base64"].as_str().expect("text")).expect("base64");
         assert!(content.starts_with(b"\x89PNG"), "{artifact}");
     }
-    artifacts.iter().map(|artifact| artifact["name"].as_str().unwrap()).collect()
+    artifacts.iter().map(|artifact| artifact["name"].as_str().expect("a name")).collect()
 }
 
 #[test]

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::images::StoredImages;
+use crate::json_text::has_rounded_integer;
 use crate::layer::Layer;
 use crate::limits::{Limits, admit_limits};
 use crate::network::{NetworkCeiling, PrivateRanges};
@@ -230,6 +231,10 @@ pub(crate) fn admit_packages(
 pub(crate) fn admit_metadata(metadata: &Map<String, Value>) -> Result<(), Error> {
     if serde_json::to_string(metadata).map_or(0, |text| text.len()) > MAX_METADATA_BYTES {
         return Err(Error::invalid("metadata", "more than 16 KB"));
+    }
+    if let Some((name, _)) = metadata.iter().find(|(_, value)| has_rounded_integer(value)) {
+        let message = format!("'{name}' has an integer beyond 64 bits; pass it as a string");
+        return Err(Error::invalid("metadata", message));
     }
     Ok(())
 }

@@ -125,6 +125,17 @@ fn network_modes() {
 }
 
 #[test]
+fn metadata_is_echoed_exactly_or_refused() {
+    let with = |json: &str| {
+        let request = format!("{{\"language\": \"python\", \"code\": \"1\", \"metadata\": {json}}}");
+        serde_json::from_str(&request).unwrap()
+    };
+    assert!(check(with("{\"id\": 18446744073709551615, \"x\": [0.1, -5]}")).is_ok());
+    let refused = refused(with("{\"a\": {\"id\": 123456789012345678901234567890}}"));
+    assert_eq!(refused, "metadata: 'a' has an integer beyond 64 bits; pass it as a string");
+}
+
+#[test]
 fn arguments_must_fit_the_language() {
     assert!(check(json!({"language": "bash", "code": "1", "arguments": {"a_1": 1}})).is_ok());
     assert!(

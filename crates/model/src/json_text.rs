@@ -146,6 +146,19 @@ impl JsonSchema for Arguments {
     }
 }
 
+/// Returns whether a value has a number that was an integer beyond 64 bits, or that looks like one. The depth of the
+/// value is bounded by its parser.
+pub fn has_rounded_integer(value: &Value) -> bool {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() >= 2_f64.powi(63))
+        }
+        Value::Array(values) => values.iter().any(has_rounded_integer),
+        Value::Object(fields) => fields.values().any(has_rounded_integer),
+        _ => false,
+    }
+}
+
 /// A token of JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token<'a> {

@@ -8,7 +8,7 @@ use belljar_engine::language::{CallingConvention, Language, Runtime, StartupModu
 use belljar_engine::limits::Limits;
 use belljar_engine::outcome::ReturnValue;
 use belljar_engine::packages::{self, PackageLayer};
-use belljar_engine::plan::{CodeSource, Plan, Program, Task, WORKSPACE};
+use belljar_engine::plan::{CodeSource, InputFile, Plan, Program, Task, WORKSPACE};
 use belljar_engine::quantity::show_bytes;
 
 /// Standard folders of programs in images.
@@ -124,16 +124,7 @@ pub(crate) fn prepare(
     paths: &RunPaths,
 ) -> PreparedProgram {
     let mut env = base_environment(path);
-    let mut files: Vec<ProgramFile> = task
-        .files
-        .iter()
-        .map(|file| ProgramFile {
-            inbox: false,
-            path: file.path.clone(),
-            mode: file.mode,
-            content: file.content.clone(),
-        })
-        .collect();
+    let mut files: Vec<ProgramFile> = task.files.iter().map(workspace_file).collect();
     let mut prepared = PreparedProgram {
         commands: Vec::new(),
         env: BTreeMap::new(),
@@ -165,21 +156,35 @@ pub(crate) fn prepare(
         (Program::Code { .. }, None) => {}
     }
     env.extend(task.env.clone());
-    add_packages(&mut env, &plan.package_layers);
     if let Some(warm) = &mut prepared.warm {
+        // A warm interpreter executes the startup module itself.
         warm.program_env.clone_from(&env);
+        add_packages(&mut warm.program_env, &plan.package_layers);
     }
-    if let (Program::Code { .. }, Some(StartupModule { variable, file, source })) =
-        (&task.program, found.and_then(|found| found.runtime.startup))
-    {
-        files.push(inbox_file(file, source.into()));
-        let given = env.remove(variable);
-        let folders = [paths.inbox.clone()].into_iter().chain(given).collect::<Vec<_>>();
-        env.insert(variable.to_owned(), folders.join(":"));
+    if let Some(module) = found.and_then(|found| found.runtime.startup) {
+        add_startup_module(module, &paths.inbox, &mut env, &mut files);
     }
+    // Before the startup module, so that hooks of packages do not run inside it.
+    add_packages(&mut env, &plan.package_layers);
     prepared.env = env;
     prepared.files = files;
     prepared
+}
+
+fn workspace_file(file: &InputFile) -> ProgramFile {
+    ProgramFile { inbox: false, path: file.path.clone(), mode: file.mode, content: file.content.clone() }
+}
+
+/// Lets a runtime find its startup module before those of the request. The module removes its folder from the variable.
+fn add_startup_module(
+    module: StartupModule,
+    inbox: &str,
+    env: &mut BTreeMap<String, String>,
+    files: &mut Vec<ProgramFile>,
+) {
+    files.push(inbox_file(module.file, module.source.into()));
+    let given = env.remove(module.variable).map(|folders| format!(":{folders}")).unwrap_or_default();
+    env.insert(module.variable.to_owned(), format!("{inbox}{given}"));
 }
 
 /// Lets Python find the bootstrap that adds package layers to `sys.path`. The layers themselves are never on

@@ -1,6 +1,6 @@
 //! Inputs of the tools. The field comments are the descriptions that models read.
 
-use belljar_engine::json_text::Arguments;
+use belljar_engine::json_text::{Arguments, has_rounded_integer};
 use belljar_engine::language::LANGUAGES;
 use belljar_engine::limits::LimitsSpec;
 use belljar_engine::request::{Dependencies, FileSpec, Request};
@@ -158,19 +158,6 @@ fn exact_arguments(arguments: Map<String, Value>) -> Result<Arguments, String> {
         return Err(format!("arguments.{name}: has an integer beyond 64 bits; pass it as a string"));
     }
     serde_json::from_value(Value::Object(arguments)).map_err(|error| error.to_string())
-}
-
-/// Returns whether a value has a number that was an integer beyond 64 bits, or that looks like one. The depth of the
-/// value is bounded by its parser.
-fn has_rounded_integer(value: &Value) -> bool {
-    match value {
-        Value::Number(number) if number.is_f64() => {
-            number.as_f64().is_some_and(|number| number.fract() == 0.0 && number.abs() >= 2_f64.powi(63))
-        }
-        Value::Array(values) => values.iter().any(has_rounded_integer),
-        Value::Object(fields) => fields.values().any(has_rounded_integer),
-        _ => false,
-    }
 }
 
 impl RunCommand {

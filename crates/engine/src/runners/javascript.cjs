@@ -190,8 +190,8 @@ function resolveFromWorkspace(source) {
   }
   const resolve = Module._resolveFilename;
   Module._resolveFilename = function (request, parent, ...more) {
-    const moved = parent?.filename === source && { filename, id: filename, paths: Module._nodeModulePaths('/workspace') };
-    return resolve.call(this, request, moved || parent, ...more);
+    const moved = { filename, id: filename, paths: Module._nodeModulePaths('/workspace') };
+    return resolve.call(this, request, parent?.filename === source ? moved : parent, ...more);
   };
   if (!Module.register || !/\bimport\b/.test(fs.readFileSync(source, 'utf8'))) return;
   const hook = `export const resolve = (specifier, context, next) => next(specifier,

@@ -24,7 +24,7 @@ def leave_path():
 
 def buffer_lines():
     """Writes each line when it is complete: a pipe keeps it when the process is killed, a larger buffer is lost."""
-    if sys.stdout is not None:
+    if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)
 
 
@@ -35,7 +35,7 @@ class FigureBackend:
     def find_spec(name, path=None, target=None):
         if name == BACKEND:
             return ModuleSpec(name, FigureBackend)
-        if name == "matplotlib.pyplot":
+        if name == "matplotlib.pyplot" and "matplotlib" in sys.modules:
             FigureBackend.select()
         return None
 

@@ -15,6 +15,7 @@ mod connection;
 mod egress;
 mod launcher_handle;
 mod mismatches;
+mod partial_line;
 mod roots;
 mod run;
 mod run_io;

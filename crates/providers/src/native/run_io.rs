@@ -14,9 +14,11 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
+use tokio::time::Instant;
 
 use super::NAME;
 use super::connection::{SubmittedRun, launcher_lost, step_failure};
+use super::partial_line::PartialLine;
 use crate::program::{MAX_RESULT_BYTES, return_value};
 
 /// Bytes read at once.
@@ -105,6 +107,8 @@ pub(super) struct RunIo<'a> {
     sink: &'a mut dyn Sink,
     limits: Limits,
     why_killed: Option<Ending>,
+    stdout: PartialLine,
+    stderr: PartialLine,
     result: Vec<u8>,
     artifacts: Vec<u8>,
 }
@@ -116,13 +120,27 @@ async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize 
     if pipe.readable().await.is_err() {
         return 0;
     }
-    // A full buffer was not enough for what is there. Nothing is lost if this future is dropped here.
-    if buffer.len() < READ_BUFFER_BYTES {
-        tokio::time::sleep(GATHER).await;
-    }
     buffer.clear();
     buffer.reserve(READ_BUFFER_BYTES);
     pipe.read_buf(buffer).await.unwrap_or(0)
+}
+
+/// Reads output that has gathered for a moment. `due` is kept between calls, because this future is dropped whenever
+/// another pipe is ready first.
+async fn read_output(
+    pipe: &mut Option<pipe::Receiver>,
+    buffer: &mut Vec<u8>,
+    due: &mut Option<Instant>,
+) -> usize {
+    if let Some(open) = pipe
+        && open.readable().await.is_ok()
+        // A full buffer was not enough for what is there.
+        && buffer.len() < READ_BUFFER_BYTES
+    {
+        tokio::time::sleep_until(*due.get_or_insert_with(|| Instant::now() + GATHER)).await;
+    }
+    *due = None;
+    read(pipe, buffer).await
 }
 
 /// Writes pending input. Completes only after something was written.
@@ -135,7 +153,9 @@ async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
 
 impl<'a> RunIo<'a> {
     pub(super) fn new(pending: SubmittedRun, limits: Limits, sink: &'a mut dyn Sink) -> Self {
-        Self { pending, sink, limits, why_killed: None, result: Vec::new(), artifacts: Vec::new() }
+        let (stdout, stderr) = (PartialLine::default(), PartialLine::default());
+        let (result, artifacts) = (Vec::new(), Vec::new());
+        Self { pending, sink, limits, why_killed: None, stdout, stderr, result, artifacts }
     }
 
     /// Runs until the end and returns the outcome.
@@ -190,22 +210,35 @@ impl<'a> RunIo<'a> {
     ) -> Result<LauncherEvent, ProviderError> {
         let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::new());
         let [out, err, result, artifacts] = &mut buffers;
+        let (mut out_due, mut err_due) = (None, None);
         loop {
             tokio::select! {
                 biased;
                 notice = &mut self.pending.notice => return notice.map_err(|_| launcher_lost()),
                 () = &mut *cancel, if self.why_killed.is_none() => self.kill(Ending::Cancelled),
-                read = read(&mut ours.stdout, out) => {
-                    if read == 0 { ours.stdout = None } else { self.write_output(Stream::Stdout, out) }
+                read = read_output(&mut ours.stdout, out, &mut out_due) => {
+                    if read == 0 { ours.stdout = None }
+                    let lines = self.stdout.push(&out[..read]);
+                    self.write_output(Stream::Stdout, &lines);
                 }
-                read = read(&mut ours.stderr, err) => {
-                    if read == 0 { ours.stderr = None } else { self.write_output(Stream::Stderr, err) }
+                read = read_output(&mut ours.stderr, err, &mut err_due) => {
+                    if read == 0 { ours.stderr = None }
+                    let lines = self.stderr.push(&err[..read]);
+                    self.write_output(Stream::Stderr, &lines);
                 }
                 read = read(&mut ours.result, result) => {
                     if read == 0 { ours.result = None } else { append_bounded(&mut self.result, result, MAX_RESULT_BYTES) }
                 }
                 read = read(&mut ours.artifacts, artifacts) => {
                     if read == 0 { ours.artifacts = None } else { append_bounded(&mut self.artifacts, artifacts, MAX_ARTIFACT_STREAM_BYTES) }
+                }
+                () = self.stdout.wait_until_due() => {
+                    let held = self.stdout.take();
+                    self.write_output(Stream::Stdout, &held);
+                }
+                () = self.stderr.wait_until_due() => {
+                    let held = self.stderr.take();
+                    self.write_output(Stream::Stderr, &held);
                 }
                 written = feed(&mut ours.stdin, input) => {
                     input = &input[written..];
@@ -221,6 +254,9 @@ impl<'a> RunIo<'a> {
     }
 
     fn write_output(&mut self, stream: Stream, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         if self.sink.output(stream, bytes) == SinkControl::Kill && self.why_killed.is_none() {
             self.kill(Ending::LimitHit(Limit::Output, None));
         }
@@ -230,7 +266,7 @@ impl<'a> RunIo<'a> {
     /// open is not awaited.
     fn drain_pipes<W, R: AsFd>(&mut self, ours: &HostPipeEnds<W, R>) {
         let HostPipeEnds { stdout, stderr, result, artifacts, .. } = ours;
-        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let (mut out, mut err) = (self.stdout.take(), self.stderr.take());
         drain_pipe(stdout.as_ref(), &mut out, MAX_DRAIN_BYTES);
         drain_pipe(stderr.as_ref(), &mut err, MAX_DRAIN_BYTES);
         drain_pipe(result.as_ref(), &mut self.result, MAX_RESULT_BYTES + 1);
