@@ -54,7 +54,6 @@ def main(n):
     with open("artifacts/out.csv", "w") as file:
         file.write(open("local.csv").read())
     return {"n": n, "env": os.environ["NAME"], "stdin": sys.stdin.read(), "raw": list(open("raw", "rb").read())}
-os.makedirs("artifacts", exist_ok=True)
 """
     result = client.run(
         code,
@@ -79,6 +78,24 @@ os.makedirs("artifacts", exist_ok=True)
     assert (artifact.name, artifact.bytes) == ("out.csv", b"a,b\n")
     saved = artifact.save(tmp_path)
     assert (saved.name, saved.read_bytes()) == ("out.csv", b"a,b\n")
+
+
+def test_large_artifacts_are_fetched(client: belljar.Client) -> None:
+    code = "open('artifacts/large.bin', 'wb').write(b'x' * (6 << 20)); open('artifacts/small', 'w').write('s')"
+    result = client.run(code, check=True)
+    large, small = result.artifacts
+    assert (large.content_base64, small.url, small.bytes) == (None, None, b"s")
+    with pytest.raises(belljar.BelljarError, match="download"):
+        _ = large.bytes
+    assert client.download(large).bytes == b"x" * (6 << 20)
+    assert client.download(small) is small
+
+    async def fetched() -> int:
+        async with belljar.AsyncClient() as other:
+            artifact = (await other.run(code, check=True)).artifacts[0]
+            return len((await other.download(artifact)).bytes)
+
+    assert asyncio.run(fetched()) == 6 << 20
 
 
 def test_output_that_is_not_utf8(client: belljar.Client) -> None:

@@ -2,6 +2,7 @@
 
 use belljar_analysis::imports::ResolverSettings as DependencySettings;
 use belljar_analysis::policy::Policies;
+use belljar_engine::artifact::ArtifactLimits;
 use belljar_engine::limits::{HostCapacity, Limits};
 use belljar_engine::network::PrivateRanges;
 use belljar_engine::profile::Profiles;
@@ -30,6 +31,7 @@ pub(crate) struct Config {
     pub(crate) providers: ProviderSpec,
     pub(crate) images: ImageSettings,
     pub(crate) private_ranges: PrivateRanges,
+    pub(crate) artifacts: ArtifactLimits,
 }
 
 impl Config {
@@ -53,6 +55,7 @@ impl Config {
             providers: ProviderSpec::default(),
             images: ImageSettings::default(),
             private_ranges: PrivateRanges::default(),
+            artifacts: ArtifactLimits::DEFAULT,
         }
     }
 

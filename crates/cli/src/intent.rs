@@ -13,6 +13,7 @@ use belljar_engine::limits::LimitsSpec;
 use belljar_engine::request::{Dependencies, HostPaths, NetworkSpec, Request};
 use serde::de::IgnoredAny;
 
+use crate::artifacts::ArtifactFolder;
 use crate::env::Environment;
 use crate::error::{CliError, quote_path};
 use crate::run_args::{LimitArgs, RunArgs};
@@ -24,6 +25,8 @@ pub(crate) struct Intent {
     pub(crate) request: Request,
     pub(crate) paths: HostPaths,
     pub(crate) output: OutputOptions,
+    /// Where to save artifacts.
+    pub(crate) artifacts: Option<ArtifactFolder>,
 }
 
 /// How the result is printed.
@@ -89,7 +92,8 @@ impl Intent {
             (None, None, _) => return Err(CliError::invalid(NOTHING_TO_RUN)),
             _ => return Err(CliError::invalid("use only one of FILE, -c CODE and -- CMD")),
         }
-        Ok(Self { request, paths, output })
+        let artifacts = args.artifacts.as_deref().map(ArtifactFolder::open).transpose()?;
+        Ok(Self { request, paths, output, artifacts })
     }
 }
 

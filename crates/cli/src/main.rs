@@ -5,6 +5,7 @@
 //! ```
 
 mod args;
+mod artifacts;
 mod batch;
 mod bench;
 mod check;

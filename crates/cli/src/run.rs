@@ -9,6 +9,7 @@ use belljar_engine::provider::{Capabilities, Sink, Stream};
 use belljar_engine::report::{Report, Status, exit_status};
 use belljar_engine::{Engine, Error};
 
+use crate::artifacts::{ArtifactFolder, count_artifacts};
 use crate::config::Config;
 use crate::env::Environment;
 use crate::error::CliError;
@@ -41,14 +42,18 @@ pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> R
 }
 
 async fn perform(engine: &Engine, intent: Intent) -> Result<u8, CliError> {
-    let Intent { request, paths, output } = intent;
+    let Intent { request, paths, output, artifacts } = intent;
     provider_kinds::test_candidates(engine, request.provider.as_deref()).await;
     let admitted = engine.admit(request, paths)?;
     warn_of_missing_layers(admitted.capabilities(), output.quiet);
     let interrupts = Interrupts::listen()?;
     let report = match output.form {
-        OutputForm::Json => answer(engine, admitted, interrupts, output.quiet).await?,
-        OutputForm::Live | OutputForm::Raw => show(engine, admitted, interrupts, output).await?,
+        OutputForm::Json => {
+            answer(engine, admitted, interrupts, output.quiet, artifacts.as_ref()).await?
+        }
+        OutputForm::Live | OutputForm::Raw => {
+            show(engine, admitted, interrupts, output, artifacts.as_ref()).await?
+        }
     };
     Ok(exit_status(&report))
 }
@@ -66,9 +71,11 @@ async fn answer(
     admitted: AdmittedRequest,
     mut interrupts: Interrupts,
     quiet: bool,
+    artifacts: Option<&ArtifactFolder>,
 ) -> Result<Report, CliError> {
     let cancel = Box::pin(interrupts.next());
     let report = engine.execute(execution_id()?, admitted, &mut ProgressView::new(quiet), cancel).await?;
+    artifacts.map_or(Ok(()), |folder| folder.save_all(&report))?;
     match print_json(&report) {
         // A closed pipe is not a failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -92,6 +99,7 @@ async fn show(
     admitted: AdmittedRequest,
     mut interrupts: Interrupts,
     output: OutputOptions,
+    artifacts: Option<&ArtifactFolder>,
 ) -> Result<Report, CliError> {
     let id = execution_id()?;
     let mut view = View::start(output.form == OutputForm::Raw, output.quiet)?;
@@ -106,8 +114,9 @@ async fn show(
         () = interrupts.next() => {}
     }
     let report = report?;
+    artifacts.map_or(Ok(()), |folder| folder.save_all(&report))?;
     if !output.quiet {
-        let notes = notes(&report);
+        let notes = notes(&report, artifacts);
         if !notes.is_empty() && leaves_line_open(&report.stderr) {
             say::end_line();
         }
@@ -137,13 +146,13 @@ fn result_line(report: &Report) -> Option<String> {
 /// Maximum number of findings to print.
 const MAX_SHOWN_FINDINGS: usize = 5;
 
-/// Formats the findings worth printing: policy findings in the code and, if the run failed, denials by the
-/// sandbox.
+/// Formats the findings worth printing: policy findings in the code, artifacts that were left out and, if the run
+/// failed, denials by the sandbox.
 pub(crate) fn finding_lines(findings: &[Finding], succeeded: bool) -> Vec<String> {
     let matters = |finding: &&Finding| match finding.severity.as_str() {
         "info" => false,
         "high" => true,
-        _ => finding.line.is_some() || !succeeded,
+        _ => finding.line.is_some() || finding.category == "artifacts" || !succeeded,
     };
     let worth: Vec<_> = findings.iter().filter(matters).collect();
     let mut lines: Vec<_> = worth.iter().take(MAX_SHOWN_FINDINGS).map(|finding| line(finding)).collect();
@@ -166,7 +175,7 @@ fn leaves_line_open(output: &str) -> bool {
 }
 
 /// Returns notes to print after the output. A plain exit gets none, because the program explained it itself.
-fn notes(report: &Report) -> Vec<String> {
+fn notes(report: &Report, artifacts: Option<&ArtifactFolder>) -> Vec<String> {
     let mut notes = Vec::new();
     let explains_itself = report.exit_code.is_some_and(|code| code != 0) && report.limit.is_none();
     if !explains_itself {
@@ -180,10 +189,15 @@ fn notes(report: &Report) -> Vec<String> {
         notes.push(format!("the middle of {} was left out; keep more with --output SIZE", cut.join(" and ")));
     }
     notes.extend(finding_lines(&report.findings, report.status == Status::Succeeded));
-    match report.artifacts.len() {
-        0 => {}
-        1 => notes.push("1 artifact (included in --json output)".to_owned()),
-        count => notes.push(format!("{count} artifacts (included in --json output)")),
-    }
+    notes.extend(artifacts_note(report.artifacts.len(), artifacts));
     notes
+}
+
+/// Returns a note on artifacts: where they are, or how to get them.
+pub(crate) fn artifacts_note(count: usize, folder: Option<&ArtifactFolder>) -> Option<String> {
+    let note = |_| match folder {
+        Some(folder) => folder.note(count),
+        None => format!("{} (save with --artifacts DIR)", count_artifacts(count)),
+    };
+    (count > 0).then_some(()).map(note)
 }

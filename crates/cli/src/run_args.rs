@@ -111,6 +111,10 @@ pub(crate) struct RunArgs {
     /// Print the result as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Folder in which to save what the program leaves in ./artifacts; created if missing. A batch saves the files
+    /// of line N in the folder N
+    #[arg(long, value_name = "DIR")]
+    pub(crate) artifacts: Option<PathBuf>,
     /// Program to run instead of code, with its arguments
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<String>,

@@ -43,7 +43,8 @@ pub(crate) fn build_engine(config: &Config, parts: EngineParts) -> Engine {
     let mut engine = Engine::with_providers(parts.providers, config.profiles.clone(), config.ceiling)
         .with_policies(config.policies.clone())
         .with_private_ranges(config.private_ranges.clone())
-        .with_network_ceiling(parts.network_ceiling);
+        .with_network_ceiling(parts.network_ceiling)
+        .with_artifact_limits(config.artifacts);
     if let Some(packages) = parts.packages {
         engine = engine.with_packages(packages);
     }

@@ -89,7 +89,7 @@ fn a_sandbox_has_only_the_users_files_and_no_process_id_in_names() {
     execute(json!({"language": "bash", "code": "true", "files": files}));
     for (language, code) in LISTERS {
         let result = execute(json!({"language": language, "code": code}));
-        assert_eq!(result["stdout"], format!("{names}\n"), "{code}\n{result}");
+        assert_eq!(result["stdout"], format!("artifacts {names}\n"), "{code}\n{result}");
     }
     for (language, code) in IMPORTS {
         prints_five(&execute(json!({"language": language, "code": code})), code);

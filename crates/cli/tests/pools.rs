@@ -461,7 +461,7 @@ fn jail_of(pid: u32) -> Option<std::path::PathBuf> {
 fn the_artifact_collector_is_confined() -> Verdict {
     let fixture = PoolFixture::usual();
     fixture.until("default", None, Warmth::Pool)?;
-    let code = "import os\nos.mkdir('artifacts')\nfor n in range(8): open(f'artifacts/{n}.txt', 'w').write('x' * (4 << 20))";
+    let code = "for n in range(8): open(f'artifacts/{n}.txt', 'w').write('x' * (4 << 20))";
     let launcher = launchers()[0].to_string();
     let own = jail_of(std::process::id());
     let mut seen = BTreeSet::new();

@@ -34,8 +34,6 @@ print('fine')
 ";
 
 const PLOT: &str = "
-import os
-os.makedirs('artifacts')
 import matplotlib
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt

@@ -16,6 +16,7 @@ use belljar_analysis::policy::{Policies, Policy};
 use serde_json::{Map, Value};
 
 use crate::Error;
+use crate::artifact::ArtifactLimits;
 use crate::images::StoredImages;
 use crate::json_text::has_rounded_integer;
 use crate::layer::Layer;
@@ -112,6 +113,8 @@ pub struct AdmissionRules<'a> {
     pub private_ranges: &'a PrivateRanges,
     /// Stored images, besides `host`.
     pub images: Option<&'a dyn StoredImages>,
+    /// Limits on artifacts.
+    pub artifacts: ArtifactLimits,
 }
 
 #[cfg(test)]
@@ -129,6 +132,7 @@ impl<'a> AdmissionRules<'a> {
             network_ceiling: NetworkCeiling::Full,
             private_ranges: &PRIVATE_RANGES,
             images: None,
+            artifacts: ArtifactLimits::DEFAULT,
         }
     }
 }
@@ -189,6 +193,7 @@ pub(crate) fn resolve(
         host_workspace: paths.host_workspace,
         mounts,
         limits,
+        artifacts: rules.artifacts,
         network,
         require,
         tenant: DEFAULT_TENANT.to_owned(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use belljar_analysis::policy::Policies;
 use futures_util::future::{Either, select};
 
+use crate::artifact::ArtifactLimits;
 use crate::admit::{AdmissionRules, AdmittedRequest, admit};
 use crate::explain::{explain_failure, missing_limits};
 use crate::images::StoredImages;
@@ -52,6 +53,7 @@ pub struct Engine {
     images: Option<Arc<dyn StoredImages>>,
     network_ceiling: NetworkCeiling,
     private_ranges: PrivateRanges,
+    artifacts: ArtifactLimits,
 }
 
 impl Engine {
@@ -72,6 +74,7 @@ impl Engine {
             images: None,
             network_ceiling: NetworkCeiling::default(),
             private_ranges: PrivateRanges::default(),
+            artifacts: ArtifactLimits::DEFAULT,
         }
     }
 
@@ -96,6 +99,12 @@ impl Engine {
     #[must_use]
     pub fn with_private_ranges(self, private_ranges: PrivateRanges) -> Self {
         Self { private_ranges, ..self }
+    }
+
+    /// Sets the limits on artifacts.
+    #[must_use]
+    pub fn with_artifact_limits(self, artifacts: ArtifactLimits) -> Self {
+        Self { artifacts, ..self }
     }
 
     /// Returns the policies.
@@ -174,6 +183,7 @@ impl Engine {
             network_ceiling: *network_ceiling,
             private_ranges,
             images,
+            artifacts: self.artifacts,
         }
     }
 

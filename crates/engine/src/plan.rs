@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::artifact::ArtifactLimits;
 use crate::json_text::Arguments;
 use crate::language::Language;
 use crate::layer::Layer;
@@ -128,6 +129,8 @@ pub struct Plan {
     pub mounts: Vec<Mount>,
     /// Enforced limits.
     pub limits: Limits,
+    /// Limits on the artifacts of each task.
+    pub artifacts: ArtifactLimits,
     /// Network access.
     pub network: Network,
     /// Layers that must be enforced.

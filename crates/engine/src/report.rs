@@ -1,6 +1,7 @@
 //! Reports: results as the API shows them, made from outcomes and verdicts.
 
 mod command;
+mod media_type;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,6 +18,7 @@ use crate::packages::ProvidedPackages;
 use crate::policy::Verdict;
 
 pub use command::{OutputCapture, command_report, with_output};
+use media_type::media_type;
 
 impl From<ProvidedPackages> for DependenciesReport {
     fn from(prepared: ProvidedPackages) -> Self {
@@ -139,31 +141,10 @@ pub fn text_and_base64(bytes: Vec<u8>) -> (String, Option<String>) {
 
 fn artifact_report(artifact: crate::outcome::Artifact) -> ArtifactReport {
     ArtifactReport {
-        mime_type: mime_type(&artifact.name).unwrap_or("application/octet-stream"),
+        mime_type: media_type(&artifact.name, &artifact.content),
         name: artifact.name,
         size: artifact.content.len(),
-        content_base64: STANDARD.encode(&artifact.content),
+        content: Some(artifact.content),
+        url: None,
     }
-}
-
-/// Returns the MIME type of an artifact by extension; `None` for types that are not collected as artifacts.
-pub fn mime_type(name: &str) -> Option<&'static str> {
-    let (_, extension) = name.rsplit_once('.')?;
-    Some(match extension.to_ascii_lowercase().as_str() {
-        "png" => "image/png",
-        "jpg" | "jpeg" => "image/jpeg",
-        "gif" => "image/gif",
-        "webp" => "image/webp",
-        "svg" => "image/svg+xml",
-        "pdf" => "application/pdf",
-        "csv" => "text/csv",
-        "tsv" => "text/tab-separated-values",
-        "json" => "application/json",
-        "html" => "text/html",
-        "md" => "text/markdown",
-        "txt" => "text/plain",
-        "parquet" => "application/vnd.apache.parquet",
-        "xlsx" => "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-        _ => return None,
-    })
 }

@@ -107,6 +107,7 @@ pub fn admit_sandbox(
         host_workspace: None,
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
         limits: admit_limits(&limits, rules.ceiling)?,
+        artifacts: rules.artifacts,
         network: select_network(request.network.as_ref(), profile, rules)?,
         require: admit_required_layers(&request.require, rules.provider.capabilities())?,
         tenant: DEFAULT_TENANT.to_owned(),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use belljar_model::artifact::ArtifactLimits;
 use belljar_model::denial::DeniedSyscall;
 use belljar_model::layer::Layer;
 use belljar_model::limits::{Limits, MAX_OPEN_FILES};
@@ -21,6 +22,12 @@ pub const WORKSPACE: &str = "/workspace";
 pub const HOME: &str = "/home/sandbox";
 /// Inbox: read-only directory with the runner and its arguments, if any.
 pub const INBOX: &str = "/run/belljar";
+/// Tag of a file in the stream of artifacts.
+pub const ARTIFACT_FILE_TAG: u8 = 0xff;
+/// Tag of the number of unnamed files that were left out.
+pub const ARTIFACT_MORE_TAG: u8 = 0xfe;
+/// Tag of the end of the stream of artifacts.
+pub const ARTIFACT_END_TAG: u8 = 0xfd;
 
 /// An entry of a root tree.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -157,8 +164,8 @@ pub struct Jail {
     pub binds: Vec<HostBind>,
     /// Whether a result pipe is attached, as descriptor 3 of the program.
     pub result_pipe: bool,
-    /// Which artifacts are collected; none if `None`.
-    pub artifacts: Option<ArtifactRules>,
+    /// Limits on the artifacts; none are collected if `None`.
+    pub artifacts: Option<ArtifactLimits>,
     /// Whether to fail if no host user id of its own is available.
     pub require_separate_uid: bool,
     /// Tenant that owns the jail.
@@ -197,17 +204,6 @@ pub struct WarmInterpreter {
     pub tenant: String,
 }
 
-/// Rules for collecting artifacts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArtifactRules {
-    /// Maximum number of files.
-    pub count: usize,
-    /// Maximum size of each file, in bytes.
-    pub file_bytes: u64,
-    /// Allowed file name extensions, without the dot.
-    pub extensions: Vec<String>,
-}
-
 /// Destination of a file in the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -223,7 +219,8 @@ pub enum PayloadTarget {
 pub struct PayloadFile {
     /// Destination.
     pub target: PayloadTarget,
-    /// Relative path; the caller has verified that it contains neither `..` nor NUL.
+    /// Relative path; the caller has verified that it contains neither `..` nor NUL. With a `/` at its end, it
+    /// is a directory.
     pub path: String,
     /// Permission bits.
     pub mode: u32,

@@ -2,8 +2,10 @@
 //! was enforced. Jail, guest, engine, store, server and tools share these types.
 //!
 //! The JSON and OpenAPI schemas are derived from them, so a field comment is also the API documentation of the
-//! field. There is no I/O here, and no logic: admission and policies are the engine's.
+//! field. There is no I/O here, and no logic but the checks of a single type: admission and policies are the
+//! engine's.
 
+pub mod artifact;
 pub mod command;
 pub mod denial;
 pub mod error_code;

@@ -184,10 +184,10 @@ impl Receipt {
     }
 }
 
-/// A file that the program wrote to `./artifacts`.
+/// A file that the program left below `./artifacts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// File name, without a path.
+    /// Path below `./artifacts`.
     pub name: String,
     /// Content.
     pub content: Vec<u8>,
@@ -216,7 +216,7 @@ pub struct Outcome {
     pub usage: Usage,
     /// Value that `main` returned.
     pub result: ReturnValue,
-    /// Files from `./artifacts`.
+    /// Files from below `./artifacts`.
     pub artifacts: Vec<Artifact>,
     /// Findings about denied actions, at most [`MAX_FINDINGS`](crate::finding::MAX_FINDINGS).
     pub findings: Vec<Finding>,

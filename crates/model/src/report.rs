@@ -3,8 +3,10 @@
 
 use std::str::FromStr;
 
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::finding::Finding;
@@ -115,7 +117,7 @@ pub struct Report {
     pub stderr_base64: Option<String>,
     /// Return value of `main`.
     pub result: ResultValue,
-    /// Files that the program left in `./artifacts`.
+    /// Files that the program left below `./artifacts`.
     pub artifacts: Vec<ArtifactReport>,
     /// Reason for the failure in one line that a person can act on; null on success.
     pub error: Option<String>,
@@ -147,14 +149,26 @@ pub struct ResultValue {
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Artifact")]
 pub struct ArtifactReport {
-    /// File name.
+    /// Path below `./artifacts`, such as `plots/a.png`.
     pub name: String,
-    /// MIME type, by file extension.
+    /// MIME type, by file extension or content.
     pub mime_type: &'static str,
     /// Size in bytes.
     pub size: usize,
-    /// Content in base64.
-    pub content_base64: String,
+    /// Content in base64; null if it is at `url`.
+    #[serde(rename = "content_base64", serialize_with = "serialize_base64")]
+    #[schemars(with = "Option<String>")]
+    pub content: Option<Vec<u8>>,
+    /// Path on the server from which the content can be fetched; only present if it is not in `content_base64`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+fn serialize_base64<S: Serializer>(content: &Option<Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+    match content {
+        Some(bytes) => serializer.collect_str(&Base64Display::new(bytes, &STANDARD)),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// Packages installed for an execution or a sandbox.

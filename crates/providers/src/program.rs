@@ -11,20 +11,14 @@ use belljar_engine::packages::{self, PackageLayer};
 use belljar_engine::plan::{CodeSource, InputFile, Plan, Program, Task, WORKSPACE};
 use belljar_engine::quantity::show_bytes;
 
+use crate::egress::{extend_environment, remove_node_preload};
+
 /// Standard folders of programs in images.
 pub(crate) const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/go/bin"];
+/// The folder of artifacts in the workspace.
+pub(crate) const ARTIFACTS_FOLDER: &str = "artifacts";
 /// Size limit of `main`'s return value as JSON.
 pub(crate) const MAX_RESULT_BYTES: usize = 16 << 20;
-/// Number of artifacts returned.
-pub(crate) const MAX_ARTIFACT_COUNT: usize = 10;
-/// Size limit of one artifact.
-pub(crate) const MAX_ARTIFACT_BYTES: u64 = 10 << 20;
-/// File extensions of artifacts.
-pub(crate) const ARTIFACT_EXTENSIONS: [&str; 15] = [
-    "png", "jpg", "jpeg", "gif", "webp", "svg", "pdf", "csv", "tsv", "json", "html", "md", "txt", "parquet",
-    "xlsx",
-];
-
 /// Returns the folders of an image's programs: those of its search path, then the standard ones.
 pub(crate) fn image_folders(path: Option<&str>) -> Vec<&str> {
     let own = path.unwrap_or_default().split(':').filter(|folder| folder.starts_with('/'));
@@ -78,7 +72,7 @@ pub(crate) struct FoundRuntime {
 }
 
 /// A file written before the program starts.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ProgramFile {
     /// Whether it goes to the inbox instead of the workspace.
     pub(crate) inbox: bool,
@@ -88,11 +82,13 @@ pub(crate) struct ProgramFile {
 }
 
 /// A task's commands, environment and files.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PreparedProgram {
     pub(crate) commands: Vec<Vec<String>>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) files: Vec<ProgramFile>,
+    /// Whether `./artifacts` is created before the program starts.
+    pub(crate) artifacts_folder: bool,
     /// Whether the program gets a result pipe.
     pub(crate) has_result_pipe: bool,
     /// The request for a warm interpreter, if one can run the task.
@@ -100,7 +96,7 @@ pub(crate) struct PreparedProgram {
 }
 
 /// A task for a warm interpreter.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct WarmTask {
     pub(crate) language: &'static Language,
     pub(crate) program: String,
@@ -129,6 +125,7 @@ pub(crate) fn prepare(
         commands: Vec::new(),
         env: BTreeMap::new(),
         files: Vec::new(),
+        artifacts_folder: creates_artifacts_folder(task, plan),
         has_result_pipe: false,
         warm: None,
     };
@@ -139,6 +136,7 @@ pub(crate) fn prepare(
             let source = add_source(source, language, arguments.is_some(), paths, &mut files);
             prepared.commands = commands(found, &source, &paths.compiled, &plan.limits);
             env.extend(plan.env.clone());
+            remove_node_preload(&mut env, language);
             let in_inbox = source.starts_with(&paths.inbox);
             prepared.warm = warm_task(task, plan, language, found, &env, &source).filter(|_| !in_inbox);
             let call = RunnerCall { language, source: &source, found, inbox: &paths.inbox };
@@ -155,7 +153,8 @@ pub(crate) fn prepare(
         }
         (Program::Code { .. }, None) => {}
     }
-    env.extend(task.env.clone());
+    add_go_library(&mut env, &plan.package_layers);
+    extend_environment(&mut env, task.env.clone());
     if let Some(warm) = &mut prepared.warm {
         // A warm interpreter executes the startup module itself.
         warm.program_env.clone_from(&env);
@@ -169,6 +168,14 @@ pub(crate) fn prepare(
     prepared.env = env;
     prepared.files = files;
     prepared
+}
+
+/// Returns whether `./artifacts` is created: not in a host workspace, and not in place of a file or mount.
+fn creates_artifacts_folder(task: &Task, plan: &Plan) -> bool {
+    let destination = format!("{WORKSPACE}/{ARTIFACTS_FOLDER}");
+    plan.host_workspace.is_none()
+        && plan.mounts.iter().all(|mount| mount.destination != destination)
+        && task.files.iter().all(|file| file.path != ARTIFACTS_FOLDER)
 }
 
 fn workspace_file(file: &InputFile) -> ProgramFile {
@@ -197,6 +204,16 @@ pub(crate) fn add_packages(env: &mut BTreeMap<String, String>, layers: &[Package
             .collect::<Vec<_>>()
             .join(":");
         env.insert("PYTHONPATH".to_owned(), path);
+    }
+}
+
+/// The variable with the build cache of Go.
+pub(crate) const GO_CACHE_VARIABLE: &str = "GOCACHE";
+
+/// Lets Go find its compiled standard library. Go only reads a build cache that it cannot write.
+fn add_go_library(env: &mut BTreeMap<String, String>, layers: &[PackageLayer]) {
+    if layers.iter().any(|layer| layer.destination == packages::GO_LIBRARY) {
+        env.insert(GO_CACHE_VARIABLE.to_owned(), packages::GO_LIBRARY.to_owned());
     }
 }
 
@@ -279,14 +296,36 @@ fn add_source(
 }
 
 fn commands(found: &FoundRuntime, source: &str, compiled: &str, limits: &Limits) -> Vec<Vec<String>> {
-    let fill = |word: &&str| {
-        word.replace("{program}", &found.program)
-            .replace("{source}", source)
-            .replace("{out}", compiled)
-            .replace("{memory}", &limits.memory_bytes.to_string())
-            .replace("{cpus}", &limits.whole_cpus().to_string())
-    };
-    found.runtime.steps.iter().map(|step| step.iter().map(fill).collect()).collect()
+    let values = StepValues { program: &found.program, source, compiled, main_class: "", limits };
+    found.runtime.steps.iter().map(|step| values.fill(step)).collect()
+}
+
+/// Values of the placeholders in a step of a language.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepValues<'a> {
+    pub(crate) program: &'a str,
+    pub(crate) source: &'a str,
+    /// The output of a compiler.
+    pub(crate) compiled: &'a str,
+    pub(crate) main_class: &'a str,
+    pub(crate) limits: &'a Limits,
+}
+
+impl StepValues<'_> {
+    /// Returns the command of a step.
+    pub(crate) fn fill(&self, step: &[&str]) -> Vec<String> {
+        let folder = self.compiled.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let fill = |word: &&str| {
+            word.replace("{program}", self.program)
+                .replace("{source}", self.source)
+                .replace("{out}", self.compiled)
+                .replace("{out_folder}", folder)
+                .replace("{main_class}", self.main_class)
+                .replace("{memory}", &self.limits.memory_bytes.to_string())
+                .replace("{cpus}", &self.limits.whole_cpus().to_string())
+        };
+        step.iter().map(fill).collect()
+    }
 }
 
 /// Code that a runner calls, if the language has one.

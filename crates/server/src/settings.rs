@@ -29,6 +29,8 @@ pub struct Settings {
     pub terminal_silence: Duration,
     /// Size limits for unpacking an archive. The sandbox's disk limit also applies.
     pub archives: ArchiveLimits,
+    /// Maximum size in bytes of the artifacts in a result together. Others are stored beside it and have a URL.
+    pub inline_artifact_bytes: u64,
     /// Disk quota in bytes for the volumes and snapshots of a tenant that has no quota of its own.
     pub tenant_disk: u64,
     /// Maximum length in bytes of a body and of a line of a batch.
@@ -75,6 +77,7 @@ impl Default for Settings {
             sandbox_life: Duration::from_secs(24 * 3_600),
             terminal_silence: Duration::from_secs(60),
             archives: ArchiveLimits::default(),
+            inline_artifact_bytes: 4 << 20,
             tenant_disk: 10 << 30,
             max_body: 32 << 20,
             bodies_total: 256 << 20,

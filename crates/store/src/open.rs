@@ -31,6 +31,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("../migrations/0003_bounded_refusals.sql")),
     M::up(include_str!("../migrations/0004_tenant_policy.sql")),
     M::up(include_str!("../migrations/0005_providers.sql")),
+    M::up(include_str!("../migrations/0006_artifacts.sql")),
 ];
 
 /// Which failures an acknowledged write survives.

@@ -53,23 +53,27 @@ pub(crate) struct ResultArtifact {
     pub(crate) name: String,
     pub(crate) mime_type: String,
     pub(crate) size: u64,
-    content_base64: String,
+    content_base64: Option<String>,
+    url: Option<String>,
 }
 
 impl ResultArtifact {
     fn is_viewable(&self) -> bool {
         VIEWABLE_TYPES.contains(&self.mime_type.as_str())
-            && self.content_base64.len() <= MAX_IMAGE_BASE64_BYTES
+            && self.content_base64.as_ref().is_some_and(|content| content.len() <= MAX_IMAGE_BASE64_BYTES)
     }
 
     pub(crate) fn describe(&self) -> String {
-        format!("{} ({}, {})", self.name, self.mime_type, show_bytes(self.size))
+        let place = self.url.as_ref().map(|url| format!(", at {url}")).unwrap_or_default();
+        format!("{} ({}, {}{place})", self.name, self.mime_type, show_bytes(self.size))
     }
 }
 
 /// Returns the artifacts that a model can view.
 pub(crate) fn viewable_images(artifacts: Vec<ResultArtifact>) -> Vec<AnswerImage> {
     let seen = artifacts.into_iter().filter(ResultArtifact::is_viewable).take(MAX_IMAGES);
-    seen.map(|artifact| AnswerImage { mime_type: artifact.mime_type, data: artifact.content_base64 })
-        .collect()
+    seen.filter_map(|artifact| {
+        Some(AnswerImage { mime_type: artifact.mime_type, data: artifact.content_base64? })
+    })
+    .collect()
 }

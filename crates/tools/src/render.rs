@@ -270,12 +270,14 @@ mod tests {
     fn images_are_shown_and_other_files_named() {
         let artifacts = json!([
             {"name": "plot.png", "mime_type": "image/png", "size": 3, "content_base64": "AAAA"},
-            {"name": "a.csv", "mime_type": "text/csv", "size": 3, "content_base64": "AAAA"}
+            {"name": "a.csv", "mime_type": "text/csv", "size": 3, "content_base64": "AAAA"},
+            {"name": "big.png", "mime_type": "image/png", "size": 9, "content_base64": null, "url": "/v1/x"}
         ]);
         let mut result = result();
         result["artifacts"] = artifacts;
         let answer = render_result(&result.to_string()).unwrap();
         assert_eq!(answer.images.len(), 1);
         assert!(answer.text.contains("plot.png (image/png, 3 bytes), a.csv"), "{}", answer.text);
+        assert!(answer.text.contains("big.png (image/png, 9 bytes, at /v1/x)"), "{}", answer.text);
     }
 }

@@ -8,6 +8,8 @@
 //! text
 //! for each file: content
 //! ```
+//!
+//! A path that ends in `/` is a directory, without content.
 
 use crate::flags::{O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_PATH};
 use crate::syscall::{EBADMSG, EEXIST, RawErrno, SysResult, close, number, safe_syscall, syscall, write_all};
@@ -129,7 +131,7 @@ fn write_file(entry: &PayloadEntry<'_>, folder: i32) -> SysResult<()> {
         close_unless_base(here, folder);
         here = next?;
     }
-    let written = create_file(here, name, entry);
+    let written = if name.is_empty() { Ok(()) } else { create_file(here, name, entry) };
     close_unless_base(here, folder);
     written
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Callable, TypeVar
 from urllib.parse import quote
 
@@ -12,7 +14,8 @@ import httpx
 from ._http import Call
 from ._json import loads
 from ._request import Json, drop_none
-from .result import Result, read_result
+from .errors import BelljarError
+from .result import Artifact, Result, read_result
 from .states import (
     CommandInfo,
     CommandResult,
@@ -77,6 +80,18 @@ def follow(id: str) -> Call[None]:
 
 def cancel(id: str) -> Call[Result]:
     return Call("DELETE", f"/v1/executions/{_part(id)}", _json(read_result), waits=True)
+
+
+def download(artifact: Artifact) -> Call[Artifact]:
+    """Fetches the content of an artifact that has a URL."""
+
+    def read(response: httpx.Response) -> Artifact:
+        return replace(artifact, content_base64=base64.b64encode(response.content).decode(), url=None)
+
+    path = artifact.url or ""
+    if not path.startswith("/v1/executions/"):
+        raise BelljarError(f"the artifact {artifact.name!r} has no URL on a server")
+    return Call("GET", path, read, repeatable=True)
 
 
 def _executions(sandbox: str | None) -> str:

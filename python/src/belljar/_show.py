@@ -68,7 +68,7 @@ def artifact(each: Artifact) -> str:
     """Shows a picture as an image, and any other artifact by its name."""
     name = html.escape(each.name, quote=True)
     can_be_shown = each.mime_type in _PICTURES and each.size <= _MAX_PICTURE_BYTES
-    if can_be_shown and _BASE64.match(each.content_base64):
+    if can_be_shown and each.content_base64 is not None and _BASE64.match(each.content_base64):
         return f'<img alt="{name}" style="max-width:100%" src="data:{each.mime_type};base64,{each.content_base64}">'
     return f"<div>{name} ({html.escape(each.mime_type)}, {each.size} bytes)</div>"
 

@@ -13,7 +13,7 @@ from ._events import Events, Output
 from ._http import AsyncTransport, Transport
 from ._request import RunOptions, run_request
 from .errors import BelljarError
-from .result import Result, read_result
+from .result import Artifact, Result, read_result
 from .states import SandboxInfo, Snapshot
 from .streams import AsyncStream, Stream
 
@@ -98,6 +98,10 @@ class Client:
     def follow(self, id: str) -> Stream[Output, Result]:
         """Streams the output of an execution from the beginning, then its result."""
         return Stream(self._transport, _calls.follow(id), Events("result", read_result))
+
+    def download(self, artifact: Artifact) -> Artifact:
+        """Returns an artifact with its content, which it fetches if the artifact has a URL."""
+        return self._transport.send(_calls.download(artifact)) if artifact.content_base64 is None else artifact
 
     def cancel(self, id: str) -> Result:
         return self._transport.send(_calls.cancel(id))
@@ -185,6 +189,10 @@ class AsyncClient:
 
     def follow(self, id: str) -> AsyncStream[Output, Result]:
         return AsyncStream(self._transport, _calls.follow(id), Events("result", read_result))
+
+    async def download(self, artifact: Artifact) -> Artifact:
+        """Returns an artifact with its content, which it fetches if the artifact has a URL."""
+        return await self._transport.send(_calls.download(artifact)) if artifact.content_base64 is None else artifact
 
     async def cancel(self, id: str) -> Result:
         return await self._transport.send(_calls.cancel(id))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _show
-from .errors import Cancelled, CodeRefused, LimitExceeded, ProgramFailed, SandboxTimeout
+from .errors import BelljarError, Cancelled, CodeRefused, LimitExceeded, ProgramFailed, SandboxTimeout
 
 _FAILURES: dict[str, type[ProgramFailed]] = {
     "timed_out": SandboxTimeout,
@@ -26,16 +26,22 @@ _FAILURES: dict[str, type[ProgramFailed]] = {
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file that the program left in ``./artifacts``."""
+    """A file that the program left below ``./artifacts``."""
 
+    #: Path below ``./artifacts``, such as ``plots/a.png``.
     name: str
     mime_type: str
     size: int
-    content_base64: str = field(repr=False)
+    #: The content, or None if it is at ``url``: then ``client.download(artifact)`` returns the artifact with it.
+    content_base64: str | None = field(repr=False)
+    #: Where a server has the content, if it is large.
+    url: str | None = None
 
     @property
     def bytes(self) -> builtins.bytes:
         """The content."""
+        if self.content_base64 is None:
+            raise BelljarError(f"the content of {self.name!r} is on the server: use client.download(artifact)")
         return base64.b64decode(self.content_base64)
 
     def save(self, to: str | os.PathLike[str]) -> Path:
@@ -46,10 +52,11 @@ class Artifact:
             return path
         # The program chose the name: it must not leave the folder or overwrite a file.
         name = Path(os.path.basename(self.name) or "artifact")
+        content = self.bytes
         for number in itertools.count(1):
             free = path / (name.name if number == 1 else f"{name.stem}-{number}{name.suffix}")
             with suppress(FileExistsError), free.open("xb") as file:
-                file.write(self.bytes)
+                file.write(content)
                 return free
         raise AssertionError("there is always another number")
 

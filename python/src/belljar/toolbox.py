@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ._request import Content, Network
 from .client import AsyncClient, Client
 from .errors import DependencyFailed, InvalidRequest, Refused
-from .result import Result
+from .result import Artifact, Result
 
 if TYPE_CHECKING:
     import os
@@ -78,30 +78,37 @@ class Toolbox:
     def _run(self, code: str | None, options: RunOptions) -> str:
         try:
             with nullcontext(self.client) if self.client is not None else Client() as client:
-                return self._answer(client.run(code, **options))
+                result = client.run(code, **options)
+                saved = [each.save(self._folder()) for each in map(client.download, self._to_save(result))]
+                return self._answer(result, saved)
         except _REPORTED_TO_MODEL as error:
             return f"Nothing ran: {error}"
 
     async def _arun(self, code: str | None, options: RunOptions) -> str:
         client = self.async_client or AsyncClient()
         try:
-            return self._answer(await client.run(code, **options))
+            result = await client.run(code, **options)
+            saved = [(await client.download(each)).save(self._folder()) for each in self._to_save(result)]
+            return self._answer(result, saved)
         except _REPORTED_TO_MODEL as error:
             return f"Nothing ran: {error}"
         finally:
             if self.async_client is None:
                 await client.close()
 
-    def _answer(self, result: Result) -> str:
-        """Returns the text for the model."""
+    def _to_save(self, result: Result) -> tuple[Artifact, ...]:
+        return () if self.artifacts is None else result.artifacts
+
+    def _answer(self, result: Result, saved: Sequence[Path]) -> str:
+        """Returns the text for the model. ``saved`` has the paths of the saved artifacts, if they are saved."""
         self.results.append(result)
         parts = [_section("STDOUT", result.stdout), _section("STDERR", result.stderr)]
         if not result.success:
             reason = result.error or f"exit code {result.exit_code}"
             parts.append(f"The execution did not succeed ({result.status}): {reason}")
-        for artifact in result.artifacts:
-            saved = f", saved as {artifact.save(self._folder())}" if self.artifacts is not None else ""
-            parts.append(f"Artifact {artifact.name} ({artifact.mime_type}, {artifact.size} bytes){saved}")
+        for number, artifact in enumerate(result.artifacts):
+            place = f", saved as {saved[number]}" if saved else ""
+            parts.append(f"Artifact {artifact.name} ({artifact.mime_type}, {artifact.size} bytes){place}")
         return "\n".join(part for part in parts if part) or "The execution succeeded and printed nothing."
 
     def _folder(self) -> Path:

@@ -54,11 +54,11 @@ pub(crate) fn run(
 ) -> Result<u8, CliError> {
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
     let server = args.server.clone();
-    let Intent { request, paths, output } = Intent::from_args(args, environment)?;
+    let Intent { request, paths, output, artifacts } = Intent::from_args(args, environment)?;
     let defaults = RequestDefaults { request, paths };
     if let Some(url) = server {
         remote::refuse_local_paths(&defaults.paths)?;
-        let remote_runner = RemoteRunner::new(&url, environment, jobs)?;
+        let remote_runner = RemoteRunner::new(&url, environment, jobs, artifacts)?;
         return os::runtime()?.block_on(async {
             let lines = RequestLines::read(source, defaults)?;
             BatchDriver::new(remote_runner, lines, output.quiet)?.run().await
@@ -71,7 +71,7 @@ pub(crate) fn run(
         defaults.check(engine)?;
         run::warn_of_missing_layers(&engine.capabilities(), output.quiet);
         let lines = RequestLines::read(source, defaults)?;
-        BatchDriver::new(LocalRunner::new(engine, jobs), lines, output.quiet)?.run().await
+        BatchDriver::new(LocalRunner::new(engine, jobs, artifacts), lines, output.quiet)?.run().await
     })
 }
 

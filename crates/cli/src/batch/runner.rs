@@ -8,6 +8,7 @@ use belljar_engine::report::Status;
 use tokio::sync::watch;
 
 use super::counts::LineStatus;
+use crate::artifacts::ArtifactFolder;
 use crate::error::CliError;
 use crate::identity::execution_id;
 
@@ -55,11 +56,19 @@ impl ResultLine {
 pub(super) struct LocalRunner<'a> {
     batch: Batch<'a>,
     cancel: watch::Sender<bool>,
+    artifacts: Option<ArtifactFolder>,
 }
 
 impl<'a> LocalRunner<'a> {
-    pub(super) fn new(engine: &'a Engine, jobs: NonZeroUsize) -> Self {
-        Self { batch: Batch::new(engine, jobs), cancel: watch::Sender::new(false) }
+    pub(super) fn new(engine: &'a Engine, jobs: NonZeroUsize, artifacts: Option<ArtifactFolder>) -> Self {
+        Self { batch: Batch::new(engine, jobs), cancel: watch::Sender::new(false), artifacts }
+    }
+
+    fn finish(&self, finished: &BatchResult) -> Result<ResultLine, CliError> {
+        if let (Some(folder), Ok(report)) = (&self.artifacts, &finished.result) {
+            folder.save_all(report)?;
+        }
+        ResultLine::from_finished(finished)
     }
 }
 
@@ -81,7 +90,7 @@ impl BatchRunner for LocalRunner<'_> {
     }
 
     async fn next(&mut self) -> Option<Result<ResultLine, CliError>> {
-        self.batch.next().await.map(|finished| ResultLine::from_finished(&finished))
+        self.batch.next().await.map(|finished| self.finish(&finished))
     }
 
     fn cancel(&mut self) {

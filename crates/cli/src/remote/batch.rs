@@ -20,7 +20,9 @@ use hyper::{Method, Response};
 use serde::Deserialize;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use super::artifacts::{ArtifactView, save_artifacts};
 use super::http::Server;
+use crate::artifacts::ArtifactFolder;
 use crate::batch::{BatchRunner, LineStatus, ResultLine};
 use crate::env::Environment;
 use crate::error::CliError;
@@ -39,13 +41,29 @@ pub(crate) struct RemoteRunner {
     call: Option<BatchCall>,
     /// Requests that could not be sent.
     not_sent: VecDeque<BatchResult>,
+    artifacts: Option<ArtifactFolder>,
+    /// A result whose artifacts are being saved.
+    saving: Option<ResultLine>,
 }
 
 impl RemoteRunner {
     /// Creates it for the server at this URL.
-    pub(crate) fn new(url: &str, environment: &Environment, jobs: NonZeroUsize) -> Result<Self, CliError> {
+    pub(crate) fn new(
+        url: &str,
+        environment: &Environment,
+        jobs: NonZeroUsize,
+        artifacts: Option<ArtifactFolder>,
+    ) -> Result<Self, CliError> {
         let server = Arc::new(Server::new(Some(url), environment)?);
-        Ok(Self { server, jobs, call: None, not_sent: VecDeque::new() })
+        Ok(Self { server, jobs, call: None, not_sent: VecDeque::new(), artifacts, saving: None })
+    }
+
+    /// Saves the artifacts of a result. If that is interrupted, it starts again.
+    async fn save(&self, result: &ResultLine) -> Result<(), CliError> {
+        let Some(folder) = &self.artifacts else { return Ok(()) };
+        let LineArtifacts { index, artifacts } = serde_json::from_slice(&result.line)
+            .map_err(|error| response_error(&format!("not a result line: {error}")))?;
+        save_artifacts(&self.server, folder, Some(index), &artifacts).await
     }
 
     fn send(&mut self, index: u64, request: &Request) -> Result<(), CliError> {
@@ -61,7 +79,8 @@ impl RemoteRunner {
 
 impl BatchRunner for RemoteRunner {
     fn running(&self) -> usize {
-        self.not_sent.len() + self.call.as_ref().map_or(0, |call| call.in_flight.len())
+        let saving = usize::from(self.saving.is_some());
+        saving + self.not_sent.len() + self.call.as_ref().map_or(0, |call| call.in_flight.len())
     }
 
     fn has_free_job(&self) -> bool {
@@ -83,8 +102,19 @@ impl BatchRunner for RemoteRunner {
         if let Some(finished) = self.not_sent.pop_front() {
             return Some(ResultLine::from_finished(&finished));
         }
-        let call = self.call.as_mut().filter(|call| !call.in_flight.is_empty())?;
-        Some(call.next().await)
+        if self.saving.is_none() {
+            let call = self.call.as_mut().filter(|call| !call.in_flight.is_empty())?;
+            match call.next().await {
+                Ok(result) => self.saving = Some(result),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        let saved = match &self.saving {
+            Some(result) => self.save(result).await,
+            None => Ok(()),
+        };
+        let result = self.saving.take()?;
+        Some(saved.map(|()| result))
     }
 
     /// Drops the connection, upon which the server cancels its executions.
@@ -192,6 +222,14 @@ impl BatchCall {
 struct ResultHead {
     index: u64,
     status: Option<String>,
+}
+
+/// The artifacts of a result line.
+#[derive(Debug, Deserialize)]
+struct LineArtifacts {
+    index: u64,
+    #[serde(default)]
+    artifacts: Vec<ArtifactView>,
 }
 
 fn response_error(why: &str) -> CliError {

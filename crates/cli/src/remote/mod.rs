@@ -2,6 +2,7 @@
 //! batches.
 
 mod args;
+mod artifacts;
 mod batch;
 mod early_response;
 mod events;

@@ -9,13 +9,15 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::artifacts::{ArtifactView, save_artifacts};
 use super::events::{EventStream, bytes_of, stream_of};
 use super::http::{self, EVENTS, Server, server_error};
+use crate::artifacts::ArtifactFolder;
 use crate::env::Environment;
 use crate::error::CliError;
 use crate::intent::{Intent, OutputForm, OutputOptions};
 use crate::os::{self, Interrupts};
-use crate::run::finding_lines;
+use crate::run::{artifacts_note, finding_lines};
 use crate::say;
 use crate::view::View;
 
@@ -24,9 +26,9 @@ const PATH: &str = "/v1/executions";
 /// Runs the request and returns the exit status.
 pub(crate) fn run(url: &str, intent: Intent, environment: &Environment) -> Result<u8, CliError> {
     let server = Server::new(Some(url), environment)?;
-    let Intent { request, paths, output } = intent;
+    let Intent { request, paths, output, artifacts } = intent;
     refuse_local_paths(&paths)?;
-    run_at(&server, PATH, &request, output)
+    run_at(&server, PATH, &request, output, artifacts.as_ref())
 }
 
 /// Posts a request to a path for executions and returns the exit status.
@@ -35,12 +37,13 @@ pub(super) fn run_at(
     path: &str,
     request: &Request,
     output: OutputOptions,
+    artifacts: Option<&ArtifactFolder>,
 ) -> Result<u8, CliError> {
     let body = serde_json::to_vec(request).map_err(|error| CliError::invalid(error.to_string()))?;
     os::runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen()?;
         tokio::select! {
-            status = perform(server, path, body, output) => status,
+            status = perform(server, path, body, output, artifacts) => status,
             // Closing the connection cancels the execution.
             () = interrupts.next() => Ok(130),
         }
@@ -65,6 +68,7 @@ struct ResultView {
     signal: Option<String>,
     limit: Option<String>,
     result: ReturnValueView,
+    artifacts: Vec<ArtifactView>,
     error: Option<String>,
     findings: Box<RawValue>,
 }
@@ -76,12 +80,22 @@ struct ReturnValueView {
     value: Box<RawValue>,
 }
 
-async fn perform(server: &Server, path: &str, body: Vec<u8>, output: OutputOptions) -> Result<u8, CliError> {
+async fn perform(
+    server: &Server,
+    path: &str,
+    body: Vec<u8>,
+    output: OutputOptions,
+    artifacts: Option<&ArtifactFolder>,
+) -> Result<u8, CliError> {
     let send = |accept| server.exchange(Method::POST, path, [accept, http::JSON], http::bytes(body.into()));
     if output.form == OutputForm::Json {
-        let result = http::read_text(send(http::JSON).await?).await?;
-        say::answer(&result);
-        return Ok(http::parse::<ResultView>(&result)?.exit_status());
+        let text = http::read_text(send(http::JSON).await?).await?;
+        let result: ResultView = http::parse(&text)?;
+        if let Some(folder) = artifacts {
+            save_artifacts(server, folder, None, &result.artifacts).await?;
+        }
+        say::answer(&text);
+        return Ok(result.exit_status());
     }
     let mut events = EventStream::new(send(EVENTS).await?);
     let mut view = View::start(output.form == OutputForm::Raw, output.quiet)?;
@@ -104,8 +118,15 @@ async fn perform(server: &Server, path: &str, body: Vec<u8>, output: OutputOptio
         view.output(Stream::Stdout, format!("{}\n", result.result.value).as_bytes());
     }
     view.finish().await;
+    if let Some(folder) = artifacts {
+        save_artifacts(server, folder, None, &result.artifacts).await?;
+    }
     if !output.quiet {
         result.notes().iter().for_each(|note| say::note(note));
+        // What is left in a sandbox that stays is copied from there.
+        if path == PATH {
+            artifacts_note(result.artifacts.len(), artifacts).iter().for_each(|note| say::note(note));
+        }
     }
     Ok(result.exit_status())
 }

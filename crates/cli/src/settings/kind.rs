@@ -157,6 +157,18 @@ pub(super) fn size<N: Number>(least: u64) -> Kind<N> {
     Kind::new("size", "512M", parse, |value| show_bytes(value.as_u64()))
 }
 
+/// A size with a maximum.
+pub(super) fn size_up_to(most: u64) -> Kind<u64> {
+    let plain = size(1);
+    let parse = move |raw: &Raw| match plain.parse(raw)? {
+        bytes if bytes > most => {
+            Err(format!("{} is too large; the maximum is {}", show_bytes(bytes), show_bytes(most)))
+        }
+        bytes => Ok(bytes),
+    };
+    Kind::new("size", "512M", parse, |bytes| show_bytes(*bytes))
+}
+
 /// A number of bytes; the setting's name has the unit.
 pub(super) fn bytes<N: Number>() -> Kind<N> {
     Kind { name: "bytes".to_owned(), show: Box::new(|value| value.as_u64().to_string()), ..size(1) }

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use belljar_engine::artifact::ArtifactLimits;
 use belljar_engine::limits::Limits;
 use belljar_engine::network::NetworkCeiling;
 use belljar_engine::warm::WarmPoolMode;
@@ -11,7 +12,7 @@ use belljar_store::Durability;
 
 use super::kind::{
     absolute_path, address, bytes, choice, cores, count, cpu_millis, level, list, maybe, millis,
-    millis_number, path, ranges, secret, size, switch, table, text, time, time_within, url,
+    millis_number, path, ranges, secret, size, size_up_to, switch, table, text, time, time_within, url,
 };
 use super::setting::LocalFile::{Allowed, Ignored};
 use super::setting::Setting;
@@ -21,6 +22,8 @@ use crate::serve::settings::{check_host_folders, check_origins};
 
 /// Minimum memory of all sandboxes; with less, not even warm interpreters fit.
 const MIN_SANDBOX_MEMORY_BYTES: u64 = 64 << 20;
+/// Maximum size of artifacts in a result, which in base64 is below the limit of a stored result.
+const MAX_INLINE_ARTIFACT_BYTES: u64 = 32 << 20;
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 const ANY: u64 = u64::MAX;
@@ -57,6 +60,7 @@ pub(super) static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
         group("Profiles", "`NAME` is the profile's name. `default`, `terminal` and `data` are built in; a file can replace them.", profiles()),
         group("Policies", "`NAME` is the policy's name. See [policies](policy.md).", policies()),
         group("Providers", "A server stores these settings at its first start; after that, `belljar provider set` changes them. See [providers](providers.md).", providers()),
+        group("Artifacts", "See [artifacts](artifacts.md).", artifacts()),
         group("Packages", "See [packages](packages.md).", dependencies()),
         group("Images", "See [images](images.md).", images()),
         group("Network", "See [network](network.md).", network()),
@@ -167,6 +171,18 @@ fn providers() -> Vec<Setting> {
         .flag("--provider").default("native");
     let kinds = KINDS.iter().flat_map(|kind| Setting::of_provider(kind.name, &kind.schema(), kind.environment));
     [usual].into_iter().chain(kinds).collect()
+}
+
+#[rustfmt::skip]
+fn artifacts() -> Vec<Setting> {
+    let most = ArtifactLimits::CEILING;
+    vec![
+        row!("artifacts.max_files", count(most.files.into()), config.artifacts.files, "Maximum number of artifacts of an execution."),
+        row!("artifacts.max_file_bytes", size_up_to(most.file_bytes), config.artifacts.file_bytes, "Maximum size of an artifact."),
+        row!("artifacts.max_bytes", size_up_to(most.total_bytes), config.artifacts.total_bytes, "Maximum size of all artifacts of an execution together."),
+        row!("artifacts.inline_bytes", size_up_to(MAX_INLINE_ARTIFACT_BYTES), config.server.service.inline_artifact_bytes,
+            "Maximum size of the artifacts in a server's result together; larger ones have a URL instead of content.").server_only(),
+    ]
 }
 
 #[rustfmt::skip]

@@ -57,7 +57,7 @@ const KINDS: &[Kind] = &[
     Kind {
         name: "artifacts",
         flags: &[],
-        script: "mkdir artifacts; echo 1 > artifacts/a.csv; mkfifo artifacts/b.csv; sleep 60 & true",
+        script: "echo 1 > artifacts/a.csv; mkfifo artifacts/b.csv; sleep 60 & true",
         endings: &["succeeded"],
     },
     Kind {

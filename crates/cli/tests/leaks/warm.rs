@@ -31,7 +31,7 @@ fn kinds() -> Vec<Kind> {
         (
             "artifacts",
             "python",
-            "import os; os.mkdir('artifacts'); open('artifacts/a.txt', 'w').write('a')",
+            "open('artifacts/a.txt', 'w').write('a')",
             none(),
             &["succeeded"],
         ),

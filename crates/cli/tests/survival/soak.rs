@@ -73,7 +73,7 @@ fn kinds(token: &str) -> Vec<Kind> {
         kind("command", &["succeeded"], json!({"command": ["cat"], "stdin": "input"})),
         kind("failure", &["failed"], bash("exit 3".to_owned())),
         kind("error", &["failed"], python("1 / 0")),
-        kind("artifact", &["succeeded"], bash("mkdir artifacts; echo 1 > artifacts/a.csv".to_owned())),
+        kind("artifact", &["succeeded"], bash("echo 1 > artifacts/a.csv".to_owned())),
         kind("time-out", &["timed_out"], short),
         kind("memory", &["limit_exceeded"], hungry),
         kind("crash", &["failed"], bash("kill -SEGV $$".to_owned())),

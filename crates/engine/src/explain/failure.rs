@@ -263,6 +263,7 @@ mod tests {
             host_workspace: None,
             mounts,
             limits: Limits::DEFAULT,
+            artifacts: crate::artifact::ArtifactLimits::DEFAULT,
             network: Network::None,
             require: Vec::new(),
             tenant: String::new(),

@@ -10,6 +10,7 @@
 //! data, no more trusted than its other output: it is used to explain a failure and decides nothing. Unknown
 //! causes are not guessed.
 
+mod artifacts;
 mod clue;
 mod denials;
 mod error;
@@ -18,6 +19,7 @@ mod page;
 mod rules;
 mod syscalls;
 
+pub use artifacts::artifact_findings;
 pub use belljar_model::denial::{Denials, DeniedSyscall};
 pub use denials::denial_findings;
 pub(crate) use denials::missing_limits;

@@ -101,6 +101,15 @@ pub(super) const NOT_LIMITED: FindingRule = FindingRule {
     source: "the receipt",
 };
 
+pub(super) const ARTIFACT: FindingRule = FindingRule {
+    id: "artifact-left-out",
+    category: "artifacts",
+    severity: "warning",
+    when: "something below `./artifacts` was not returned: above a limit, a link, a device, or a name that cannot be shown",
+    setting: "`artifacts.max_files`, `artifacts.max_file_bytes`, `artifacts.max_bytes`",
+    source: "the collection of artifacts",
+};
+
 pub(super) const FINDING_RULES: &[&FindingRule] = &[
     &SYSCALL,
     &READ_ONLY,
@@ -112,6 +121,7 @@ pub(super) const FINDING_RULES: &[&FindingRule] = &[
     &MEMORY,
     &OPEN_FILES,
     &NOT_LIMITED,
+    &ARTIFACT,
 ];
 
 impl FindingRule {

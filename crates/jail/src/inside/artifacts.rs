@@ -1,83 +1,187 @@
-//! Collects `./artifacts` inside the jail, as its user: regular files only, no link followed, everything
-//! bounded.
+//! Collects the files below `./artifacts` inside the jail, as its user: regular files only, no link followed,
+//! everything bounded.
 //!
-//! Each file on the pipe: length of its name (u32), length of its content (u64), name, content.
+//! Records on the pipe: a tag (u8), length of the path (u32), length of the content (u64), path, content. A
+//! file has tag [`FILE_TAG`]. A record without content names something that is left out, by the code of its
+//! reason, or counts more of them ([`MORE_TAG`]). The last record is [`END_TAG`].
 
+use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use belljar_model::artifact::{
+    ArtifactBudget, ArtifactLimits, MAX_ARTIFACT_DEPTH, MAX_ARTIFACT_ENTRIES, SkipReason,
+};
 use belljar_zygote::syscall::write_all;
-use rustix::fs::{Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::spec::ArtifactRules;
+use crate::spec::{ARTIFACT_END_TAG as END_TAG, ARTIFACT_FILE_TAG as FILE_TAG, ARTIFACT_MORE_TAG as MORE_TAG};
 use crate::sys::errno;
 
-/// Maximum number of directory entries examined.
-const MAX_ENTRIES: usize = 10_000;
+/// Name of the folder in the workspace.
+const FOLDER: &str = "artifacts";
+const OPEN_FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const OPEN_FILE: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+/// Size of an empty directory on a tmpfs, which counts 20 bytes for each entry.
+const EMPTY_TMPFS_DIR_BYTES: i64 = 40;
 
-/// Sends the files in `folder` that match the rules.
-pub(super) fn collect(rules: &ArtifactRules, from: BorrowedFd<'_>, folder: &str, pipe: &OwnedFd) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(folder) = rustix::fs::openat(from, folder, flags, Mode::empty()) else { return };
-    let mut left = rules.count;
-    for name in matching_names(&folder, rules) {
-        match send(rules, &folder, &name, pipe) {
-            Ok(()) => left -= 1,
-            // The reader is gone.
-            Err(Errno::PIPE) => return,
-            // A file that is too large or unreadable is skipped and does not count.
-            Err(_) => {}
-        }
-        if left == 0 {
-            return;
-        }
-    }
+/// Returns whether there may be artifacts in a workspace that is a directory of a tmpfs. Only the empty
+/// directory that every run starts with certainly holds none.
+pub(crate) fn may_hold_artifacts(workspace: BorrowedFd<'_>) -> bool {
+    let own = match rustix::fs::statat(workspace, FOLDER, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => found,
+        Err(errno) => return errno != Errno::NOENT,
+    };
+    let same_disk = rustix::fs::fstat(workspace).is_ok_and(|workspace| workspace.st_dev == own.st_dev);
+    let is_empty = FileType::from_raw_mode(own.st_mode) == FileType::Directory
+        && own.st_nlink == 2
+        && own.st_size == EMPTY_TMPFS_DIR_BYTES;
+    !(same_disk && is_empty)
 }
 
-/// Returns the names of matching files, sorted, so that equal runs give equal lists.
-fn matching_names(folder: &OwnedFd, rules: &ArtifactRules) -> Vec<String> {
-    let Ok(entries) = Dir::read_from(folder) else { return Vec::new() };
-    let mut names: Vec<String> = entries
-        .take(MAX_ENTRIES)
-        .flatten()
-        .filter(|entry| matches!(entry.file_type(), FileType::RegularFile | FileType::Unknown))
-        .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
-        .filter(|name| !name.starts_with('.') && has_allowed_extension(name, rules))
-        .collect();
-    names.sort();
-    names
-}
-
-fn has_allowed_extension(name: &str, rules: &ArtifactRules) -> bool {
-    name.rsplit_once('.')
-        .is_some_and(|(_, ending)| rules.extensions.iter().any(|e| e.eq_ignore_ascii_case(ending)))
-}
-
-fn send(rules: &ArtifactRules, folder: &OwnedFd, name: &str, pipe: &OwnedFd) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(folder, name, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&file)?;
-    let len = stat.st_size as u64;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || len == 0 || len > rules.file_bytes {
-        return Err(Errno::INVAL);
-    }
-    let mut header = Vec::with_capacity(12 + name.len());
-    header.extend_from_slice(&(name.len() as u32).to_le_bytes());
-    header.extend_from_slice(&len.to_le_bytes());
-    header.extend_from_slice(name.as_bytes());
-    write_all(pipe.as_raw_fd(), &header).map_err(errno)?;
-    let mut left = len as usize;
-    let mut buffer = vec![0; 64 << 10];
-    while left > 0 {
-        let wanted = left.min(buffer.len());
-        let read = rustix::io::read(&file, &mut buffer[..wanted])?;
-        if read == 0 {
-            // All other processes are dead, so this cannot happen; if it does, zeros keep the framing intact.
-            buffer[..wanted].fill(0);
+/// Sends the artifacts in a workspace.
+pub(super) fn collect(limits: ArtifactLimits, workspace: BorrowedFd<'_>, pipe: &OwnedFd) {
+    let mut collection = Collection { budget: ArtifactBudget::new(limits), entries_left: MAX_ARTIFACT_ENTRIES, pipe };
+    match rustix::fs::openat(workspace, FOLDER, OPEN_FOLDER, Mode::empty()) {
+        Ok(folder) => {
+            // The only error is that the reader is gone.
+            if collection.send_folder(&folder, &[], 0).is_err() {
+                return;
+            }
         }
-        let read = if read == 0 { wanted } else { read };
-        write_all(pipe.as_raw_fd(), &buffer[..read]).map_err(errno)?;
-        left -= read;
+        Err(Errno::NOENT) => {}
+        Err(Errno::LOOP) => collection.budget.skipped.add(b"", SkipReason::Link),
+        // With `O_DIRECTORY`, a link is no directory.
+        Err(Errno::NOTDIR) => collection.budget.skipped.add(b"", reason_for_no_folder(workspace)),
+        Err(_) => collection.budget.skipped.add(b"", SkipReason::Unreadable),
     }
-    Ok(())
+    let _ended = collection.send_end();
+}
+
+fn reason_for_no_folder(workspace: BorrowedFd<'_>) -> SkipReason {
+    let found = rustix::fs::statat(workspace, FOLDER, AtFlags::SYMLINK_NOFOLLOW);
+    let is_link = found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink);
+    if is_link { SkipReason::Link } else { SkipReason::SpecialFile }
+}
+
+/// The reader of the pipe is gone.
+struct ReaderGone;
+
+/// A collection in progress.
+struct Collection<'a> {
+    budget: ArtifactBudget,
+    entries_left: usize,
+    pipe: &'a OwnedFd,
+}
+
+impl Collection<'_> {
+    /// Sends the files of a folder and of those below it, ordered by name, so that equal runs give equal lists.
+    fn send_folder(&mut self, folder: &OwnedFd, path: &[u8], depth: usize) -> Result<(), ReaderGone> {
+        for name in self.names(folder, path) {
+            let path = match path {
+                [] => name.to_bytes().to_vec(),
+                path => [path, name.to_bytes()].join(&b'/'),
+            };
+            let Ok(stat) = rustix::fs::statat(folder, &name, AtFlags::SYMLINK_NOFOLLOW) else {
+                self.budget.skipped.add(&path, SkipReason::Unreadable);
+                continue;
+            };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => self.send_file(folder, &name, &path)?,
+                FileType::Directory if depth == MAX_ARTIFACT_DEPTH => {
+                    self.budget.skipped.add(&path, SkipReason::TooDeep);
+                }
+                FileType::Directory => match rustix::fs::openat(folder, &name, OPEN_FOLDER, Mode::empty()) {
+                    Ok(inner) => self.send_folder(&inner, &path, depth + 1)?,
+                    Err(_) => self.budget.skipped.add(&path, SkipReason::Unreadable),
+                },
+                FileType::Symlink => self.budget.skipped.add(&path, SkipReason::Link),
+                _ => self.budget.skipped.add(&path, SkipReason::SpecialFile),
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the sorted names in a folder, as many as may still be examined.
+    fn names(&mut self, folder: &OwnedFd, path: &[u8]) -> Vec<CString> {
+        let Ok(entries) = Dir::read_from(folder) else {
+            self.budget.skipped.add(path, SkipReason::Unreadable);
+            return Vec::new();
+        };
+        let names = entries.flatten().map(|entry| entry.file_name().to_owned());
+        let names = names.filter(|name| !matches!(name.to_bytes(), b"." | b".."));
+        let mut names: Vec<CString> = names.take(self.entries_left + 1).collect();
+        if names.len() > self.entries_left {
+            names.truncate(self.entries_left);
+            self.budget.skipped.add(path, SkipReason::TooManyEntries);
+        }
+        self.entries_left -= names.len();
+        names.sort();
+        names
+    }
+
+    fn send_file(&mut self, folder: &OwnedFd, name: &CString, path: &[u8]) -> Result<(), ReaderGone> {
+        let Ok(text) = std::str::from_utf8(path) else {
+            self.budget.skipped.add(path, SkipReason::Name);
+            return Ok(());
+        };
+        let opened = rustix::fs::openat(folder, name, OPEN_FILE, Mode::empty());
+        let opened = opened.and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
+        let (stat, file) = match opened {
+            Ok((stat, file)) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => (stat, file),
+            _ => {
+                self.budget.skipped.add(path, SkipReason::Unreadable);
+                return Ok(());
+            }
+        };
+        let len = stat.st_size as u64;
+        if !self.budget.admit(text, len) {
+            return Ok(());
+        }
+        self.send_header(FILE_TAG, path, len)?;
+        self.send_content(&file, len)
+    }
+
+    fn send_content(&self, file: &OwnedFd, len: u64) -> Result<(), ReaderGone> {
+        let mut left = len;
+        let mut buffer = vec![0; left.min(64 << 10) as usize];
+        while left > 0 {
+            let wanted = left.min(buffer.len() as u64) as usize;
+            let read = rustix::io::read(file, &mut buffer[..wanted]).unwrap_or(0);
+            if read == 0 {
+                // All other processes are dead, so the file cannot shrink; if it does, zeros keep the framing.
+                buffer.fill(0);
+            }
+            let sent = if read == 0 { wanted } else { read };
+            self.write(&buffer[..sent])?;
+            left -= sent as u64;
+        }
+        Ok(())
+    }
+
+    /// Sends what was left out, and the end.
+    fn send_end(&self) -> Result<(), ReaderGone> {
+        for skipped in &self.budget.skipped.named {
+            self.send_header(skipped.reason.code(), skipped.path.as_bytes(), 0)?;
+        }
+        if self.budget.skipped.more > 0 {
+            self.send_header(MORE_TAG, b"", self.budget.skipped.more)?;
+        }
+        self.send_header(END_TAG, b"", 0)
+    }
+
+    fn send_header(&self, tag: u8, path: &[u8], len: u64) -> Result<(), ReaderGone> {
+        let mut header = Vec::with_capacity(13 + path.len());
+        header.push(tag);
+        header.extend_from_slice(&(path.len() as u32).to_le_bytes());
+        header.extend_from_slice(&len.to_le_bytes());
+        header.extend_from_slice(path);
+        self.write(&header)
+    }
+
+    fn write(&self, bytes: &[u8]) -> Result<(), ReaderGone> {
+        write_all(self.pipe.as_raw_fd(), bytes).map_err(errno).map_err(|_| ReaderGone)
+    }
 }

@@ -1,12 +1,12 @@
 //! PID 1 of a jail: sets up the jail, starts the program, reaps, and reports how the program ended. It never
 //! runs tenant code.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use belljar_model::layer::Layer;
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::CWD;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 
@@ -201,10 +201,14 @@ fn disk_is_full() -> bool {
 
 /// Collects the artifacts as the sandbox user, after the program has ended.
 fn collect_artifacts(jail: &Jail, artifacts: Option<&OwnedFd>) {
-    let (Some(pipe), Some(rules)) = (artifacts, &jail.artifacts) else { return };
-    if has_artifacts() && privileges::become_user(INNER_UID, INNER_UID).is_ok() {
+    let (Some(pipe), Some(limits)) = (artifacts, jail.artifacts) else { return };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(workspace) = rustix::fs::open(WORKSPACE, flags, Mode::empty()) else { return };
+    // Another file system says nothing about its empty directories.
+    let left = jail.host_workspace.is_some() || artifacts::may_hold_artifacts(workspace.as_fd());
+    if left && privileges::become_user(INNER_UID, INNER_UID).is_ok() {
         kill_survivors();
-        artifacts::collect(rules, CWD, &format!("{WORKSPACE}/artifacts"), pipe);
+        artifacts::collect(limits, workspace.as_fd(), pipe);
     }
 }
 
@@ -213,8 +217,4 @@ fn collect_artifacts(jail: &Jail, artifacts: Option<&OwnedFd>) {
 fn kill_survivors() {
     sys::kill_all_others();
     while !matches!(sys::wait_child(-1), Err(Errno::CHILD)) {}
-}
-
-fn has_artifacts() -> bool {
-    rustix::fs::stat(format!("{WORKSPACE}/artifacts")).is_ok()
 }

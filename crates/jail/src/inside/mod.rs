@@ -41,6 +41,7 @@ use crate::sys;
 use crate::wire;
 
 pub(crate) use artifact_collector::{ArtifactCollector, run_collector};
+pub(crate) use artifacts::may_hold_artifacts;
 pub(crate) use builder::{
     BuilderEvent, BuilderRequest, BuilderSetup, JailPlan, common_step, run_builder, setup_failure,
 };

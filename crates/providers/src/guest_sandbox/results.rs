@@ -1,58 +1,46 @@
 //! Results of a task: its return value, and new or changed artifacts.
 
 use std::collections::BTreeMap;
+use std::vec;
 
+use belljar_engine::artifact::{
+    ArtifactBudget, ArtifactLimits, MAX_ARTIFACT_DEPTH, MAX_ARTIFACT_ENTRIES, SkipReason, SkippedArtifacts,
+};
 use belljar_engine::outcome::{Artifact, ReturnValue};
-use belljar_engine::sandbox_handle::{FailureKind, FileKind, Files, SandboxError};
+use belljar_engine::plan::WORKSPACE;
+use belljar_engine::sandbox_handle::{FailureKind, FileKind, FileMetadata, Files, SandboxError};
 use tokio::io::AsyncReadExt;
 
-use crate::program::{
-    ARTIFACT_EXTENSIONS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT, MAX_RESULT_BYTES, PreparedProgram,
-    return_value,
-};
+use crate::program::{ARTIFACTS_FOLDER, MAX_RESULT_BYTES, PreparedProgram, return_value};
 
-/// Most files considered when artifacts are compared.
-const MAX_LISTED_FILES: usize = 10_000;
-const ARTIFACTS_FOLDER: &str = "/workspace/artifacts";
+/// Entries of a folder that are listed at once.
+const PAGE_ENTRIES: u32 = 256;
 
-/// Size and modification time of each possible artifact.
-pub(super) type ArtifactSnapshot = BTreeMap<String, (u64, i64)>;
+/// Kind, size and modification time of everything below `./artifacts` but folders.
+pub(super) type ArtifactSnapshot = BTreeMap<String, (FileKind, u64, i64)>;
 
-/// Lists files that qualify as artifacts, with size and modification time.
-pub(super) async fn list_artifacts(files: &dyn Files) -> Result<ArtifactSnapshot, SandboxError> {
-    let mut seen = ArtifactSnapshot::new();
-    let mut after = None;
-    loop {
-        let page = match files.list(ARTIFACTS_FOLDER, after, 256).await {
-            Ok(page) => page,
-            Err(error) if is_missing(&error) => return Ok(seen),
-            Err(error) => return Err(error),
-        };
-        let artifacts = page.entries.into_iter().filter(|entry| {
-            let metadata = &entry.metadata;
-            let size = 1..=MAX_ARTIFACT_BYTES;
-            metadata.kind == FileKind::File && size.contains(&metadata.size) && is_artifact_name(&entry.name)
-        });
-        seen.extend(artifacts.map(|entry| (entry.name, (entry.metadata.size, entry.metadata.modified_ms))));
-        after = page.next;
-        if after.is_none() || seen.len() > MAX_LISTED_FILES {
-            return Ok(seen);
-        }
-    }
+/// What a task left.
+#[derive(Debug, Default)]
+pub(super) struct TaskResults {
+    pub(super) result: ReturnValue,
+    pub(super) artifacts: Vec<Artifact>,
+    pub(super) skipped: SkippedArtifacts,
 }
 
-fn is_missing(error: &SandboxError) -> bool {
-    matches!(error.kind(), Some(FailureKind::NotFound | FailureKind::NotADirectory | FailureKind::Denied))
+/// Returns the path of the folder of artifacts.
+pub(super) fn artifacts_folder() -> String {
+    format!("{WORKSPACE}/{ARTIFACTS_FOLDER}")
 }
 
-fn is_artifact_name(name: &str) -> bool {
-    let ending = name.rsplit_once('.').map(|(_, ending)| ending);
-    !name.starts_with('.')
-        && ending.is_some_and(|ending| ARTIFACT_EXTENSIONS.iter().any(|e| e.eq_ignore_ascii_case(ending)))
+/// Notes what is below `./artifacts` before a task.
+pub(super) async fn snapshot_artifacts(files: &dyn Files) -> Result<ArtifactSnapshot, SandboxError> {
+    let listing = ArtifactListing::list(files).await?;
+    Ok(listing.entries.into_iter().map(|(path, metadata)| (path, identity(&metadata))).collect())
 }
 
-/// A return value and artifacts.
-pub(super) type TaskResults = (ReturnValue, Vec<Artifact>);
+fn identity(metadata: &FileMetadata) -> (FileKind, u64, i64) {
+    (metadata.kind, metadata.size, metadata.modified_ms)
+}
 
 /// Collects the return value and the artifacts that are new or changed.
 pub(super) async fn collect_results(
@@ -60,24 +48,35 @@ pub(super) async fn collect_results(
     prepared: &PreparedProgram,
     folder: &str,
     before: &ArtifactSnapshot,
+    limits: ArtifactLimits,
 ) -> Result<TaskResults, SandboxError> {
-    let mut result = ReturnValue::Absent;
+    let mut results = TaskResults::default();
     if prepared.has_result_pipe {
         let bytes = read_file_start(files, &format!("{folder}/result"), MAX_RESULT_BYTES as u64 + 1).await;
-        result = return_value(&bytes.unwrap_or_default());
+        results.result = return_value(&bytes.unwrap_or_default());
     }
-    let mut artifacts = Vec::new();
-    for (name, seen) in list_artifacts(files).await? {
-        if artifacts.len() == MAX_ARTIFACT_COUNT {
-            break;
+    let ArtifactListing { entries, skipped } = ArtifactListing::list(files).await?;
+    let mut budget = ArtifactBudget::new(limits);
+    budget.skipped = skipped;
+    let top = artifacts_folder();
+    for (path, metadata) in entries {
+        if before.get(&path) == Some(&identity(&metadata)) {
+            continue;
         }
-        if before.get(&name) != Some(&seen) {
-            let content =
-                read_whole_file(files, &format!("{ARTIFACTS_FOLDER}/{name}"), MAX_ARTIFACT_BYTES).await;
-            artifacts.extend(content.map(|content| Artifact { name, content }));
+        match metadata.kind {
+            FileKind::File if budget.admit(&path, metadata.size) => {
+                match read_whole_file(files, &format!("{top}/{path}"), metadata.size).await {
+                    Some(content) => results.artifacts.push(Artifact { name: path, content }),
+                    None => budget.skipped.add(path.as_bytes(), SkipReason::Unreadable),
+                }
+            }
+            FileKind::Link => budget.skipped.add(path.as_bytes(), SkipReason::Link),
+            FileKind::Other => budget.skipped.add(path.as_bytes(), SkipReason::SpecialFile),
+            FileKind::File | FileKind::Directory => {}
         }
     }
-    Ok((result, artifacts))
+    results.skipped = budget.skipped;
+    Ok(results)
 }
 
 /// Reads a whole file, unless it is longer than the bound.
@@ -91,4 +90,85 @@ async fn read_file_start(files: &dyn Files, path: &str, count: u64) -> Option<Ve
     let mut bytes = Vec::new();
     reader.take(count).read_to_end(&mut bytes).await.ok()?;
     Some(bytes)
+}
+
+type ListedEntry = (String, FileMetadata);
+
+/// Everything below `./artifacts` but folders, ordered by name within each folder.
+#[derive(Debug, Default)]
+struct ArtifactListing {
+    entries: Vec<ListedEntry>,
+    skipped: SkippedArtifacts,
+}
+
+impl ArtifactListing {
+    async fn list(files: &dyn Files) -> Result<Self, SandboxError> {
+        let mut listing = Self::default();
+        let mut entries_left = MAX_ARTIFACT_ENTRIES;
+        match files.stat(&artifacts_folder(), false).await {
+            Ok(metadata) if metadata.kind == FileKind::Directory => {}
+            Ok(metadata) => {
+                let is_link = metadata.kind == FileKind::Link;
+                let reason = if is_link { SkipReason::Link } else { SkipReason::SpecialFile };
+                listing.skipped.add(b"", reason);
+                return Ok(listing);
+            }
+            Err(error) if is_absent(&error) => return Ok(listing),
+            Err(error) => return Err(error),
+        }
+        let mut levels = vec![listing.list_folder(files, "", &mut entries_left).await?];
+        while let Some(level) = levels.last_mut() {
+            match level.next() {
+                None => drop(levels.pop()),
+                Some((path, metadata)) if metadata.kind != FileKind::Directory => {
+                    listing.entries.push((path, metadata));
+                }
+                Some((path, _)) if levels.len() > MAX_ARTIFACT_DEPTH => {
+                    listing.skipped.add(path.as_bytes(), SkipReason::TooDeep);
+                }
+                Some((path, _)) => {
+                    levels.push(listing.list_folder(files, &format!("{path}/"), &mut entries_left).await?);
+                }
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Lists a folder whose path is empty or ends in `/`.
+    async fn list_folder(
+        &mut self,
+        files: &dyn Files,
+        path: &str,
+        entries_left: &mut usize,
+    ) -> Result<vec::IntoIter<ListedEntry>, SandboxError> {
+        let folder = format!("{}/{path}", artifacts_folder());
+        let (mut entries, mut after) = (Vec::new(), None);
+        loop {
+            let page = match files.list(folder.trim_end_matches('/'), after, PAGE_ENTRIES).await {
+                Ok(page) => page,
+                Err(error) if is_absent(&error) => {
+                    self.skipped.add(path.trim_end_matches('/').as_bytes(), SkipReason::Unreadable);
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            let full = page.entries.len() > *entries_left;
+            let named = page.entries.into_iter().map(|entry| (format!("{path}{}", entry.name), entry.metadata));
+            let before = entries.len();
+            entries.extend(named.take(*entries_left));
+            *entries_left -= entries.len() - before;
+            after = page.next;
+            if full {
+                self.skipped.add(path.trim_end_matches('/').as_bytes(), SkipReason::TooManyEntries);
+            }
+            if full || after.is_none() {
+                break;
+            }
+        }
+        Ok(entries.into_iter())
+    }
+}
+
+fn is_absent(error: &SandboxError) -> bool {
+    matches!(error.kind(), Some(FailureKind::NotFound | FailureKind::NotADirectory | FailureKind::Denied))
 }

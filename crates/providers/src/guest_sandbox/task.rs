@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use belljar_engine::explain;
 use belljar_engine::limits::Limits;
 use belljar_engine::outcome::{Ending, Limit, Outcome, Usage};
 use belljar_engine::plan::{Program, Task, WORKSPACE};
@@ -18,7 +19,7 @@ use belljar_engine::sandbox_handle::{
 use super::GuestSandbox;
 use super::denials::{PendingStart, StartedTask};
 use super::prestart::{PrestartSpec, PrestartedInterpreter};
-use super::results::{ArtifactSnapshot, TaskResults, collect_results, list_artifacts};
+use super::results::{ArtifactSnapshot, TaskResults, artifacts_folder, collect_results, snapshot_artifacts};
 use super::verdict::Counters;
 use crate::program::{self, FoundRuntime, PreparedProgram, RunPaths, unique_number};
 
@@ -132,7 +133,11 @@ impl<'a> TaskRun<'a> {
         let mut seen = ArtifactSnapshot::new();
         if !sandbox.has_inbox() {
             sandbox.make_folder(folder, false, Some(0o700)).await?;
-            seen = list_artifacts(sandbox).await?;
+            seen = snapshot_artifacts(sandbox).await?;
+        }
+        if prepared.artifacts_folder {
+            // Fails if the sandbox has something else with this name, or no room; the program runs nevertheless.
+            let _created = sandbox.make_folder(&artifacts_folder(), true, None).await;
         }
         let before = sandbox.baseline().await?;
         let mut running = RunningTask {
@@ -148,13 +153,13 @@ impl<'a> TaskRun<'a> {
         let started_task = StartedTask { start, before, commands: running.commands };
         // Measured before our files are removed, which would free space on a full disk.
         let stats = sandbox.backend.stats().await?;
-        let results = collect_results(sandbox, prepared, folder, &seen).await;
+        let results = collect_results(sandbox, prepared, folder, &seen, sandbox.plan.artifacts).await;
         if !sandbox.has_inbox() {
             // Whatever the outcome; an error does not matter, because a sandbox that is gone has no files.
             let _removed = sandbox.remove(folder, true).await;
         }
         let ending = ran?;
-        let (result, artifacts) = match results {
+        let TaskResults { result, artifacts, skipped } = match results {
             // The timeout expired while the sandbox was paused. A paused sandbox yields no results.
             Err(SandboxError::Paused) => TaskResults::default(),
             results => results?,
@@ -167,7 +172,8 @@ impl<'a> TaskRun<'a> {
             single_task: sandbox.single_task,
         };
         let ending = counters.ending(ending)?;
-        let findings = sandbox.task_denials(&started_task, &stats, ending).await?;
+        let mut findings = sandbox.task_denials(&started_task, &stats, ending).await?;
+        findings.extend(explain::artifact_findings(&skipped, &sandbox.plan.artifacts));
         let usage = usage_since(before, &stats);
         Ok(Outcome { ending, duration: started.elapsed(), usage, result, artifacts, findings, receipt })
     }
@@ -199,6 +205,13 @@ fn command_request(
     start.workdir = Some(workdir.to_owned());
     start.keep_bytes = KEEP_BYTES;
     start
+}
+
+/// Removes a folder that a task left empty. Anything else with its name stays.
+async fn remove_empty_folder(files: &dyn Files, path: &str) {
+    if files.stat(path, false).await.is_ok_and(|metadata| metadata.kind == FileKind::Directory) {
+        let _removed = files.remove(path, false).await;
+    }
 }
 
 /// A started command of a task.

@@ -10,6 +10,7 @@
 //! A long-lived sandbox is a jail whose PID 1 is the guest (`backend.rs`). A launcher that dies is replaced (`launcher_handle.rs`), and a run that it lost runs again if no effect of
 //! the first attempt is visible (`run.rs`).
 
+mod artifact_stream;
 mod backend;
 mod connection;
 mod egress;

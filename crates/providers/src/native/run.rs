@@ -1,6 +1,7 @@
 //! One run: prepares its input and requests it from the launcher. The rest is in `run_io.rs`.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::Outcome;
@@ -8,21 +9,14 @@ use belljar_engine::packages::PYTHON_PROFILE_LAYER;
 use belljar_engine::plan::{Network, Plan, Task};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink, SinkControl, Stream};
 use belljar_jail::spec::{
-    self, ArtifactRules, Jail, PayloadFile, PayloadTarget, WarmInterpreter, WarmLanguage,
+    self, CollectionRules, Jail, PayloadFile, PayloadTarget, WarmInterpreter, WarmLanguage,
 };
 
+use super::build::CachedBuild;
 use super::egress::JailEgress;
-use super::run_io::{RunIo, RunPipes};
-use super::{CheckedPlan, NativeShared, root_for};
-use crate::program::{
-    self, ARTIFACT_EXTENSIONS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT, PreparedProgram, RunPaths, WarmTask,
-};
-
-/// Returns which files are returned as artifacts.
-fn artifact_rules() -> ArtifactRules {
-    let extensions = ARTIFACT_EXTENSIONS.map(str::to_owned).to_vec();
-    ArtifactRules { count: MAX_ARTIFACT_COUNT, file_bytes: MAX_ARTIFACT_BYTES, extensions }
-}
+use super::run_io::{JailOutcome, RunIo, RunPipes};
+use super::{CheckedPlan, NativeShared, NumberedRoot, root_for};
+use crate::program::{self, ARTIFACTS_FOLDER, PreparedProgram, RunPaths, WarmTask};
 
 /// How often a run is attempted.
 const MAX_ATTEMPTS: usize = 3;
@@ -78,37 +72,101 @@ async fn attempt(
     let (root, found) = root_for(&shared.roots, checked, task)?;
     let paths = RunPaths::for_new_sandbox(checked.host_workspace.is_some());
     let prepared = program::prepare(task, &checked.plan, found.as_ref(), &root.path, &paths);
-    let pipes =
-        RunPipes::new(prepared.has_result_pipe).map_err(|error| ProviderError::setup("make pipes", error))?;
-    let payload = pack_files(&prepared).map_err(|error| ProviderError::setup("pack the files", error))?;
-    let jail = jail(checked, task, prepared, root.number);
-    let egress = JailEgress::for_network(&checked.plan.network)?;
-    let mut fds = pipes.child_fds(&payload);
-    fds.extend(egress.as_ref().map(JailEgress::child_fd));
-    let pending = shared.link.connection()?.start(&root, jail, &fds).await?;
-    drop(fds);
-    let egress = egress.map(JailEgress::into_egress);
-    let ours = pipes
-        .into_host_ends(!task.stdin.is_empty())
-        .map_err(|error| ProviderError::setup("make pipes", error))?;
-    let mut outcome =
-        RunIo::new(pending, checked.plan.limits, sink).run_to_end(ours, &task.stdin, cancel).await?;
-    if let Some(egress) = egress {
-        egress.close().await;
-        outcome.findings.extend(egress.findings());
+    if let Some(build) = CachedBuild::of_task(shared, checked, task, found.as_ref(), &prepared)
+        && let Some(outcome) = build.build_and_run(&root, sink, cancel).await?
+    {
+        return Ok(outcome);
     }
-    Ok(outcome)
+    let run = JailRun {
+        shared,
+        checked,
+        root: &root,
+        task,
+        collection: artifact_rules(&checked.plan),
+        timeout: checked.plan.limits.timeout,
+    };
+    run.run(prepared, &task.stdin, sink, cancel).await.map(JailOutcome::with_artifact_findings)
 }
 
-fn pack_files(prepared: &PreparedProgram) -> std::io::Result<OwnedFd> {
-    let files: Vec<(PayloadFile, &[u8])> = prepared
-        .files
-        .iter()
-        .map(|file| {
-            let target = if file.inbox { PayloadTarget::Inbox } else { PayloadTarget::Workspace };
-            (PayloadFile { target, path: file.path.clone(), mode: file.mode }, file.content.as_slice())
-        })
-        .collect();
+/// Returns which files are returned as artifacts.
+pub(super) fn artifact_rules(plan: &Plan) -> CollectionRules {
+    CollectionRules { folder: ARTIFACTS_FOLDER.to_owned(), limits: plan.artifacts }
+}
+
+/// A run in one jail.
+pub(super) struct JailRun<'a> {
+    pub(super) shared: &'a NativeShared,
+    pub(super) checked: &'a CheckedPlan,
+    pub(super) root: &'a NumberedRoot,
+    pub(super) task: &'a Task,
+    pub(super) collection: CollectionRules,
+    pub(super) timeout: Duration,
+}
+
+impl JailRun<'_> {
+    /// Runs to the end.
+    pub(super) async fn run(
+        &self,
+        prepared: PreparedProgram,
+        stdin: &[u8],
+        sink: &mut dyn Sink,
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<JailOutcome, ProviderError> {
+        let Self { shared, checked, .. } = self;
+        let pipes = RunPipes::new(prepared.has_result_pipe)
+            .map_err(|error| ProviderError::setup("make pipes", error))?;
+        let payload = pack_files(&prepared, &self.collection.folder)
+            .map_err(|error| ProviderError::setup("pack the files", error))?;
+        let egress = JailEgress::for_network(&checked.plan.network, &checked.plan.tenant)?;
+        let mut fds = pipes.child_fds(&payload);
+        fds.extend(egress.as_ref().map(JailEgress::child_fd));
+        let pending = shared.link.connection()?.start(self.root, self.jail(prepared), &fds).await?;
+        drop(fds);
+        let egress = egress.map(JailEgress::into_egress);
+        let ours = pipes
+            .into_host_ends(!stdin.is_empty())
+            .map_err(|error| ProviderError::setup("make pipes", error))?;
+        let limits = (checked.plan.limits, self.collection.limits);
+        let mut ended = RunIo::new(pending, limits, sink).run_to_end(ours, stdin, cancel).await?;
+        ended.outcome.receipt.network = Some(checked.plan.network.receipt());
+        if let Some(egress) = egress {
+            egress.close().await;
+            ended.outcome.findings.extend(egress.findings());
+        }
+        Ok(ended)
+    }
+
+    fn jail(&self, prepared: PreparedProgram) -> Jail {
+        let checked = self.checked;
+        Jail {
+            root: self.root.number,
+            is_sandbox: false,
+            commands: prepared.commands,
+            env: prepared.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
+            workdir: self.task.workdir.clone(),
+            timeout: Some(self.timeout),
+            limits: (&checked.plan.limits).into(),
+            network: network(&checked.plan.network),
+            host_workspace: checked.host_workspace.clone(),
+            binds: checked.binds.clone(),
+            result_pipe: prepared.has_result_pipe,
+            artifacts: Some(self.collection.clone()),
+            require_separate_uid: checked.plan.require.contains(&Layer::SeparateUid),
+            tenant: checked.plan.tenant.clone(),
+            interpreter: prepared.warm.and_then(|warm| interpreter(checked, warm)),
+        }
+    }
+}
+
+/// Packs the files, and the folder whose files are collected.
+fn pack_files(prepared: &PreparedProgram, folder: &str) -> std::io::Result<OwnedFd> {
+    let folder = PayloadFile { target: PayloadTarget::Workspace, path: format!("{folder}/"), mode: 0o755 };
+    let folder = prepared.artifacts_folder.then_some((folder, &[][..]));
+    let files = prepared.files.iter().map(|file| {
+        let target = if file.inbox { PayloadTarget::Inbox } else { PayloadTarget::Workspace };
+        (PayloadFile { target, path: file.path.clone(), mode: file.mode }, file.content.as_slice())
+    });
+    let files: Vec<(PayloadFile, &[u8])> = folder.into_iter().chain(files).collect();
     belljar_jail::payload::pack(&warm_request(prepared), &files)
 }
 
@@ -146,30 +204,10 @@ fn hidden_layers(plan: &Plan) -> Vec<String> {
     layers.filter(|destination| !is_operators(destination)).map(str::to_owned).collect()
 }
 
-fn jail(checked: &CheckedPlan, task: &Task, prepared: PreparedProgram, root: u64) -> Jail {
-    Jail {
-        root,
-        is_sandbox: false,
-        commands: prepared.commands,
-        env: prepared.env.iter().map(|(key, value)| format!("{key}={value}")).collect(),
-        workdir: task.workdir.clone(),
-        timeout: Some(checked.plan.limits.timeout),
-        limits: (&checked.plan.limits).into(),
-        network: network(&checked.plan.network),
-        host_workspace: checked.host_workspace.clone(),
-        binds: checked.binds.clone(),
-        result_pipe: prepared.has_result_pipe,
-        artifacts: Some(artifact_rules()),
-        require_separate_uid: checked.plan.require.contains(&Layer::SeparateUid),
-        tenant: checked.plan.tenant.clone(),
-        interpreter: prepared.warm.and_then(|warm| interpreter(checked, warm)),
-    }
-}
-
 pub(super) fn network(network: &Network) -> spec::JailNetwork {
     match network {
         Network::None => spec::JailNetwork::Own,
-        Network::Hosts(_) => spec::JailNetwork::Proxied,
+        Network::Hosts(_) | Network::Internet(_) => spec::JailNetwork::Proxied,
         Network::Full => spec::JailNetwork::Host,
     }
 }

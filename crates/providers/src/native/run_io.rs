@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_engine::artifact::{ArtifactLimits, SkippedArtifacts};
 use belljar_engine::explain;
 use belljar_engine::limits::Limits;
-use belljar_engine::outcome::{Artifact, Ending, Kernel, Limit, Outcome, Receipt};
+use belljar_engine::outcome::{Ending, Kernel, Limit, Outcome, Receipt};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink, SinkControl, Stream};
 use belljar_jail::Step;
 use belljar_jail::spec;
@@ -17,6 +18,7 @@ use tokio::net::unix::pipe;
 use tokio::time::Instant;
 
 use super::NAME;
+use super::artifact_stream::{max_stream_bytes, parse_artifacts};
 use super::connection::{SubmittedRun, launcher_lost, step_failure};
 use super::partial_line::PartialLine;
 use crate::program::{MAX_RESULT_BYTES, return_value};
@@ -30,8 +32,6 @@ const GATHER: Duration = Duration::from_millis(2);
 const SHORT_RUN: Duration = Duration::from_millis(1);
 /// How much can remain in a pipe after the program has ended.
 const MAX_DRAIN_BYTES: usize = 1 << 20;
-/// Ten artifacts of 10 MiB each, plus their headers.
-const MAX_ARTIFACT_STREAM_BYTES: usize = (10 << 20) * 10 + (64 << 10);
 
 /// Both ends of every pipe, until the child's ends have been sent.
 pub(super) struct RunPipes {
@@ -101,11 +101,28 @@ impl HostPipeEnds<OwnedFd, OwnedFd> {
     }
 }
 
+/// The outcome of a jail, and what was left out of its artifacts.
+pub(super) struct JailOutcome {
+    pub(super) outcome: Outcome,
+    pub(super) skipped: SkippedArtifacts,
+    artifact_limits: ArtifactLimits,
+}
+
+impl JailOutcome {
+    /// Returns the outcome with findings about what was left out.
+    pub(super) fn with_artifact_findings(self) -> Outcome {
+        let Self { mut outcome, skipped, artifact_limits } = self;
+        outcome.findings.extend(explain::artifact_findings(&skipped, &artifact_limits));
+        outcome
+    }
+}
+
 /// A run in progress.
 pub(super) struct RunIo<'a> {
     pending: SubmittedRun,
     sink: &'a mut dyn Sink,
     limits: Limits,
+    artifact_limits: ArtifactLimits,
     why_killed: Option<Ending>,
     stdout: PartialLine,
     stderr: PartialLine,
@@ -152,10 +169,15 @@ async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
 }
 
 impl<'a> RunIo<'a> {
-    pub(super) fn new(pending: SubmittedRun, limits: Limits, sink: &'a mut dyn Sink) -> Self {
+    /// Creates it with the limits of the run, and those on its artifacts.
+    pub(super) fn new(
+        pending: SubmittedRun,
+        (limits, artifact_limits): (Limits, ArtifactLimits),
+        sink: &'a mut dyn Sink,
+    ) -> Self {
         let (stdout, stderr) = (PartialLine::default(), PartialLine::default());
         let (result, artifacts) = (Vec::new(), Vec::new());
-        Self { pending, sink, limits, why_killed: None, stdout, stderr, result, artifacts }
+        Self { pending, sink, limits, artifact_limits, why_killed: None, stdout, stderr, result, artifacts }
     }
 
     /// Runs until the end and returns the outcome.
@@ -164,7 +186,7 @@ impl<'a> RunIo<'a> {
         ours: HostPipeEnds<OwnedFd, OwnedFd>,
         input: &[u8],
         cancel: &mut BoxFuture<'_, ()>,
-    ) -> Result<Outcome, ProviderError> {
+    ) -> Result<JailOutcome, ProviderError> {
         let notice = match self.wait_briefly(input, cancel).await? {
             Some(notice) => {
                 self.drain_pipes(&ours);
@@ -208,6 +230,7 @@ impl<'a> RunIo<'a> {
         mut input: &[u8],
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<LauncherEvent, ProviderError> {
+        let max_artifact_bytes = max_stream_bytes(&self.artifact_limits);
         let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::new());
         let [out, err, result, artifacts] = &mut buffers;
         let (mut out_due, mut err_due) = (None, None);
@@ -230,7 +253,7 @@ impl<'a> RunIo<'a> {
                     if read == 0 { ours.result = None } else { append_bounded(&mut self.result, result, MAX_RESULT_BYTES) }
                 }
                 read = read(&mut ours.artifacts, artifacts) => {
-                    if read == 0 { ours.artifacts = None } else { append_bounded(&mut self.artifacts, artifacts, MAX_ARTIFACT_STREAM_BYTES) }
+                    if read == 0 { ours.artifacts = None } else { append_bounded(&mut self.artifacts, artifacts, max_artifact_bytes) }
                 }
                 () = self.stdout.wait_until_due() => {
                     let held = self.stdout.take();
@@ -270,7 +293,7 @@ impl<'a> RunIo<'a> {
         drain_pipe(stdout.as_ref(), &mut out, MAX_DRAIN_BYTES);
         drain_pipe(stderr.as_ref(), &mut err, MAX_DRAIN_BYTES);
         drain_pipe(result.as_ref(), &mut self.result, MAX_RESULT_BYTES + 1);
-        drain_pipe(artifacts.as_ref(), &mut self.artifacts, MAX_ARTIFACT_STREAM_BYTES);
+        drain_pipe(artifacts.as_ref(), &mut self.artifacts, max_stream_bytes(&self.artifact_limits));
         for (stream, bytes) in [(Stream::Stdout, out), (Stream::Stderr, err)] {
             if !bytes.is_empty() {
                 // The program has ended, so there is nothing left to kill.
@@ -279,7 +302,7 @@ impl<'a> RunIo<'a> {
         }
     }
 
-    fn outcome(mut self, notice: LauncherEvent) -> Result<Outcome, ProviderError> {
+    fn outcome(mut self, notice: LauncherEvent) -> Result<JailOutcome, ProviderError> {
         self.pending.mark_finished();
         let (ending, usage, duration, layers, warmth, denials) = match notice {
             LauncherEvent::Ended { ending, usage, duration, layers, warmth, denials, .. } => {
@@ -300,15 +323,18 @@ impl<'a> RunIo<'a> {
         let mut isolation = layers;
         isolation.sort();
         let ending = convert_ending(ending, self.why_killed);
-        Ok(Outcome {
+        let collected = parse_artifacts(&self.artifacts, self.artifact_limits);
+        let outcome = Outcome {
             ending,
             duration,
             usage,
             result: return_value(&self.result),
-            artifacts: parse_artifacts(&self.artifacts),
+            artifacts: collected.artifacts,
             findings: explain::denial_findings(&denials, ending, &self.limits),
             receipt: Receipt { isolation, warm: warmth, ..Receipt::new(NAME, Kernel::Host) },
-        })
+        };
+        let (skipped, artifact_limits) = (collected.skipped, self.artifact_limits);
+        Ok(JailOutcome { outcome, skipped, artifact_limits })
     }
 }
 
@@ -361,44 +387,4 @@ fn step_error(failure: &belljar_jail::StepFailed) -> ProviderError {
         return step_failure(failure);
     }
     ProviderError::Invalid { field, message: format!("{}: {}{hint}", failure.subject(), failure.cause()) }
-}
-
-/// Parses the collector's stream. It is untrusted data from the tenant: malformed entries are dropped.
-fn parse_artifacts(mut bytes: &[u8]) -> Vec<Artifact> {
-    let mut artifacts = Vec::new();
-    while let Some((artifact, rest)) = parse_artifact(bytes) {
-        artifacts.push(artifact);
-        bytes = rest;
-    }
-    artifacts
-}
-
-fn parse_artifact(bytes: &[u8]) -> Option<(Artifact, &[u8])> {
-    let (name_len, rest) = bytes.split_first_chunk::<4>()?;
-    let (len, rest) = rest.split_first_chunk::<8>()?;
-    let (name, rest) = rest.split_at_checked(u32::from_le_bytes(*name_len) as usize)?;
-    let (content, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
-    let name = std::str::from_utf8(name).ok()?.to_owned();
-    Some((Artifact { name, content: content.to_vec() }, rest))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn truncated_artifacts_are_dropped() {
-        let mut bytes = Vec::new();
-        for (name, content) in [("a.csv", "1,2"), ("b.txt", "x")] {
-            bytes.extend((name.len() as u32).to_le_bytes());
-            bytes.extend((content.len() as u64).to_le_bytes());
-            bytes.extend(name.bytes().chain(content.bytes()));
-        }
-        let all = parse_artifacts(&bytes);
-        assert_eq!(all.len(), 2);
-        assert_eq!((all[0].name.as_str(), all[1].content.as_slice()), ("a.csv", b"x".as_slice()));
-        for cut in 0..bytes.len() {
-            assert!(parse_artifacts(&bytes[..cut]).len() < 2);
-        }
-    }
 }

@@ -25,6 +25,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use belljar_engine::explain;
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, ServiceInfo};
 use belljar_engine::plan::{Image, Network, Plan, Task};
@@ -275,7 +276,7 @@ impl RemoteShared {
             task::run(&machine, plan, task, sink).await
         };
         // Dropping the future deletes its machine.
-        let (ending, RemoteResults { result, artifacts }) = tokio::select! {
+        let (ending, RemoteResults { result, artifacts, skipped }) = tokio::select! {
             biased;
             () = cancel => (Ending::Cancelled, RemoteResults::default()),
             _ = closing.wait_for(|closing| *closing) => return Err(shutting_down()),
@@ -283,7 +284,8 @@ impl RemoteShared {
         };
         let service = Some(self.service.description());
         let receipt = Receipt { service, ..Receipt::new(self.service.name(), Kernel::Remote) };
-        Ok(Outcome { result, artifacts, ..Outcome::new(ending, started.elapsed(), receipt) })
+        let findings = explain::artifact_findings(&skipped, &plan.artifacts);
+        Ok(Outcome { result, artifacts, findings, ..Outcome::new(ending, started.elapsed(), receipt) })
     }
 }
 

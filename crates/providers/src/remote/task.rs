@@ -8,16 +8,18 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
+use belljar_engine::artifact::{
+    ArtifactBudget, ArtifactLimits, MAX_ARTIFACT_DEPTH, MAX_ARTIFACT_ENTRIES, MAX_ARTIFACT_PATH_BYTES, SkipReason,
+    SkippedArtifacts,
+};
 use belljar_engine::language::{Language, Runtime};
 use belljar_engine::outcome::{Artifact, Ending, Limit, ReturnValue};
 use belljar_engine::plan::{Plan, Program, Task, WORKSPACE};
 use belljar_engine::provider::{ProviderError, Sink, SinkControl, Stream};
-use belljar_engine::report::mime_type;
 
 use super::{LeasedMachine, RemoteCommand};
 use crate::program::{
-    self, ARTIFACT_EXTENSIONS, FoundRuntime, IMAGE_FOLDERS, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT,
-    MAX_RESULT_BYTES, PreparedProgram, RunPaths,
+    self, ARTIFACTS_FOLDER, FoundRuntime, IMAGE_FOLDERS, MAX_RESULT_BYTES, PreparedProgram, RunPaths,
 };
 
 /// The folder of a run's own files on the machine, and the archive of all files.
@@ -29,15 +31,17 @@ const COLLECT_SCRIPT: &str = include_str!("collect.sh");
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(25);
 /// How much of their output is read.
 const MAX_SCRIPT_OUTPUT_BYTES: usize = 16 << 10;
-/// The size limit of the results, including archive headers.
-const MAX_RESULTS_BYTES: u64 =
-    MAX_RESULT_BYTES as u64 + (MAX_ARTIFACT_COUNT as u64) * MAX_ARTIFACT_BYTES + (1 << 20);
+/// Size of a file's headers in an archive, at most, without its path.
+const MAX_HEADER_BYTES: u64 = 2_048;
+/// Size limit of the list of what was left out.
+const MAX_SKIPPED_BYTES: u64 = 1 << 20;
 
 /// Results of a task.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RemoteResults {
     pub(super) result: ReturnValue,
     pub(super) artifacts: Vec<Artifact>,
+    pub(super) skipped: SkippedArtifacts,
 }
 
 /// Runs a task. Its timeout starts when its files are in place.
@@ -85,7 +89,7 @@ pub(super) async fn run(
         () = late => Ending::TimedOut,
     };
     let results = match ending {
-        Ending::Exited(_) | Ending::Signalled(_) => collect_results(leased).await?,
+        Ending::Exited(_) | Ending::Signalled(_) => collect_results(leased, plan.artifacts).await?,
         // Deleting the machine ends what still runs there.
         _ => RemoteResults::default(),
     };
@@ -116,6 +120,9 @@ fn pack(prepared: &PreparedProgram, stdin: &[u8]) -> Result<Vec<u8>, ProviderErr
         let mut header = tar::Header::new_gnu();
         header.set_mode(mode);
         header.set_size(content.len() as u64);
+        if path.ends_with('/') {
+            header.set_entry_type(tar::EntryType::Directory);
+        }
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         header.set_mtime(now.map_or(0, |now| now.as_secs()));
         archive.append_data(&mut header, path.trim_start_matches('/'), content)
@@ -124,6 +131,9 @@ fn pack(prepared: &PreparedProgram, stdin: &[u8]) -> Result<Vec<u8>, ProviderErr
     for file in &prepared.files {
         let parent = if file.inbox { RUN_FOLDER } else { WORKSPACE };
         packed = packed.and_then(|()| add(format!("{parent}/{}", file.path), file.mode, &file.content));
+    }
+    if prepared.artifacts_folder {
+        packed = packed.and_then(|()| add(format!("{WORKSPACE}/{ARTIFACTS_FOLDER}/"), 0o755, b""));
     }
     let packed = packed.and_then(|()| archive.into_inner());
     packed.map_err(|error| ProviderError::setup("pack the files", error))
@@ -233,30 +243,53 @@ async fn run_script(
 }
 
 /// Collects the results. Returns none if packing failed, which only the program can have caused.
-async fn collect_results(leased: &LeasedMachine) -> Result<RemoteResults, ProviderError> {
-    let numbers = [MAX_RESULT_BYTES as u64, MAX_ARTIFACT_BYTES, MAX_ARTIFACT_COUNT as u64]
-        .map(|number| number.to_string());
-    let endings = ARTIFACT_EXTENSIONS.join("\\|");
-    let arguments = [&*numbers[0], &*numbers[1], &*numbers[2], &*endings];
+async fn collect_results(
+    leased: &LeasedMachine,
+    limits: ArtifactLimits,
+) -> Result<RemoteResults, ProviderError> {
+    let ArtifactLimits { files, file_bytes, total_bytes } = limits;
+    let numbers = [
+        MAX_RESULT_BYTES as u64,
+        files.into(),
+        file_bytes,
+        total_bytes,
+        MAX_ARTIFACT_ENTRIES as u64,
+        MAX_ARTIFACT_DEPTH as u64,
+    ];
+    let reasons = [
+        SkipReason::FileTooLarge,
+        SkipReason::TotalTooLarge,
+        SkipReason::TooManyFiles,
+        SkipReason::Link,
+        SkipReason::SpecialFile,
+        SkipReason::Name,
+        SkipReason::TooDeep,
+        SkipReason::TooManyEntries,
+        SkipReason::Unreadable,
+    ];
+    let codes = reasons.map(|reason| u64::from(reason.code()));
+    let arguments: Vec<String> = numbers.iter().chain(&codes).map(u64::to_string).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (ending, _) = run_script(leased, COLLECT_SCRIPT, &arguments, false).await?;
     if ending != Ending::Exited(0) {
         return Ok(RemoteResults::default());
     }
-    let archive = leased
-        .shared
-        .service
-        .read_file(&leased.machine, &format!("{RUN_FOLDER}/left.tar"), MAX_RESULTS_BYTES)
-        .await?;
-    Ok(unpack(&archive))
+    let headers = (u64::from(files) + 3) * (MAX_HEADER_BYTES + MAX_ARTIFACT_PATH_BYTES as u64);
+    let bound = MAX_RESULT_BYTES as u64 + total_bytes + MAX_SKIPPED_BYTES + headers;
+    let path = format!("{RUN_FOLDER}/left.tar");
+    let archive = leased.shared.service.read_file(&leased.machine, &path, bound).await?;
+    Ok(unpack(&archive, limits))
 }
 
 /// Reads an archive created on a tenant's machine: untrusted, and never unpacked to disk.
-fn unpack(archive: &[u8]) -> RemoteResults {
+fn unpack(archive: &[u8], limits: ArtifactLimits) -> RemoteResults {
     let mut results = RemoteResults::default();
+    let mut budget = ArtifactBudget::new(limits);
     let mut archive = tar::Archive::new(archive);
     let entries = archive.entries().into_iter().flatten();
-    for mut entry in entries.map_while(Result::ok).take(2 * MAX_ARTIFACT_COUNT) {
+    for mut entry in entries.map_while(Result::ok).take(limits.files as usize + 3) {
         let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let size = entry.size();
         if !entry.header().entry_type().is_file() {
             continue;
         }
@@ -267,17 +300,30 @@ fn unpack(archive: &[u8]) -> RemoteResults {
         if path == "tmp/.belljar/result" {
             let content = read_start(MAX_RESULT_BYTES as u64 + 1);
             results.result = content.map_or(ReturnValue::Absent, |bytes| program::return_value(&bytes));
-        } else if let Some(name) = path.strip_prefix("workspace/artifacts/") {
-            let may_leave = !name.contains('/') && !name.starts_with('.') && mime_type(name).is_some();
-            if may_leave && results.artifacts.len() < MAX_ARTIFACT_COUNT {
-                let name = name.to_owned();
-                let content = read_start(MAX_ARTIFACT_BYTES + 1)
-                    .filter(|content| content.len() as u64 <= MAX_ARTIFACT_BYTES);
-                results.artifacts.extend(content.map(|content| Artifact { name, content }));
-            }
+        } else if path == "tmp/.belljar/skipped" {
+            let list = read_start(MAX_SKIPPED_BYTES).unwrap_or_default();
+            add_skipped(&list, &mut budget.skipped);
+        } else if let Some(name) = path.strip_prefix("workspace/artifacts/")
+            && budget.admit(name, size)
+        {
+            let name = name.to_owned();
+            let content = read_start(size).filter(|content| content.len() as u64 == size);
+            results.artifacts.extend(content.map(|content| Artifact { name, content }));
         }
     }
+    results.skipped = budget.skipped;
     results
+}
+
+/// Reads the list of what was left out.
+fn add_skipped(list: &[u8], skipped: &mut SkippedArtifacts) {
+    for line in list.split(|byte| *byte == b'\n').take(MAX_ARTIFACT_ENTRIES) {
+        let code = |code: &[u8]| SkipReason::from_code(std::str::from_utf8(code).ok()?.parse().ok()?);
+        let split = line.iter().position(|byte| *byte == b' ').map(|at| line.split_at(at));
+        if let Some((reason, path)) = split.and_then(|(first, rest)| Some((code(first)?, rest))) {
+            skipped.add(path.strip_prefix(b" ").unwrap_or(path), reason);
+        }
+    }
 }
 
 /// The ending of a command whose output limit was hit.
@@ -305,14 +351,18 @@ mod tests {
         add("tmp/.belljar/result", file, b"{\"a\":1}");
         add("workspace/artifacts/a.txt", file, b"x");
         add("workspace/artifacts/../../etc/b.txt", file, b"x");
-        add("workspace/artifacts/.c.txt", file, b"x");
-        add("workspace/artifacts/d.exe", file, b"x");
+        add("workspace/artifacts/b/.c", file, b"x");
+        add("workspace/artifacts/large", file, b"12345");
         add("workspace/artifacts/e.txt", tar::EntryType::Symlink, b"");
         add("/etc/f.txt", file, b"x");
-        let results = unpack(&archive.into_inner().unwrap());
+        add("tmp/.belljar/skipped", file, b"3 a/link\n99 ?\nx\n");
+        let limits = ArtifactLimits { files: 9, file_bytes: 4, total_bytes: 9 };
+        let results = unpack(&archive.into_inner().unwrap(), limits);
         assert_eq!(results.result, program::return_value(b"{\"a\":1}"));
         let names: Vec<_> = results.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
-        assert_eq!(names, ["a.txt"]);
-        assert_eq!(unpack(b"no archive"), RemoteResults::default());
+        assert_eq!(names, ["a.txt", "b/.c"]);
+        let skipped: Vec<_> = results.skipped.named.iter().map(|skipped| skipped.path.as_str()).collect();
+        assert_eq!(skipped, ["../../etc/b.txt", "large", "a/link"]);
+        assert_eq!(unpack(b"no archive", limits), RemoteResults::default());
     }
 }

@@ -160,20 +160,29 @@ fn forged_result(fixture: &Fixture) -> Verdict {
 }
 
 fn artifacts(fixture: &Fixture) -> Verdict {
-    let code = "import os\nos.mkdir('artifacts')\n\
-        open('artifacts/b.csv', 'w').write('1,2')\n\
-        open('artifacts/a.txt', 'w').write('x')\n\
+    let code = "import os\n\
+        os.makedirs('artifacts/b')\n\
+        open('artifacts/b/c.csv', 'w').write('1,2')\n\
         open('artifacts/a.exe', 'w').write('x')\n\
         os.symlink('/etc/passwd', 'artifacts/link.txt')\n\
         os.mkfifo('artifacts/fifo.txt')\n\
-        os.chmod('artifacts/b.csv', 0o600)";
+        open('artifacts/a\\x07b', 'w').write('x')\n\
+        with open('artifacts/sparse', 'w') as f: f.truncate(1 << 40)\n\
+        os.chmod('artifacts/b/c.csv', 0o600)";
     let report = fixture.python(code)?;
     let names: Vec<_> = report.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
-    check!(names == ["a.txt", "b.csv"], report);
+    check!(names == ["a.exe", "b/c.csv"], report);
     check!(
-        report.artifacts[1].content_base64 == "MSwy" && report.artifacts[1].mime_type == "text/csv",
+        report.artifacts[1].content.as_deref() == Some(b"1,2") && report.artifacts[1].mime_type == "text/csv",
         report
     );
+    let left_out = report.findings.iter().filter(|finding| finding.rule == "artifact-left-out");
+    let mut left_out: Vec<_> =
+        left_out.filter_map(|finding| finding.message.split(" was not").next()).collect();
+    left_out.sort_unstable();
+    let expected =
+        ["artifacts/a\\u{7}b", "artifacts/fifo.txt", "artifacts/link.txt", "artifacts/sparse"];
+    check!(left_out == expected, left_out);
     Ok(())
 }
 

@@ -160,7 +160,7 @@ fn e2b(settings: &E2bSettings) -> Result<Fixture, String> {
 fn e2b_run(played: &TestService) -> Verdict {
     let fixture = e2b(&e2b_settings(played))?;
     let code = "import os, sys\n\
-        def main(a, b):\n    print(open('in.txt').read(), sys.stdin.read(), os.getcwd())\n    os.mkdir('artifacts')\n\
+        def main(a, b):\n    print(open('in.txt').read(), sys.stdin.read(), os.getcwd())\n\
         \x20   open('artifacts/o.csv', 'w').write('1')\n    return a + b";
     let request = json!({"language": "python", "code": code, "arguments": {"a": 40, "b": 2}, "stdin": "typed",
         "files": [{"path": "in.txt", "content": "sent"}]});

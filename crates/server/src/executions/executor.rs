@@ -29,6 +29,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Duration, sleep};
 
 use super::admission::Admission;
+use super::artifacts::take_large_artifacts;
 use super::live_executions::{
     CancelOnDrop, ExecutionResult, LiveExecution, LiveRegistration, TranscriptSink,
 };
@@ -220,7 +221,7 @@ impl ExecutionTask {
         drop((turns, job.reservation));
         let end = ExecutionEnd { state: &state, running: &running, metadata: &job.metadata, unrecorded };
         match report {
-            Ok(report) => end.finish_run(&report, job.language).await,
+            Ok(report) => end.finish_run(report, job.language).await,
             Err(error) => end.finish_failed(error, job.detached).await,
         }
     }
@@ -260,14 +261,15 @@ struct ExecutionEnd<'a> {
 }
 
 impl ExecutionEnd<'_> {
-    async fn finish_run(self, report: &Report, language: &'static str) -> ExecutionResult {
-        self.state.metrics.ran(report, language);
+    async fn finish_run(self, mut report: Report, language: &'static str) -> ExecutionResult {
+        self.state.metrics.ran(&report, language);
         if let Some(tracer) = &self.state.tracer {
-            tracer.send(self.running.span(report, language));
+            tracer.send(self.running.span(&report, language));
         }
         let ended = Timestamp::now();
-        let finished = match ExecutionOutcome::from_report(report, ended) {
-            Ok(finished) => finished,
+        let large = take_large_artifacts(&mut report, self.state.settings.inline_artifact_bytes);
+        let finished = match ExecutionOutcome::from_report(&report, ended) {
+            Ok(finished) => finished.with_artifacts(large),
             Err(error) => {
                 let why = format!("cannot store the result: {error}");
                 ExecutionOutcome::failed_to_start(&self.blank(&why), ended)?
@@ -302,14 +304,14 @@ impl ExecutionEnd<'_> {
 async fn commit(
     state: &Arc<AppState>,
     running: &Arc<LiveExecution>,
-    unrecorded: Option<NewExecution>,
+    mut unrecorded: Option<NewExecution>,
     finished: ExecutionOutcome,
 ) -> ExecutionResult {
     let json = Bytes::copy_from_slice(finished.json().as_bytes());
     let id = &running.id;
-    match write_result(state, running, unrecorded.clone(), finished.clone()).await {
+    match write_result(state, running, &mut unrecorded, &finished).await {
         Ok(_) => {
-            state.retention_trigger.add(json.len());
+            state.retention_trigger.add(finished.size());
             Ok(json)
         }
         Err(error) => {
@@ -322,27 +324,37 @@ async fn commit(
     }
 }
 
+/// Writes a result. Its large artifacts come first, each in writes of its own, between which others are written;
+/// for them, the start must be recorded.
 async fn write_result(
     state: &AppState,
     running: &LiveExecution,
-    unrecorded: Option<NewExecution>,
-    finished: ExecutionOutcome,
+    unrecorded: &mut Option<NewExecution>,
+    finished: &ExecutionOutcome,
 ) -> Result<FinishResult, StoreError> {
-    match unrecorded {
-        Some(new) => state.store.record_execution(new, finished).await,
-        None => state.store.finish_execution(&running.tenant, &running.id, finished).await,
+    let (store, LiveExecution { tenant, id, .. }) = (&state.store, running);
+    if !finished.artifacts().is_empty() {
+        if let Some(new) = unrecorded.clone() {
+            store.begin_execution(new).await?;
+            *unrecorded = None;
+        }
+        store.add_artifacts(tenant, id, finished.artifacts()).await?;
+    }
+    match unrecorded.clone() {
+        Some(new) => store.record_execution(new, finished.clone()).await,
+        None => store.finish_execution(tenant, id, finished.clone()).await,
     }
 }
 
 async fn retry_commit(
     state: Arc<AppState>,
     running: Arc<LiveExecution>,
-    unrecorded: Option<NewExecution>,
+    mut unrecorded: Option<NewExecution>,
     finished: ExecutionOutcome,
 ) {
     for _ in 0..COMMIT_RETRIES {
         sleep(Duration::from_secs(1)).await;
-        if write_result(&state, &running, unrecorded.clone(), finished.clone()).await.is_ok() {
+        if write_result(&state, &running, &mut unrecorded, &finished).await.is_ok() {
             return;
         }
     }

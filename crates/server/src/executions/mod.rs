@@ -1,6 +1,7 @@
 //! Executions: admitted, queued, run, recorded, found again.
 
 mod admission;
+mod artifacts;
 pub(crate) mod executor;
 pub(crate) mod live_executions;
 mod result_json;

@@ -13,12 +13,13 @@ const NO_SNIFFING: HeaderValue = HeaderValue::from_static("nosniff");
 pub(crate) fn download_headers(
     path: &str,
     ending: &str,
-    media_type: &'static str,
+    media_type: &str,
 ) -> [(HeaderName, HeaderValue); 4] {
     // The value is ASCII without control characters, so the conversion cannot fail.
     let attachment = HeaderValue::try_from(attachment(path, ending));
+    let media_type = HeaderValue::try_from(media_type);
     [
-        (header::CONTENT_TYPE, HeaderValue::from_static(media_type)),
+        (header::CONTENT_TYPE, media_type.unwrap_or(HeaderValue::from_static("application/octet-stream"))),
         (header::CONTENT_DISPOSITION, attachment.unwrap_or(HeaderValue::from_static("attachment"))),
         (header::CONTENT_SECURITY_POLICY, SANDBOX_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, NO_SNIFFING),

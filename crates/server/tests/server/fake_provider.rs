@@ -1,9 +1,9 @@
 //! A fake provider that interprets scripts of one command per line: `print TEXT`, `sleep MS`, `cpu MS`,
-//! `fail`, `broken`, `flood BYTES`.
+//! `fail`, `broken`, `flood BYTES`, `artifact NAME BYTES`.
 
 use std::time::{Duration, Instant};
 
-use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage, Warmth};
+use belljar_engine::outcome::{Artifact, Ending, Kernel, Outcome, Receipt, Usage, Warmth};
 use belljar_engine::plan::{CodeSource, Program, Task};
 use belljar_engine::provider::{
     BoxFuture, Capabilities, ImageChoice, PoolMetrics, ProviderError, Sink, Stream,
@@ -34,12 +34,13 @@ pub(crate) fn script_provider() -> FakeProvider {
 async fn run(task: &Task, sink: &mut dyn Sink, cancel: BoxFuture<'_, ()>) -> Result<Outcome, ProviderError> {
     let started = Instant::now();
     let mut usage = Usage::default();
+    let artifacts = artifacts(script(task));
     let ending = tokio::select! {
         ending = play(script(task), sink, &mut usage) => ending?,
         () = cancel => Ending::Cancelled,
     };
     let receipt = Receipt { warm: Warmth::Pool, ..Receipt::new("native", Kernel::Host) };
-    Ok(Outcome { usage, ..Outcome::new(ending, started.elapsed(), receipt) })
+    Ok(Outcome { usage, artifacts, ..Outcome::new(ending, started.elapsed(), receipt) })
 }
 
 fn script(task: &Task) -> &str {
@@ -47,6 +48,13 @@ fn script(task: &Task) -> &str {
         Program::Code { source: CodeSource::Text { code, .. }, .. } => code,
         _ => "",
     }
+}
+
+fn artifacts(script: &str) -> Vec<Artifact> {
+    let lines = script.lines().filter_map(|line| line.strip_prefix("artifact ")?.split_once(' '));
+    lines
+        .map(|(name, size)| Artifact { name: name.to_owned(), content: vec![b'x'; size.parse().unwrap()] })
+        .collect()
 }
 
 async fn play(script: &str, sink: &mut dyn Sink, usage: &mut Usage) -> Result<Ending, ProviderError> {

@@ -5,6 +5,7 @@
 
 mod abuse;
 mod admin;
+mod artifacts;
 mod attacks;
 mod catalog;
 mod client;

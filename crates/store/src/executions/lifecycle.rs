@@ -121,6 +121,9 @@ impl Store {
     /// The database cannot be written.
     pub async fn interrupt_unfinished_executions(&self, at: Timestamp) -> Result<usize, Error> {
         self.write_waiting(0, move |db| {
+            let unfinished = "DELETE FROM artifact_chunks WHERE seq IN \
+                              (SELECT seq FROM executions WHERE ended_ms IS NULL)";
+            db.execute(unfinished, [])?;
             let sql = "UPDATE executions SET status = 'interrupted', ended_ms = ?, \
                        size_bytes = ? + length(CAST(metadata AS BLOB)) WHERE ended_ms IS NULL";
             Ok(db.execute(sql, params![at, ROW_BYTES as i64])?)
@@ -167,7 +170,7 @@ fn finish(
     finished: &ExecutionOutcome,
 ) -> Result<FinishResult, Error> {
     let cpu = size_limits::to_sql_integer("cpu_ms", finished.cpu_ms)?;
-    let size = (finished.json.len() + ROW_BYTES) as i64;
+    let size = (finished.size() + ROW_BYTES) as i64;
     let sql = "UPDATE executions SET status = ?3, exit_code = ?4, cpu_ms = ?5, ended_ms = ?6, \
                size_bytes = ?7 + length(CAST(metadata AS BLOB)) \
                WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL RETURNING seq";

@@ -8,10 +8,13 @@
 //!
 //! An end is final: a second attempt to finish an execution changes nothing.
 
+mod artifacts;
 mod idempotency;
 mod lifecycle;
 mod list;
 mod metadata;
+
+use std::sync::Arc;
 
 use belljar_engine::report::{Report, Status};
 use rusqlite::Row;
@@ -26,6 +29,7 @@ use crate::name::TenantName;
 use crate::size_limits::{self, MAX_RESULT_BYTES};
 use crate::time::Timestamp;
 
+pub use artifacts::{NewArtifact, StoredArtifact};
 pub use idempotency::{Idempotency, IdempotencyKey};
 pub use lifecycle::{BeginResult, FinishResult};
 pub use list::{ExecutionFilter, ExecutionPage};
@@ -56,6 +60,7 @@ pub struct ExecutionOutcome {
     exit_code: Option<u8>,
     cpu_ms: u64,
     json: String,
+    artifacts: Arc<[NewArtifact]>,
     ended: Timestamp,
 }
 
@@ -67,7 +72,24 @@ impl ExecutionOutcome {
     pub fn from_report(report: &Report, ended: Timestamp) -> Result<Self, Error> {
         let json = size_limits::encode_json("result", report, MAX_RESULT_BYTES)?;
         let cpu_ms = report.usage.cpu.as_micros().div_ceil(1_000) as u64;
-        Ok(Self { status: report.status, exit_code: report.exit_code, cpu_ms, json, ended })
+        let (status, exit_code) = (report.status, report.exit_code);
+        Ok(Self { status, exit_code, cpu_ms, json, artifacts: Arc::default(), ended })
+    }
+
+    /// Adds artifacts that are stored beside the result.
+    #[must_use]
+    pub fn with_artifacts(self, artifacts: Vec<NewArtifact>) -> Self {
+        Self { artifacts: artifacts.into(), ..self }
+    }
+
+    /// Returns the artifacts that are stored beside the result.
+    pub fn artifacts(&self) -> &Arc<[NewArtifact]> {
+        &self.artifacts
+    }
+
+    /// Returns the size of the result and its artifacts in bytes.
+    pub fn size(&self) -> usize {
+        self.json.len() + self.artifacts.iter().map(|artifact| artifact.content.len()).sum::<usize>()
     }
 
     /// Outcome of an execution that was canceled before it started, with its result object.
@@ -99,7 +121,7 @@ impl ExecutionOutcome {
 
     fn without_run(status: Status, result: &Value, ended: Timestamp) -> Result<Self, Error> {
         let json = size_limits::encode_json("result", result, MAX_RESULT_BYTES)?;
-        Ok(Self { status, exit_code: None, cpu_ms: 0, json, ended })
+        Ok(Self { status, exit_code: None, cpu_ms: 0, json, artifacts: Arc::default(), ended })
     }
 }
 

@@ -12,11 +12,12 @@ use belljar_store::{
 };
 use serde_json::json;
 
-const FIXTURES: [&str; 4] = [
+const FIXTURES: [&str; 5] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-1.db"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-2.db"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-3.db"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-4.db"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/schema-5.db"),
 ];
 
 /// Creates a fixture. Each was created by the code of its version; the variable names the file to create.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use belljar_store::executions::ExecutionFilter;
+use belljar_store::executions::{ExecutionFilter, ExecutionOutcome, NewArtifact};
 use belljar_store::{AuditEntry, AuditOutcome, Retention, Store, StoreOptions, TenantName};
 
 use crate::common::{begin, finish, running_execution, tenant, test_store, test_store_with, timestamp};
@@ -189,4 +189,51 @@ async fn writers_do_not_wait_long_for_retention() {
     }
     assert_eq!(pruning.await.unwrap().executions, 400);
     println!("slowest write during retention: {slowest:?}");
+}
+
+#[tokio::test]
+async fn artifacts_count_and_go_with_their_execution() {
+    let fixture = test_store().await;
+    let (store, tenant) = (&fixture.store, &fixture.tenant);
+    let other = crate::common::tenant(store, "other").await;
+    let content: Vec<u8> = (0..2_500_000_u32).map(|n| n as u8).collect();
+    let artifact = |path: &str, content: Vec<u8>| NewArtifact {
+        path: path.to_owned(),
+        media_type: "text/csv",
+        content,
+    };
+    let id = begin(store, running_execution(tenant)).await;
+    let done = ExecutionOutcome::failed_to_start(&serde_json::json!({}), timestamp(2_000)).unwrap();
+    let done = done.with_artifacts(vec![artifact("a/b.csv", content.clone()), artifact("empty", Vec::new())]);
+    // Storing may be retried.
+    for _ in 0..2 {
+        store.add_artifacts(tenant, &id, done.artifacts()).await.unwrap();
+    }
+    assert_eq!(store.artifact(tenant, &id, "a/b.csv").await.unwrap(), None, "the execution is not finished");
+    store.finish_execution(tenant, &id, done.clone()).await.unwrap();
+    store.add_artifacts(tenant, &id, done.artifacts()).await.unwrap();
+    let found = store.artifact(tenant, &id, "a/b.csv").await.unwrap().unwrap();
+    assert_eq!((found.media_type.as_str(), found.size), ("text/csv", 2_500_000));
+    assert_eq!(store.artifact(tenant, &id, "empty").await.unwrap().unwrap().size, 0);
+    let mut read = Vec::new();
+    for number in 0.. {
+        let Some(chunk) = store.artifact_chunk(tenant, &id, "a/b.csv", number).await.unwrap() else { break };
+        read.extend(chunk);
+    }
+    assert!(read == content);
+    assert_eq!(store.artifact(&other, &id, "a/b.csv").await.unwrap(), None);
+    assert!(stored(store, tenant).await > 2_500_000);
+    let interrupted = begin(store, running_execution(tenant)).await;
+    store.add_artifacts(tenant, &interrupted, done.artifacts()).await.unwrap();
+    store.interrupt_unfinished_executions(timestamp(2_001)).await.unwrap();
+    assert_eq!(store.artifact(tenant, &interrupted, "a/b.csv").await.unwrap(), None);
+    store.prune(Retention { max_bytes: Some(0), ..Retention::default() }, timestamp(3_000)).await.unwrap();
+    assert_eq!(store.artifact(tenant, &id, "a/b.csv").await.unwrap(), None);
+    assert_eq!(stored(store, tenant).await, 0);
+    let path = fixture.folder.path().join("belljar.db");
+    fixture.store.close().await;
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let left: i64 =
+        connection.query_row("SELECT count(*) FROM artifact_chunks", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
 }

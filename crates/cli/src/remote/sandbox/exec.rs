@@ -93,8 +93,8 @@ fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, CliError> {
         ..RunArgs::default()
     };
     // The sandbox has its own limits and profile; those in the environment are for new sandboxes.
-    let Intent { request, output, .. } = Intent::from_args(run, &Environment::default())?;
-    run_at(server, &url, &request, output)
+    let Intent { request, output, artifacts, .. } = Intent::from_args(run, &Environment::default())?;
+    run_at(server, &url, &request, output, artifacts.as_ref())
 }
 
 /// A running command, and the interrupts to forward to it.

@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_model::artifact::ArtifactLimits;
 use belljar_model::outcome::Usage;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use super::child_connection::ChildConnection;
+use crate::inside::may_hold_artifacts;
 use crate::launcher::setup::LauncherContext;
-use crate::spec::ArtifactRules;
 use crate::step::StepFailed;
 use crate::sys;
 
@@ -25,7 +26,7 @@ pub(crate) struct RunningChild {
     pub(crate) disk: Option<OwnedFd>,
     /// The pipe into which artifacts are written.
     pub(crate) artifacts_pipe: Option<OwnedFd>,
-    pub(crate) artifact_rules: Option<ArtifactRules>,
+    pub(crate) artifact_limits: Option<ArtifactLimits>,
     pub(crate) cpu_before: Duration,
 }
 
@@ -61,11 +62,10 @@ impl RunningChild {
         disk.is_some_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0)
     }
 
-    /// Returns whether the program left artifacts to collect. Looks up one name and follows no symbolic
-    /// links.
+    /// Returns whether the program may have left artifacts. Looks up one name and follows no symbolic links.
     pub(crate) fn has_artifacts(&self) -> bool {
-        let left = |disk: &OwnedFd| rustix::fs::statat(disk, "artifacts", AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        self.artifacts_pipe.is_some() && self.disk.as_ref().is_some_and(left)
+        let disk = self.disk.as_ref().filter(|_| self.artifacts_pipe.is_some());
+        disk.is_some_and(|disk| may_hold_artifacts(disk.as_fd()))
     }
 
     /// Closes the disk while another process still holds it. Freeing what a program wrote takes time

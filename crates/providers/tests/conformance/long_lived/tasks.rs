@@ -69,7 +69,7 @@ async fn code_runs_with_existing_files(fixture: Fixture) -> Verdict {
 
 async fn results_and_artifacts_are_returned(fixture: Fixture) -> Verdict {
     let open = fixture.open(json!({})).await?;
-    let code = "import os\ndef main(a):\n    os.makedirs('artifacts', exist_ok=True)\n    open(f'artifacts/{a}.csv', 'w').write('1,2')\n    open('artifacts/x.exe', 'w').write('x')\n    print('working')\n    return {'twice': 2 * a}";
+    let code = "import os\ndef main(a):\n    os.makedirs(f'artifacts/{a}')\n    open(f'artifacts/{a}/b.exe', 'w').write('1,2')\n    os.symlink('/etc/passwd', f'artifacts/{a}/link')\n    print('working')\n    return {'twice': 2 * a}";
     for a in [1, 2] {
         let request = json!({"language": "python", "code": code, "arguments": {"a": a}});
         let report = run(&fixture, &open, request).await?;
@@ -77,7 +77,9 @@ async fn results_and_artifacts_are_returned(fixture: Fixture) -> Verdict {
         check!(report.stdout == "working\n", report);
         let names: Vec<_> = report.artifacts.iter().map(|artifact| artifact.name.clone()).collect();
         // Artifacts of an earlier task are not returned again.
-        check!(names == [format!("{a}.csv")], names);
+        check!(names == [format!("{a}/b.exe")], names);
+        let left_out = report.findings.iter().filter(|finding| finding.rule == "artifact-left-out").count();
+        check!(left_out == 1, report.findings);
     }
     let report = run(&fixture, &open, python("print('{\"present\": true}')")).await?;
     check!(!report.result.present && report.artifacts.is_empty(), report);

@@ -2,6 +2,7 @@
 //! and render its result.
 
 mod admin;
+mod artifacts;
 mod batches;
 mod docs;
 mod execution_events;
@@ -53,6 +54,7 @@ fn execution_routes() -> Router<Arc<AppState>> {
     Router::new()
         .route("/v1/executions", get(executions::list).post(executions::create))
         .route("/v1/executions/{id}", get(executions::show).delete(executions::cancel))
+        .route("/v1/executions/{id}/artifacts/{*path}", get(artifacts::download))
         .route("/v1/batches", post(batches::create))
         .route("/v1/check", post(executions::check))
         .route("/v1/tools/{name}", post(tools::call))

@@ -13,7 +13,7 @@ use utoipa::{Modify, OpenApi};
 use super::admin::{audit, keys, profiles, providers, tenants};
 use super::sandboxes::watch::ChangeEvent;
 use super::sandboxes::{archives, commands, files, network, ports, terminal, watch};
-use super::{batches, docs, executions, health, metrics, sandboxes, schema, snapshots, tools, volumes};
+use super::{artifacts, batches, docs, executions, health, metrics, sandboxes, schema, snapshots, tools, volumes};
 use crate::http::problem::Problem;
 
 /// Examples, by schema name.
@@ -25,7 +25,7 @@ const EXAMPLES: &str = include_str!("../../../docs/examples.json");
     modifiers(&KeySecurity, &CommonParts),
     security(("key" = [])),
     paths(
-        executions::create, executions::list, executions::show, executions::cancel, batches::create, tools::call,
+        executions::create, executions::list, executions::show, executions::cancel, artifacts::download, batches::create, tools::call,
         sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
         sandboxes::resume, sandboxes::stats, sandboxes::execute, network::show, network::set,
         commands::start_command, commands::list_commands, commands::show_command, commands::command_output,
