@@ -26,8 +26,9 @@ impl ArtifactFolder {
     /// Opens the folder, and creates it if it is missing.
     pub(crate) fn open(path: &Path) -> Result<Self, CliError> {
         let opened = fs::create_dir_all(path).and_then(|()| UnpackFolder::open(path));
-        let folder = opened
-            .map_err(|error| CliError::invalid(format!("--artifacts: cannot open {}: {error}", quote_path(path))))?;
+        let folder = opened.map_err(|error| {
+            CliError::invalid(format!("--artifacts: cannot open {}: {error}", quote_path(path)))
+        })?;
         Ok(Self { folder, path: path.to_owned() })
     }
 
@@ -53,7 +54,8 @@ impl ArtifactFolder {
 
     /// Saves the artifacts of a report.
     pub(crate) fn save_all(&self, report: &Report) -> Result<(), CliError> {
-        let saved = report.artifacts.iter().filter_map(|artifact| Some((&artifact.name, artifact.content.as_ref()?)));
+        let saved =
+            report.artifacts.iter().filter_map(|artifact| Some((&artifact.name, artifact.content.as_ref()?)));
         saved.into_iter().try_for_each(|(name, content)| self.save(report.index, name, content))
     }
 

@@ -1,5 +1,7 @@
 //! The configuration that results from defaults, files and the environment.
 
+use std::path::PathBuf;
+
 use belljar_analysis::imports::ResolverSettings as DependencySettings;
 use belljar_analysis::policy::Policies;
 use belljar_engine::artifact::ArtifactLimits;
@@ -13,6 +15,21 @@ use crate::deps::settings::LayerSettings;
 use crate::image::settings::ImageSettings;
 use crate::provider_kinds::ProviderSpec;
 use crate::serve::settings::ServerSettings;
+
+/// Settings of the cache of built programs: `[build_cache]` in `belljar.toml`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BuildCacheSettings {
+    /// Its folder. Without one, code is built for each run.
+    pub(crate) folder: Option<PathBuf>,
+    /// Maximum size; 0 turns it off.
+    pub(crate) max_bytes: u64,
+}
+
+impl Default for BuildCacheSettings {
+    fn default() -> Self {
+        Self { folder: None, max_bytes: 1 << 30 }
+    }
+}
 
 /// The values that wire the parts together. [`Settings`](crate::settings::Settings) reads it.
 #[derive(Debug)]
@@ -32,6 +49,7 @@ pub(crate) struct Config {
     pub(crate) images: ImageSettings,
     pub(crate) private_ranges: PrivateRanges,
     pub(crate) artifacts: ArtifactLimits,
+    pub(crate) builds: BuildCacheSettings,
 }
 
 impl Config {
@@ -56,6 +74,7 @@ impl Config {
             images: ImageSettings::default(),
             private_ranges: PrivateRanges::default(),
             artifacts: ArtifactLimits::DEFAULT,
+            builds: BuildCacheSettings::default(),
         }
     }
 

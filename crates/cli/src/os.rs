@@ -73,12 +73,14 @@ mod native {
     use belljar_jail::spec::RootEntry;
     pub(crate) use belljar_providers::docker::ImageBuilder;
 
+    use belljar_providers::build_cache::BuildCache;
     use belljar_providers::docker::Docker;
     use belljar_providers::host_storage::{DataFolder, HostFolderSpec as Allowed};
     use belljar_providers::native::{Native, SpawnedLauncher};
     use belljar_providers::settings::DockerSettings;
 
     use super::{CliError, FoundLanguage};
+    use crate::config::BuildCacheSettings;
     use crate::serve::settings::HostFolderEntry;
 
     /// Runs the launcher or a sandbox's guest if this process was started as one, and then does not return.
@@ -126,8 +128,11 @@ mod native {
             self,
             warm: WarmSettings,
             sandbox_memory: Option<u64>,
+            builds: BuildCacheSettings,
         ) -> Result<NativeHost, CliError> {
-            let launched = self.0.with_total_memory(sandbox_memory);
+            let folder = builds.folder.filter(|_| builds.max_bytes > 0);
+            let cache = folder.map(|folder| BuildCache::new(folder, builds.max_bytes));
+            let launched = self.0.with_total_memory(sandbox_memory).with_build_cache(cache);
             Ok(NativeHost(Arc::new(Native::connect(launched, warm).await.map_err(Error::from)?)))
         }
     }
@@ -176,6 +181,7 @@ mod nowhere {
     use belljar_providers::settings::DockerSettings;
 
     use super::{CliError, FoundLanguage};
+    use crate::config::BuildCacheSettings;
     use crate::serve::settings::HostFolderEntry;
 
     pub(crate) fn run_launcher_if_requested() {}
@@ -242,6 +248,7 @@ mod nowhere {
             self,
             _warm: WarmSettings,
             _memory: Option<u64>,
+            _builds: BuildCacheSettings,
         ) -> Result<NativeHost, CliError> {
             match self.0 {}
         }

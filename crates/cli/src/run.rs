@@ -48,9 +48,7 @@ async fn perform(engine: &Engine, intent: Intent) -> Result<u8, CliError> {
     warn_of_missing_layers(admitted.capabilities(), output.quiet);
     let interrupts = Interrupts::listen()?;
     let report = match output.form {
-        OutputForm::Json => {
-            answer(engine, admitted, interrupts, output.quiet, artifacts.as_ref()).await?
-        }
+        OutputForm::Json => answer(engine, admitted, interrupts, output.quiet, artifacts.as_ref()).await?,
         OutputForm::Live | OutputForm::Raw => {
             show(engine, admitted, interrupts, output, artifacts.as_ref()).await?
         }

@@ -16,7 +16,7 @@ use belljar_layers::{
     Settings as LibrarySettings,
 };
 
-use crate::config::Config;
+use crate::config::{BuildCacheSettings, Config};
 use crate::env::{self, Environment};
 use crate::error::CliError;
 use crate::image::{ImageSources, LocalImages};
@@ -101,7 +101,8 @@ pub(crate) fn with_engine(
     os::runtime()?.block_on(async {
         let (main, providers, images) = match source {
             ProviderSource::Native(started) => {
-                let native = started.connect(config.warm, config.sandbox_memory).await?.provider();
+                let builds = config.builds.clone();
+                let native = started.connect(config.warm, config.sandbox_memory, builds).await?.provider();
                 let providers = provider_kinds::configured_providers(&native, &config.providers)?;
                 (native, providers, Some(LocalImages::of(&config.images, None)))
             }
@@ -144,7 +145,8 @@ pub(crate) fn with_library<T>(
 ) -> Result<T, CliError> {
     let started = os::start_launcher()?;
     os::runtime()?.block_on(async {
-        let native = started.connect(config.warm, config.sandbox_memory).await?.provider();
+        let builds = BuildCacheSettings { folder: None, ..config.builds };
+        let native = started.connect(config.warm, config.sandbox_memory, builds).await?.provider();
         let libraries = libraries(Arc::clone(&native), folder, config, environment, print_warnings());
         let result = work(libraries.main()).await;
         libraries.wait_for_uploads().await;

@@ -48,17 +48,17 @@ fn the_folder_exists_and_every_file_below_it_comes_back() {
     assert!(answer.text("stdout").contains("'artifacts'"));
     let all = [".hidden", "Makefile", "empty", "model.bin", "plots/deep/a.png"];
     assert_eq!(names(&answer.json), all);
-    let types: Vec<_> = answer.json["artifacts"].as_array().unwrap().iter().map(|a| &a["mime_type"]).collect();
+    let types: Vec<_> =
+        answer.json["artifacts"].as_array().unwrap().iter().map(|a| &a["mime_type"]).collect();
     let expected =
         ["text/plain", "text/plain", "application/octet-stream", "application/octet-stream", "image/png"];
     assert_eq!(types, expected);
     let model = STANDARD.decode(answer.json["artifacts"][3]["content_base64"].as_str().unwrap()).unwrap();
     assert_eq!(model, (0..=255).collect::<Vec<u8>>());
     assert!(left_out(&answer.json).is_empty(), "{answer:#?}");
-    for (language, code) in [
-        ("bash", "echo 1 > artifacts/a"),
-        ("javascript", "require('fs').writeFileSync('artifacts/a', '1')"),
-    ] {
+    for (language, code) in
+        [("bash", "echo 1 > artifacts/a"), ("javascript", "require('fs').writeFileSync('artifacts/a', '1')")]
+    {
         let answer = run(["--language", language, "-c", code]);
         assert_eq!((answer.status(), names(&answer.json)), ("succeeded", vec!["a"]), "{answer:#?}");
     }
@@ -92,13 +92,21 @@ fn limits_are_settings_and_name_what_is_left_out() {
             "artifacts/e was not returned: there are more than 2 files",
         ]
     );
-    let settings: Vec<_> =
-        answer.json["findings"].as_array().unwrap().iter().map(|finding| finding["decided_by"].clone()).collect();
-    let expected = ["artifacts.max_file_bytes = 4096", "artifacts.max_bytes = 5120", "artifacts.max_files = 2"];
+    let settings: Vec<_> = answer.json["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|finding| finding["decided_by"].clone())
+        .collect();
+    let expected =
+        ["artifacts.max_file_bytes = 4096", "artifacts.max_bytes = 5120", "artifacts.max_files = 2"];
     assert_eq!(settings, expected);
     let shown = belljar().args(["run", "-c", code]).envs(limits).output().unwrap();
     let stderr = String::from_utf8_lossy(&shown.stderr);
-    assert!(stderr.contains("artifacts/b was not returned") && stderr.contains("artifacts.max_file_bytes"), "{stderr}");
+    assert!(
+        stderr.contains("artifacts/b was not returned") && stderr.contains("artifacts.max_file_bytes"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -112,7 +120,7 @@ fn hostile_artifacts_are_named_and_never_read() {
         open('a\\n\\x1b[31mb', 'w').write('x')\n\
         open(b'\\xff', 'w').write('x')\n\
         open('unreadable', 'w').write('x'); os.chmod('unreadable', 0)\n\
-        with open('sparse', 'w') as f: f.truncate(1 << 40)\n\
+        with open('sparse', 'w') as f: f.truncate(90 << 20)\n\
         for n in range(20):\n    os.mkdir('d'); os.chdir('d')\n\
         open('deep', 'w').write('x')\n\
         os.chdir('/workspace/artifacts')\n\
@@ -121,7 +129,8 @@ fn hostile_artifacts_are_named_and_never_read() {
     assert_eq!((answer.status(), names(&answer.json)), ("succeeded", vec!["zz-fine"]), "{answer:#?}");
     let mut messages = left_out(&answer.json);
     messages.sort_unstable();
-    let deepest = format!("artifacts/{} was not returned: it is below more than 16 folders", ["d"; 17].join("/"));
+    let deepest =
+        format!("artifacts/{} was not returned: it is below more than 16 folders", ["d"; 17].join("/"));
     let mut expected = vec![
         "artifacts/a\\n\\u{1b}[31mb was not returned: its name is not UTF-8, has control characters or is too long",
         "artifacts/link was not returned: it is a symbolic link",
@@ -165,9 +174,7 @@ fn they_are_saved_below_a_folder_and_nowhere_else() {
     let folder = tempfile::tempdir().unwrap();
     let (made, outside) = (folder.path().join("new/made"), folder.path().join("outside"));
     fs::create_dir(&outside).unwrap();
-    let saves = |code: &str| {
-        belljar().args(["run", "-c", code, "--artifacts"]).arg(&made).output().unwrap()
-    };
+    let saves = |code: &str| belljar().args(["run", "-c", code, "--artifacts"]).arg(&made).output().unwrap();
     let output = saves(TREE);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && stderr.contains("saved 5 artifacts in "), "{stderr}");
@@ -183,7 +190,8 @@ fn they_are_saved_below_a_folder_and_nowhere_else() {
 fn a_batch_saves_each_line_in_its_own_folder() {
     let folder = tempfile::tempdir().unwrap();
     let lines = folder.path().join("lines.jsonl");
-    let line = |n: u32| json!({"language": "python", "code": format!("open('artifacts/n', 'w').write('{n}')")});
+    let line =
+        |n: u32| json!({"language": "python", "code": format!("open('artifacts/n', 'w').write('{n}')")});
     fs::write(&lines, format!("{}\n{}\n", line(0), line(1))).unwrap();
     let saved = |made: &Path, flags: &[&str]| {
         let mut command = belljar();
@@ -257,8 +265,10 @@ fn a_sandbox_returns_what_is_new() {
     let execute = |code: &str| {
         server.post(&format!("{sandbox}/executions"), &json!({"language": "python", "code": code})).json()
     };
-    let first = execute("import os; os.makedirs('artifacts/x'); os.symlink('/etc', 'artifacts/l'); \
-                         open('artifacts/x/a', 'w').write('1')");
+    let first = execute(
+        "import os; os.makedirs('artifacts/x'); os.symlink('/etc', 'artifacts/l'); \
+                         open('artifacts/x/a', 'w').write('1')",
+    );
     assert_eq!(names(&first), ["x/a"], "{first}");
     assert_eq!(left_out(&first), ["artifacts/l was not returned: it is a symbolic link"]);
     let second = execute("open('artifacts/x/b', 'w').write('2')");

@@ -1,7 +1,8 @@
 //! The table of languages: how code in each language is named, built, run and called.
 //!
 //! In a step, `{program}` is the runtime that was found, `{source}` the file with the code, `{out}` the path
-//! for a compiled program, `{memory}` and `{cpus}` the limits.
+//! for a compiled program, `{out_folder}` its folder, `{main_class}` the first class of Java code, `{memory}` and
+//! `{cpus}` the limits.
 
 use crate::Error;
 use crate::plan::WORKSPACE;
@@ -36,6 +37,8 @@ pub struct Runtime {
     pub at_least: Option<(u32, u32)>,
     /// Commands to run in order until one fails; the last one runs the program.
     pub steps: &'static [&'static [&'static str]],
+    /// How to build and run programs in separate sandboxes, so that a program is built only once.
+    pub build: Option<BuildSteps>,
     /// Environment variables that this runtime needs.
     pub env: &'static [(&'static str, &'static str)],
     /// The module that prepares the runtime for a program, if there is one.
@@ -53,6 +56,16 @@ pub struct StartupModule {
     pub file: &'static str,
     /// Source of the module.
     pub source: &'static str,
+}
+
+/// Two commands with a built program between them. The first leaves it in `{out_folder}` and depends on nothing
+/// but the compiler, the files, the environment and the working directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuildSteps {
+    /// Builds the program.
+    pub build: &'static [&'static str],
+    /// Runs the built program.
+    pub run: &'static [&'static str],
 }
 
 /// A script that makes an initialized interpreter wait for its program. It writes one byte when ready,
@@ -94,15 +107,13 @@ const OPENMP_VARIABLES: &[&str] = &["OMP_NUM_THREADS"];
 const NO_LOCATE_ARGUMENTS: &[&str] = &[];
 
 const fn interpreter(program: &'static str, steps: &'static [&'static [&'static str]]) -> Runtime {
-    Runtime {
-        program,
-        locate: (NO_LOCATE_ARGUMENTS, ""),
-        at_least: None,
-        steps,
-        env: &[],
-        startup: None,
-        prestart: None,
-    }
+    let locate = (NO_LOCATE_ARGUMENTS, "");
+    Runtime { program, locate, at_least: None, steps, build: None, env: &[], startup: None, prestart: None }
+}
+
+const fn compiler(program: &'static str, steps: &'static [&'static [&'static str]; 2]) -> Runtime {
+    let build = Some(BuildSteps { build: steps[0], run: steps[1] });
+    Runtime { build, ..interpreter(program, steps) }
 }
 
 const PYTHON_STARTUP_PREFIXES: &[&str] = &[
@@ -148,8 +159,35 @@ const NODE: Runtime = Runtime {
 
 const BUN: Runtime = interpreter("bun", &[&["{program}", "run", "{source}"]]);
 
-const C_STEPS: &[&[&str]] =
+const C_STEPS: &[&[&str]; 2] =
     &[&["{program}", "-O1", "-iquote", WORKSPACE, "-o", "{out}", "{source}", "-lm", "-pthread"], &["{out}"]];
+
+/// Without a cache, Java compiles in memory and runs in one process, which is faster once.
+const JAVA_BUILD: BuildSteps = BuildSteps {
+    build: &[
+        "{program}",
+        "-XX:MaxRAM={memory}",
+        "-XX:ActiveProcessorCount={cpus}",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "--module",
+        "jdk.compiler/com.sun.tools.javac.Main",
+        "-proc:none",
+        "-d",
+        "{out_folder}",
+        "{source}",
+    ],
+    run: &[
+        "{program}",
+        "-XX:MaxRAM={memory}",
+        "-XX:ActiveProcessorCount={cpus}",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "--class-path",
+        "{out_folder}:.",
+        "{main_class}",
+    ],
+};
 
 /// All languages, in the order in which help lists them. A test runs each of them.
 pub const LANGUAGES: &[Language] = &[
@@ -271,7 +309,7 @@ pub const LANGUAGES: &[Language] = &[
         runtimes: &[Runtime {
             locate: (&["env", "GOROOT"], "/bin/go"),
             env: &[("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0")],
-            ..interpreter("go", &[&["{program}", "build", "-o", "{out}", "{source}"], &["{out}"]])
+            ..compiler("go", &[&["{program}", "build", "-o", "{out}", "{source}"], &["{out}"]])
         }],
         thread_variables: &["GOMAXPROCS"],
         calling_convention: CallingConvention::Unsupported,
@@ -284,10 +322,7 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["rs"],
         runtimes: &[Runtime {
             locate: (&["--print", "sysroot"], "/bin/rustc"),
-            ..interpreter(
-                "rustc",
-                &[&["{program}", "--edition", "2021", "-o", "{out}", "{source}"], &["{out}"]],
-            )
+            ..compiler("rustc", &[&["{program}", "--edition", "2021", "-o", "{out}", "{source}"], &["{out}"]])
         }],
         thread_variables: &["RAYON_NUM_THREADS"],
         calling_convention: CallingConvention::Unsupported,
@@ -298,7 +333,7 @@ pub const LANGUAGES: &[Language] = &[
         name: "c",
         aliases: &[],
         extensions: &["c"],
-        runtimes: &[interpreter("gcc", C_STEPS)],
+        runtimes: &[compiler("gcc", C_STEPS)],
         thread_variables: OPENMP_VARIABLES,
         calling_convention: CallingConvention::Unsupported,
         warm_env_prefixes: None,
@@ -308,11 +343,7 @@ pub const LANGUAGES: &[Language] = &[
         name: "cpp",
         aliases: &["c++", "cxx"],
         extensions: &["cpp", "cc", "cxx"],
-        runtimes: &[
-            interpreter("g++", C_STEPS),
-            interpreter("c++", C_STEPS),
-            interpreter("clang++", C_STEPS),
-        ],
+        runtimes: &[compiler("g++", C_STEPS), compiler("c++", C_STEPS), compiler("clang++", C_STEPS)],
         thread_variables: OPENMP_VARIABLES,
         calling_convention: CallingConvention::Unsupported,
         warm_env_prefixes: None,
@@ -324,6 +355,7 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["java"],
         runtimes: &[Runtime {
             at_least: Some((11, 0)),
+            build: Some(JAVA_BUILD),
             ..interpreter(
                 "java",
                 &[&[
@@ -354,6 +386,11 @@ impl Language {
             let known: Vec<_> = LANGUAGES.iter().map(|language| language.name).collect();
             Error::UnknownLanguage { given: text.to_owned(), known: known.join(", ") }
         })
+    }
+
+    /// Returns whether builds need a library that is provided in compiled form.
+    pub fn has_prebuilt_library(&self) -> bool {
+        self.name == "go"
     }
 
     /// Finds a language by the extension of a file name.

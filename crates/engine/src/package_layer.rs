@@ -21,13 +21,16 @@ pub const PYTHON_BOOTSTRAP: &str = include_str!("runners/site.py");
 /// Mount point of the layer with JavaScript packages: module resolution finds it from every folder.
 pub const NODE_MODULES: &str = "/node_modules";
 
+/// Mount point of the layer with Go's compiled standard library, a build cache of the toolchain.
+pub const GO_LIBRARY: &str = "/opt/belljar/go-library";
+
 /// A layer of installed packages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PackageLayer {
     /// Folder on the host, complete and read-only.
     pub source: PathBuf,
-    /// Mount point in the sandbox: [`PYTHON_LAYER`], [`PYTHON_PROFILE_LAYER`], [`PYTHON_SITE_FOLDER`] or
-    /// [`NODE_MODULES`].
+    /// Mount point in the sandbox: [`PYTHON_LAYER`], [`PYTHON_PROFILE_LAYER`], [`PYTHON_SITE_FOLDER`],
+    /// [`NODE_MODULES`] or [`GO_LIBRARY`].
     pub destination: &'static str,
 }
 
@@ -35,7 +38,7 @@ impl PackageLayer {
     /// Returns the layer's folder of programs, for `PATH`.
     pub fn bin_folder(&self) -> Option<String> {
         match self.destination {
-            PYTHON_SITE_FOLDER => None,
+            PYTHON_SITE_FOLDER | GO_LIBRARY => None,
             NODE_MODULES => Some(format!("{NODE_MODULES}/.bin")),
             folder => Some(format!("{folder}/bin")),
         }

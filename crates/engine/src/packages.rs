@@ -19,8 +19,8 @@ use thiserror::Error as ThisError;
 use crate::finding::Finding;
 use crate::language::Language;
 pub use crate::package_layer::{
-    MAX_PACKAGES, MAX_REQUIREMENT_BYTES, NODE_MODULES, PYTHON_BOOTSTRAP, PYTHON_LAYER, PYTHON_PROFILE_LAYER,
-    PYTHON_SITE_FOLDER, PackageLayer, Progress,
+    GO_LIBRARY, MAX_PACKAGES, MAX_REQUIREMENT_BYTES, NODE_MODULES, PYTHON_BOOTSTRAP, PYTHON_LAYER,
+    PYTHON_PROFILE_LAYER, PYTHON_SITE_FOLDER, PackageLayer, Progress,
 };
 use crate::plan::{Image, InputFile};
 use crate::provider::{BoxFuture, Provider};
@@ -63,6 +63,8 @@ pub struct PackageNeeds<'a> {
     pub profile_packages: &'a [String],
     /// Whether packages may run their own build or install code, in a sandbox without network.
     pub allow_build: bool,
+    /// Whether the program is built already, so that no library is needed to build it.
+    pub is_built: bool,
 }
 
 impl<'a> PackageNeeds<'a> {
@@ -79,6 +81,7 @@ impl<'a> PackageNeeds<'a> {
             packages: &[],
             profile_packages: &[],
             allow_build: false,
+            is_built: false,
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use belljar_analysis::policy::Policies;
 use futures_util::future::{Either, select};
 
-use crate::artifact::ArtifactLimits;
 use crate::admit::{AdmissionRules, AdmittedRequest, admit};
+use crate::artifact::ArtifactLimits;
 use crate::explain::{explain_failure, missing_limits};
 use crate::images::StoredImages;
 use crate::limits::Limits;
@@ -242,6 +242,7 @@ impl Engine {
             packages: &admitted.packages.packages,
             profile_packages: &admitted.packages.profile_packages,
             allow_build: admitted.packages.allow_build,
+            is_built: false,
         };
         let prepared = self.prepare(&admitted.provider, needs, progress).await?;
         plan.package_layers.clone_from(&prepared.layers);
@@ -335,8 +336,14 @@ impl Engine {
         let mut recorder = OutputRecorder::new(view, &limits, overflow);
         let ready = {
             let mut progress = SinkProgress(&mut *recorder.view);
-            let preparing =
-                pin!(self.prepare(&selected, package_needs(&plan, &task, &packages), &mut progress));
+            let is_built = match &task.program {
+                Program::Code { language, .. } if language.has_prebuilt_library() => {
+                    selected.entry.provider.is_built(&plan, &task).await
+                }
+                _ => false,
+            };
+            let needs = PackageNeeds { is_built, ..package_needs(&plan, &task, &packages) };
+            let preparing = pin!(self.prepare(&selected, needs, &mut progress));
             match select(preparing, cancel).await {
                 Either::Left((prepared, cancel)) => Some((prepared?, cancel)),
                 Either::Right(_) => None,
@@ -428,6 +435,7 @@ fn package_needs<'a>(plan: &'a Plan, task: &'a Task, packages: &'a AdmittedPacka
         packages: &packages.packages,
         profile_packages: &packages.profile_packages,
         allow_build: packages.allow_build,
+        is_built: false,
     }
 }
 

@@ -251,6 +251,11 @@ pub trait Provider: Debug + Send + Sync {
     ) -> BoxFuture<'a, Option<String>> {
         Box::pin(std::future::ready(None))
     }
+    /// Returns whether the program of a task is built already, so that running it needs no compiler. It may have
+    /// to be built nevertheless, if it is removed meanwhile.
+    fn is_built<'a>(&'a self, _plan: &'a Plan, _task: &'a Task) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(false))
+    }
     /// Checks within seconds that the provider could run something now, without running anything.
     fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))

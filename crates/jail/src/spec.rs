@@ -164,8 +164,8 @@ pub struct Jail {
     pub binds: Vec<HostBind>,
     /// Whether a result pipe is attached, as descriptor 3 of the program.
     pub result_pipe: bool,
-    /// Limits on the artifacts; none are collected if `None`.
-    pub artifacts: Option<ArtifactLimits>,
+    /// Which files are collected after the program has ended; none if `None`.
+    pub artifacts: Option<CollectionRules>,
     /// Whether to fail if no host user id of its own is available.
     pub require_separate_uid: bool,
     /// Tenant that owns the jail.
@@ -202,6 +202,15 @@ pub struct WarmInterpreter {
     /// Tenant that owns the interpreter. Forks share secrets of their parent process, so tenants never share
     /// one.
     pub tenant: String,
+}
+
+/// Rules for collecting files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectionRules {
+    /// Name of the folder in the workspace.
+    pub folder: String,
+    /// Limits.
+    pub limits: ArtifactLimits,
 }
 
 /// Destination of a file in the payload.

@@ -210,6 +210,31 @@ impl InstallerSandbox {
         step_result(self.execute(admitted).await?)
     }
 
+    /// Runs a trusted program in a language, with these variables. Its file is in the working folder, a folder of
+    /// the host in which it may write.
+    pub(crate) async fn run_program(
+        &self,
+        image: &Image,
+        language: &str,
+        (file, code): (&str, &str),
+        folder: &Path,
+        env: BTreeMap<String, String>,
+    ) -> Result<StepResult, PackagesError> {
+        let request = Request {
+            language: Some(language.to_owned()),
+            code: Some(code.to_owned()),
+            env,
+            ..image_request(image)
+        };
+        let paths = HostPaths {
+            host_workspace: Some(folder.to_owned()),
+            source_in_workspace: Some(file.to_owned()),
+            ..image_paths(image)
+        };
+        let admitted = self.engine.admit(request, paths).map_err(|error| host_error(&error))?;
+        step_result(self.execute(admitted).await?)
+    }
+
     /// Allows a request to reach the registries.
     fn with_registry_access(&self, admitted: AdmittedRequest) -> Result<AdmittedRequest, PackagesError> {
         Ok(admitted.with_network(Network::Hosts(self.registries.reachable_hosts()?)))

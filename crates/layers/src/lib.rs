@@ -15,6 +15,7 @@
 mod bootstrap_layer;
 mod build;
 mod explain;
+mod go_library;
 mod installer_sandbox;
 mod interpreter;
 mod javascript;

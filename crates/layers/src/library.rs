@@ -169,7 +169,8 @@ impl PackageResolver for Library {
 /// Hashes everything that an answer depends on.
 fn needs_digest(needs: &PackageNeeds<'_>) -> ContentDigest {
     let image = needs.image.identity();
-    let flags = format!("{} {} {}", needs.detect, needs.has_host_workspace, needs.allow_build);
+    let flags =
+        format!("{} {} {} {}", needs.detect, needs.has_host_workspace, needs.allow_build, needs.is_built);
     let counts = format!("{} {} {}", needs.packages.len(), needs.profile_packages.len(), needs.files.len());
     let language = needs.language.map_or("", |language| language.name);
     let mut parts: Vec<&[u8]> =
@@ -321,6 +322,9 @@ impl Library {
         }
         if ready.prepared.layers.iter().any(|layer| layer.destination != packages::NODE_MODULES) {
             ready.prepared.layers.push(bootstrap_layer::layer(&self.settings.folder)?);
+        }
+        if requirements::needs_go_library(&needs) {
+            Box::pin(self.go_library(&needs, progress, &mut ready)).await;
         }
         let held = std::mem::take(&mut ready.held);
         ready.layer_count = held.len();

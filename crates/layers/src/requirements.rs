@@ -7,6 +7,7 @@ use belljar_analysis::imports::{
     Resolver, SourceCode, UnresolvedName, UnresolvedReason,
 };
 use belljar_engine::finding::Finding;
+use belljar_engine::language::Language;
 use belljar_engine::packages::{PackageNeeds, PackagesError};
 
 use crate::interpreter::ImageInterpreter;
@@ -26,6 +27,9 @@ pub(crate) struct PackageRequirements {
 
 /// Returns whether code, names and files cannot request any package. This is true of most short code.
 pub(crate) fn needs_nothing(needs: &PackageNeeds<'_>) -> bool {
+    if needs_go_library(needs) {
+        return false;
+    }
     if !needs.packages.is_empty() || !needs.profile_packages.is_empty() {
         return false;
     }
@@ -36,6 +40,11 @@ pub(crate) fn needs_nothing(needs: &PackageNeeds<'_>) -> bool {
     let reads =
         needs.language.is_some_and(|language| imports::ImportLanguage::from_name(language.name).is_some());
     !(reads && needs.code.is_some_and(says)) && manifests(needs).next().is_none()
+}
+
+/// Returns whether Go's standard library is needed to build the code.
+pub(crate) fn needs_go_library(needs: &PackageNeeds<'_>) -> bool {
+    needs.language.is_some_and(Language::has_prebuilt_library) && !needs.is_built
 }
 
 fn manifests<'a>(needs: &PackageNeeds<'a>) -> impl Iterator<Item = (&'a str, &'a [u8])> {

@@ -190,10 +190,7 @@ mod tests {
         });
         assert_eq!(admitted, [true, false, false, true, false]);
         let reasons: Vec<_> = budget.skipped.named.iter().map(|skipped| skipped.reason).collect();
-        assert_eq!(
-            reasons,
-            [SkipReason::FileTooLarge, SkipReason::TotalTooLarge, SkipReason::TotalTooLarge]
-        );
+        assert_eq!(reasons, [SkipReason::FileTooLarge, SkipReason::TotalTooLarge, SkipReason::TotalTooLarge]);
         assert!(budget.admit("empty", 0));
         assert!(!budget.admit("f", 0));
         assert_eq!(budget.skipped.named.last().unwrap().reason, SkipReason::TooManyFiles);
@@ -207,7 +204,9 @@ mod tests {
         }
         let deep = format!("d/{deepest}");
         let long = "x".repeat(MAX_ARTIFACT_PATH_BYTES + 1);
-        for path in ["", "/a", "../a", "a/../b", "a//b", "./a", "a/", "a\nb", "a\u{1b}[m", "\u{fffd}", &deep, &long] {
+        for path in
+            ["", "/a", "../a", "a/../b", "a//b", "./a", "a/", "a\nb", "a\u{1b}[m", "\u{fffd}", &deep, &long]
+        {
             assert!(!is_artifact_path(path), "{path:?}");
         }
     }

@@ -7,12 +7,15 @@
 //! | `remote` | machines at a service: E2B, Aliyun AgentRun |
 //! | `simulated` | runs nothing and reports so |
 //! | `guest_sandbox` | a sandbox whose PID 1 is the guest, over a `Backend`: the jail or container around it |
+//! | `build_cache` | programs that were built before |
 //! | `program` | commands, environment and files of a task |
 //! | `egress` | egress of jails and containers |
 //! | `host_paths` | which host folders may be mounted |
 //! | `host_storage` | volumes, snapshots and host folders on this machine's disk |
 //! | `settings` | settings that administrators configure |
 
+#[cfg(target_os = "linux")]
+pub mod build_cache;
 #[cfg(target_os = "linux")]
 pub mod docker;
 #[cfg(target_os = "linux")]
@@ -23,6 +26,8 @@ mod guest_sandbox;
 mod host_paths;
 #[cfg(target_os = "linux")]
 pub mod host_storage;
+#[cfg(target_os = "linux")]
+mod java_class;
 #[cfg(target_os = "linux")]
 pub mod native;
 // On other systems only remote providers use it, and only parts of it.

@@ -60,9 +60,9 @@ async fn fetch(
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| folder.failed(name, &io::Error::other(error)))?;
         let bytes = frame.data_ref().map_or(&[][..], |bytes| bytes);
-        left = left
-            .checked_sub(bytes.len() as u64)
-            .ok_or_else(|| folder.failed(name, &io::Error::other("the server sends more than an artifact may have")))?;
+        left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
+            folder.failed(name, &io::Error::other("the server sends more than an artifact may have"))
+        })?;
         file.write_all(bytes).map_err(|error| folder.failed(name, &error))?;
     }
     Ok(())

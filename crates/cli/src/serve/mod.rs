@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::config::Config;
+use crate::config::{BuildCacheSettings, Config};
 use crate::env::Environment;
 use crate::error::{CliError, quote_path};
 use crate::os::{self, Hangups, Interrupts, NativeHost, StartedLauncher};
@@ -122,7 +122,8 @@ async fn serve(
     };
     let listeners =
         Listeners { api: listen(service.server.listen).await?, dialects: Vec::new(), tls, metrics };
-    let host = started.connect(config.warm, config.sandbox_memory).await?;
+    let builds = BuildCacheSettings { folder: Some(service.data_dir.join("builds")), ..config.builds };
+    let host = started.connect(config.warm, config.sandbox_memory, builds).await?;
     let folder = service.data_dir.join("layers");
     let warnings = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));
     let libraries = wire::libraries(host.provider(), folder, &config, environment, warnings);

@@ -166,7 +166,7 @@ pub(super) fn size_up_to(most: u64) -> Kind<u64> {
         }
         bytes => Ok(bytes),
     };
-    Kind::new("size", "512M", parse, |bytes| show_bytes(*bytes))
+    Kind::new("size", "16M", parse, |bytes| show_bytes(*bytes))
 }
 
 /// A number of bytes; the setting's name has the unit.

@@ -122,6 +122,7 @@ impl Settings {
         let below = |folder: &Option<PathBuf>, name: &str| folder.as_ref().map(|folder| folder.join(name));
         config.layers.folder = below(&environment.cache_home, "belljar/layers");
         config.images.folder = below(&environment.cache_home, "belljar/images");
+        config.builds.folder = below(&environment.cache_home, "belljar/builds");
         config.server.data_dir = below(&environment.state_home, "belljar");
         Self { environment, config, origins: BTreeMap::new(), entries: Vec::new() }
     }

@@ -62,6 +62,7 @@ pub(super) static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
         group("Providers", "A server stores these settings at its first start; after that, `belljar provider set` changes them. See [providers](providers.md).", providers()),
         group("Artifacts", "See [artifacts](artifacts.md).", artifacts()),
         group("Packages", "See [packages](packages.md).", dependencies()),
+        group("Build cache", "See [build cache](build-cache.md).", build_cache()),
         group("Images", "See [images](images.md).", images()),
         group("Network", "See [network](network.md).", network()),
         group("Warm interpreters", "", warm()),
@@ -209,6 +210,15 @@ fn dependencies() -> Vec<Setting> {
         row!("dependencies.shared_cache_read_only", switch(), config.layers.cache_read_only, "Whether the shared cache is only read."),
         row!("dependencies.shared_cache_wait", time(), config.layers.cache_wait,
             "Time limit of one transfer to or from the shared cache; after it, packages are installed locally."),
+    ]
+}
+
+#[rustfmt::skip]
+fn build_cache() -> Vec<Setting> {
+    vec![
+        row!("build_cache.folder", maybe(absolute_path()), config.builds.folder, "Folder of the cache of built programs. A server has its own in the data folder.")
+            .documented("`belljar/builds` in the user's cache folder"),
+        row!("build_cache.max_bytes", size(0), config.builds.max_bytes, "Maximum size of the cache; with 0, code is built for each run."),
     ]
 }
 

@@ -172,7 +172,8 @@ fn artifacts() -> Verdict {
 
 fn linked_artifacts() -> Verdict {
     for target in ["/etc", "/proc/self", "/usr/share"] {
-        let answer = run(["-c", &format!("import os; os.rmdir('artifacts'); os.symlink({target:?}, 'artifacts')")]);
+        let answer =
+            run(["-c", &format!("import os; os.rmdir('artifacts'); os.symlink({target:?}, 'artifacts')")]);
         let found = answer.json["artifacts"].as_array().map(Vec::len);
         expect(answer.status() == "succeeded" && found == Some(0), "the link is not followed", &answer.json)?;
     }

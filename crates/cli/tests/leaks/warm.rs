@@ -28,13 +28,7 @@ fn kinds() -> Vec<Kind> {
         ("failure", "python", "raise ValueError", none(), &["failed"]),
         ("failure", "javascript", "throw new Error('x')", none(), &["failed"]),
         ("signal", "python", "import os; os.kill(os.getpid(), 11)", none(), &["failed"]),
-        (
-            "artifacts",
-            "python",
-            "open('artifacts/a.txt', 'w').write('a')",
-            none(),
-            &["succeeded"],
-        ),
+        ("artifacts", "python", "open('artifacts/a.txt', 'w').write('a')", none(), &["succeeded"]),
         ("time-out", "python", "while True: pass", short(), &["timed_out"]),
         ("time-out", "javascript", "setInterval(() => {}, 1000)", short(), &["timed_out"]),
         (

@@ -108,7 +108,7 @@ fn files_are_written_read_listed_moved_and_removed() {
         (&json!("file"), &json!(11), &json!("0600"))
     );
     assert_eq!(files.put_with("n", "&atomic=true", b"whole").status, 200);
-    assert_eq!(files.sh("cat n; ls -A | tr '\\n' ' '"), "wholea n ");
+    assert_eq!(files.sh("cat n; ls -A | tr '\\n' ' '"), "wholea artifacts n ");
 
     let made = files.post("folder", &json!({"path": "d/e", "permissions": "0750"}));
     assert_eq!((made.status, &made.json()["permissions"]), (201, &json!("0750")));
@@ -414,7 +414,7 @@ fn paused_and_foreign_sandboxes_give_no_file_access() {
         assert_eq!(ask(&other, verb), 404, "{verb:?}");
         assert_eq!(ask("wrong", verb), 401, "{verb:?}");
     }
-    assert_eq!(files.sh("ls -A"), "");
+    assert_eq!(files.sh("ls -A"), "artifacts\n");
     assert_eq!(server.post(&format!("{}/pause", files.path), &json!({})).status, 200);
     for verb in verbs.into_iter().filter(|(_, verb, _)| *verb != "ports/80") {
         assert_eq!(ask(KEY, verb), 409, "{verb:?}");

@@ -3,17 +3,16 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use belljar_model::artifact::ArtifactLimits;
 use rustix::io::Errno;
 
 use super::{artifacts, init, privileges};
 use crate::seccomp::SeccompFilter;
-use crate::spec::INNER_UID;
+use crate::spec::{CollectionRules, INNER_UID};
 use crate::sys;
 
 /// Input of a collector.
 pub(crate) struct ArtifactCollector<'a> {
-    pub(crate) limits: ArtifactLimits,
+    pub(crate) rules: &'a CollectionRules,
     /// User namespace of the jail, and the mount namespace of its namespace set.
     pub(crate) user: &'a OwnedFd,
     pub(crate) mounts: &'a OwnedFd,
@@ -27,7 +26,7 @@ pub(crate) struct ArtifactCollector<'a> {
 pub(crate) fn run_collector(collector: &ArtifactCollector<'_>) -> ! {
     let confined = confine(collector);
     if confined.is_ok() {
-        artifacts::collect(collector.limits, collector.disk.as_fd(), collector.pipe);
+        artifacts::collect(collector.rules, collector.disk.as_fd(), collector.pipe);
     }
     sys::exit_now(confined.is_err().into())
 }

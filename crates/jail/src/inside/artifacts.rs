@@ -8,18 +8,17 @@
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use belljar_model::artifact::{
-    ArtifactBudget, ArtifactLimits, MAX_ARTIFACT_DEPTH, MAX_ARTIFACT_ENTRIES, SkipReason,
-};
+use belljar_model::artifact::{ArtifactBudget, MAX_ARTIFACT_DEPTH, MAX_ARTIFACT_ENTRIES, SkipReason};
 use belljar_zygote::syscall::write_all;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::spec::{ARTIFACT_END_TAG as END_TAG, ARTIFACT_FILE_TAG as FILE_TAG, ARTIFACT_MORE_TAG as MORE_TAG};
+use crate::spec::{
+    ARTIFACT_END_TAG as END_TAG, ARTIFACT_FILE_TAG as FILE_TAG, ARTIFACT_MORE_TAG as MORE_TAG,
+    CollectionRules,
+};
 use crate::sys::errno;
 
-/// Name of the folder in the workspace.
-const FOLDER: &str = "artifacts";
 const OPEN_FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const OPEN_FILE: OFlags =
@@ -29,8 +28,8 @@ const EMPTY_TMPFS_DIR_BYTES: i64 = 40;
 
 /// Returns whether there may be artifacts in a workspace that is a directory of a tmpfs. Only the empty
 /// directory that every run starts with certainly holds none.
-pub(crate) fn may_hold_artifacts(workspace: BorrowedFd<'_>) -> bool {
-    let own = match rustix::fs::statat(workspace, FOLDER, AtFlags::SYMLINK_NOFOLLOW) {
+pub(crate) fn may_hold_artifacts(rules: &CollectionRules, workspace: BorrowedFd<'_>) -> bool {
+    let own = match rustix::fs::statat(workspace, rules.folder.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => found,
         Err(errno) => return errno != Errno::NOENT,
     };
@@ -42,9 +41,11 @@ pub(crate) fn may_hold_artifacts(workspace: BorrowedFd<'_>) -> bool {
 }
 
 /// Sends the artifacts in a workspace.
-pub(super) fn collect(limits: ArtifactLimits, workspace: BorrowedFd<'_>, pipe: &OwnedFd) {
-    let mut collection = Collection { budget: ArtifactBudget::new(limits), entries_left: MAX_ARTIFACT_ENTRIES, pipe };
-    match rustix::fs::openat(workspace, FOLDER, OPEN_FOLDER, Mode::empty()) {
+pub(super) fn collect(rules: &CollectionRules, workspace: BorrowedFd<'_>, pipe: &OwnedFd) {
+    let budget = ArtifactBudget::new(rules.limits);
+    let mut collection = Collection { budget, entries_left: MAX_ARTIFACT_ENTRIES, pipe };
+    let name = rules.folder.as_str();
+    match rustix::fs::openat(workspace, name, OPEN_FOLDER, Mode::empty()) {
         Ok(folder) => {
             // The only error is that the reader is gone.
             if collection.send_folder(&folder, &[], 0).is_err() {
@@ -54,14 +55,14 @@ pub(super) fn collect(limits: ArtifactLimits, workspace: BorrowedFd<'_>, pipe: &
         Err(Errno::NOENT) => {}
         Err(Errno::LOOP) => collection.budget.skipped.add(b"", SkipReason::Link),
         // With `O_DIRECTORY`, a link is no directory.
-        Err(Errno::NOTDIR) => collection.budget.skipped.add(b"", reason_for_no_folder(workspace)),
+        Err(Errno::NOTDIR) => collection.budget.skipped.add(b"", reason_for_no_folder(workspace, name)),
         Err(_) => collection.budget.skipped.add(b"", SkipReason::Unreadable),
     }
     let _ended = collection.send_end();
 }
 
-fn reason_for_no_folder(workspace: BorrowedFd<'_>) -> SkipReason {
-    let found = rustix::fs::statat(workspace, FOLDER, AtFlags::SYMLINK_NOFOLLOW);
+fn reason_for_no_folder(workspace: BorrowedFd<'_>, name: &str) -> SkipReason {
+    let found = rustix::fs::statat(workspace, name, AtFlags::SYMLINK_NOFOLLOW);
     let is_link = found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink);
     if is_link { SkipReason::Link } else { SkipReason::SpecialFile }
 }
@@ -130,7 +131,9 @@ impl Collection<'_> {
         let opened = rustix::fs::openat(folder, name, OPEN_FILE, Mode::empty());
         let opened = opened.and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
         let (stat, file) = match opened {
-            Ok((stat, file)) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => (stat, file),
+            Ok((stat, file)) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                (stat, file)
+            }
             _ => {
                 self.budget.skipped.add(path, SkipReason::Unreadable);
                 return Ok(());

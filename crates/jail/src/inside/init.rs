@@ -201,14 +201,14 @@ fn disk_is_full() -> bool {
 
 /// Collects the artifacts as the sandbox user, after the program has ended.
 fn collect_artifacts(jail: &Jail, artifacts: Option<&OwnedFd>) {
-    let (Some(pipe), Some(limits)) = (artifacts, jail.artifacts) else { return };
+    let (Some(pipe), Some(rules)) = (artifacts, &jail.artifacts) else { return };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(workspace) = rustix::fs::open(WORKSPACE, flags, Mode::empty()) else { return };
     // Another file system says nothing about its empty directories.
-    let left = jail.host_workspace.is_some() || artifacts::may_hold_artifacts(workspace.as_fd());
+    let left = jail.host_workspace.is_some() || artifacts::may_hold_artifacts(rules, workspace.as_fd());
     if left && privileges::become_user(INNER_UID, INNER_UID).is_ok() {
         kill_survivors();
-        artifacts::collect(limits, workspace.as_fd(), pipe);
+        artifacts::collect(rules, workspace.as_fd(), pipe);
     }
 }
 

@@ -346,10 +346,10 @@ impl Run {
         // The launcher's copy is closed at the end of this function, so the pipe ends when the collector
         // exits.
         let pipe = child.artifacts_pipe.take().ok_or(Errno::BADF)?;
-        let limits = child.artifact_limits.ok_or(Errno::INVAL)?;
+        let rules = child.artifact_rules.as_ref().ok_or(Errno::INVAL)?;
         let (user, mounts, disk) =
             (&namespace_set.user, &namespace_set.mounts, child.disk.as_ref().ok_or(Errno::BADF)?);
-        let collector = ArtifactCollector { limits, user, mounts, disk, pipe: &pipe, filter };
+        let collector = ArtifactCollector { rules, user, mounts, disk, pipe: &pipe, filter };
         let collector = match sys::clone(0, None)? {
             CloneResult::Child => inside::run_collector(&collector),
             CloneResult::Parent { pidfd, .. } => pidfd.ok_or(Errno::NOSYS)?,

@@ -153,7 +153,8 @@ impl ArtifactListing {
                 Err(error) => return Err(error),
             };
             let full = page.entries.len() > *entries_left;
-            let named = page.entries.into_iter().map(|entry| (format!("{path}{}", entry.name), entry.metadata));
+            let named =
+                page.entries.into_iter().map(|entry| (format!("{path}{}", entry.name), entry.metadata));
             let before = entries.len();
             entries.extend(named.take(*entries_left));
             *entries_left -= entries.len() - before;

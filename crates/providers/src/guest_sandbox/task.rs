@@ -12,8 +12,8 @@ use belljar_engine::outcome::{Ending, Limit, Outcome, Usage};
 use belljar_engine::plan::{Program, Task, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, Sink, SinkControl};
 use belljar_engine::sandbox_handle::{
-    AttachOptions, CommandEnding, CommandViewer, Commands, Files, OutputEvent, ProcessId, SandboxError,
-    SandboxStats, StartCommand, StdinMode, WriteOptions,
+    AttachOptions, CommandEnding, CommandViewer, Commands, FileKind, Files, OutputEvent, ProcessId,
+    SandboxError, SandboxStats, StartCommand, StdinMode, WriteOptions,
 };
 
 use super::GuestSandbox;
@@ -135,10 +135,9 @@ impl<'a> TaskRun<'a> {
             sandbox.make_folder(folder, false, Some(0o700)).await?;
             seen = snapshot_artifacts(sandbox).await?;
         }
-        if prepared.artifacts_folder {
-            // Fails if the sandbox has something else with this name, or no room; the program runs nevertheless.
-            let _created = sandbox.make_folder(&artifacts_folder(), true, None).await;
-        }
+        let top = artifacts_folder();
+        // Fails if the sandbox has something with this name, or no room; the program runs nevertheless.
+        let created = prepared.artifacts_folder && sandbox.make_folder(&top, false, None).await.is_ok();
         let before = sandbox.baseline().await?;
         let mut running = RunningTask {
             sandbox,
@@ -157,6 +156,9 @@ impl<'a> TaskRun<'a> {
         if !sandbox.has_inbox() {
             // Whatever the outcome; an error does not matter, because a sandbox that is gone has no files.
             let _removed = sandbox.remove(folder, true).await;
+            if created {
+                remove_empty_folder(sandbox, &top).await;
+            }
         }
         let ending = ran?;
         let TaskResults { result, artifacts, skipped } = match results {
@@ -213,7 +215,6 @@ async fn remove_empty_folder(files: &dyn Files, path: &str) {
         let _removed = files.remove(path, false).await;
     }
 }
-
 /// A started command of a task.
 struct StartedCommand {
     process: ProcessId,

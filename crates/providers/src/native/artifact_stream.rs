@@ -36,9 +36,7 @@ pub(super) fn parse_artifacts(mut bytes: &[u8], limits: ArtifactLimits) -> Artif
         match tag {
             ARTIFACT_FILE_TAG => {
                 if names.insert(path) && budget.admit(path, content.len() as u64) {
-                    collection
-                        .artifacts
-                        .push(Artifact { name: path.to_owned(), content: content.to_vec() });
+                    collection.artifacts.push(Artifact { name: path.to_owned(), content: content.to_vec() });
                 }
             }
             ARTIFACT_MORE_TAG => collection.skipped.more = len,

@@ -7,11 +7,15 @@
 //! Outcome ◀── run_io.rs: output, result, artifacts ◀── LauncherEvent::Ended ◀──────────────┘
 //! ```
 //!
+//! With a build cache, a compiled program has two jails: one builds it, unless it was built before, and one runs it
+//! (`build.rs`).
+//!
 //! A long-lived sandbox is a jail whose PID 1 is the guest (`backend.rs`). A launcher that dies is replaced (`launcher_handle.rs`), and a run that it lost runs again if no effect of
 //! the first attempt is visible (`run.rs`).
 
 mod artifact_stream;
 mod backend;
+mod build;
 mod connection;
 mod egress;
 mod launcher_handle;
@@ -39,6 +43,7 @@ use belljar_engine::warm::WarmSettings;
 use belljar_jail::launcher::Launcher;
 use belljar_jail::spec;
 
+use crate::build_cache::BuildCache;
 use crate::egress::with_proxy_environment;
 use crate::host_paths::{check_host_workspace, check_mount};
 use launcher_handle::LauncherHandle;
@@ -61,6 +66,7 @@ pub fn run_if_asked() {
 pub struct SpawnedLauncher {
     launcher: Launcher,
     total_memory_bytes: Option<u64>,
+    builds: Option<BuildCache>,
 }
 
 impl SpawnedLauncher {
@@ -71,13 +77,19 @@ impl SpawnedLauncher {
     pub fn start() -> Result<Self, ProviderError> {
         let launcher =
             Launcher::start().map_err(|error| ProviderError::setup("start the launcher", error))?;
-        Ok(Self { launcher, total_memory_bytes: None })
+        Ok(Self { launcher, total_memory_bytes: None, builds: None })
     }
 
     /// Limits the memory of all sandboxes together to less than the machine could provide.
     #[must_use]
     pub fn with_total_memory(self, bytes: Option<u64>) -> Self {
         Self { total_memory_bytes: bytes, ..self }
+    }
+
+    /// Sets a cache of built programs. Without one, code is built for each run.
+    #[must_use]
+    pub fn with_build_cache(self, builds: Option<BuildCache>) -> Self {
+        Self { builds, ..self }
     }
 }
 
@@ -99,6 +111,22 @@ pub struct Native {
 struct NativeShared {
     link: LauncherHandle,
     roots: RootBuilder,
+    builds: Option<Arc<BuildCache>>,
+}
+
+impl NativeShared {
+    /// Returns a string that changes with the program that runs a language.
+    fn runtime_identity(&self, language: &'static Language, image: &Image) -> Option<String> {
+        let found = self.roots.runtime(language, image).ok()?.found;
+        let real = match image.folder() {
+            None => PathBuf::from(&found.program),
+            Some(folder) => folder.join(found.program.trim_start_matches('/')),
+        };
+        // In an image, a link's target may not exist on the host. The link's own metadata then identifies it.
+        let metadata = std::fs::metadata(&real).or_else(|_| std::fs::symlink_metadata(&real)).ok()?;
+        let stamp = (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec());
+        Some(format!("{} {stamp:?}", real.display()))
+    }
 }
 
 /// Whether a language can run in image `host`, and by which program.
@@ -115,13 +143,14 @@ impl Native {
     ///
     /// # Errors
     /// Names the launcher's set-up step that failed.
-    pub async fn connect(launched: SpawnedLauncher, warm: WarmSettings) -> Result<Self, ProviderError> {
+    pub async fn connect(mut launched: SpawnedLauncher, warm: WarmSettings) -> Result<Self, ProviderError> {
         // Done while the launcher sets itself up.
         let roots = RootBuilder::new();
         let settings = spec::LauncherSettings { warm, total_memory_bytes: launched.total_memory_bytes };
+        let builds = launched.builds.take().map(Arc::new);
         let (link, host) = LauncherHandle::open(launched, settings).await?;
         Ok(Self {
-            shared: Arc::new(NativeShared { link, roots }),
+            shared: Arc::new(NativeShared { link, roots, builds }),
             missing: host.missing,
             no_freezer: host.no_freezer,
         })
@@ -139,19 +168,6 @@ impl Native {
             LanguageState { language, program }
         };
         LANGUAGES.iter().map(state).collect()
-    }
-
-    /// Returns a string that changes with the program that runs a language.
-    fn runtime_identity(&self, language: &'static Language, image: &Image) -> Option<String> {
-        let found = self.shared.roots.runtime(language, image).ok()?.found;
-        let real = match image.folder() {
-            None => PathBuf::from(&found.program),
-            Some(folder) => folder.join(found.program.trim_start_matches('/')),
-        };
-        // In an image, a link's target may not exist on the host. The link's own metadata then identifies it.
-        let metadata = std::fs::metadata(&real).or_else(|_| std::fs::symlink_metadata(&real)).ok()?;
-        let stamp = (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec());
-        Some(format!("{} {stamp:?}", real.display()))
     }
 }
 
@@ -197,7 +213,7 @@ impl Provider for Native {
         language: &'static Language,
         image: &'a Image,
     ) -> BoxFuture<'a, Option<String>> {
-        Box::pin(std::future::ready(self.runtime_identity(language, image)))
+        Box::pin(std::future::ready(self.shared.runtime_identity(language, image)))
     }
 
     fn run<'a>(
@@ -208,6 +224,13 @@ impl Provider for Native {
         cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
         Box::pin(async move { run::run(&self.shared, &CheckedPlan::check(plan)?, task, sink, cancel).await })
+    }
+
+    fn is_built<'a>(&'a self, plan: &'a Plan, task: &'a Task) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let Ok(checked) = CheckedPlan::check(plan) else { return false };
+            build::is_built(&self.shared, &checked, task)
+        })
     }
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {

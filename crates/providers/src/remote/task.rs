@@ -9,8 +9,8 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use belljar_engine::artifact::{
-    ArtifactBudget, ArtifactLimits, MAX_ARTIFACT_DEPTH, MAX_ARTIFACT_ENTRIES, MAX_ARTIFACT_PATH_BYTES, SkipReason,
-    SkippedArtifacts,
+    ArtifactBudget, ArtifactLimits, MAX_ARTIFACT_DEPTH, MAX_ARTIFACT_ENTRIES, MAX_ARTIFACT_PATH_BYTES,
+    SkipReason, SkippedArtifacts,
 };
 use belljar_engine::language::{Language, Runtime};
 use belljar_engine::outcome::{Artifact, Ending, Limit, ReturnValue};

@@ -26,11 +26,7 @@ pub(super) fn take_large_artifacts(report: &mut Report, inline_bytes: u64) -> Ve
         }
         if let Some(content) = artifact.content.take() {
             artifact.url = Some(url(&report.id, &artifact.name));
-            large.push(NewArtifact {
-                path: artifact.name.clone(),
-                media_type: artifact.mime_type,
-                content,
-            });
+            large.push(NewArtifact { path: artifact.name.clone(), media_type: artifact.mime_type, content });
         }
     }
     large

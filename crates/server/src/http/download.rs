@@ -10,11 +10,7 @@ const SANDBOX_POLICY: HeaderValue = HeaderValue::from_static("sandbox");
 const NO_SNIFFING: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// Returns the headers of a download of the file or directory at `path`, whose name gets an ending.
-pub(crate) fn download_headers(
-    path: &str,
-    ending: &str,
-    media_type: &str,
-) -> [(HeaderName, HeaderValue); 4] {
+pub(crate) fn download_headers(path: &str, ending: &str, media_type: &str) -> [(HeaderName, HeaderValue); 4] {
     // The value is ASCII without control characters, so the conversion cannot fail.
     let attachment = HeaderValue::try_from(attachment(path, ending));
     let media_type = HeaderValue::try_from(media_type);

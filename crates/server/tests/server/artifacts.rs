@@ -25,7 +25,8 @@ async fn large_artifacts_are_stored_beside_the_result() {
         body["wait"] = json!(wait);
         let id = client.post("/v1/executions", &body).await.json()["id"].as_str().unwrap().to_owned();
         let result = ended(&client, &id).await;
-        let urls: Vec<_> = result["artifacts"].as_array().unwrap().iter().map(|a| a["url"].as_str()).collect();
+        let urls: Vec<_> =
+            result["artifacts"].as_array().unwrap().iter().map(|a| a["url"].as_str()).collect();
         let large = format!("/v1/executions/{id}/artifacts/a/large.bin");
         let second = format!("/v1/executions/{id}/artifacts/b.txt");
         assert_eq!(urls, [Some(large.as_str()), None, Some(second.as_str())]);
@@ -55,7 +56,8 @@ async fn other_tenants_find_nothing() {
     let result = server.client().run("artifact large 1000").await.json();
     let url = result["artifacts"][0]["url"].as_str().unwrap().to_owned();
     let other = server.tenant("other", json!({})).await;
-    let (refused, unknown) = (other.get(&url).await, other.get("/v1/executions/exec_0/artifacts/large").await);
+    let (refused, unknown) =
+        (other.get(&url).await, other.get("/v1/executions/exec_0/artifacts/large").await);
     assert_eq!((refused.status, refused.code()), (404, unknown.code()));
     assert_eq!(server.without_key().get(&url).await.status, 401);
 }

@@ -197,11 +197,8 @@ async fn artifacts_count_and_go_with_their_execution() {
     let (store, tenant) = (&fixture.store, &fixture.tenant);
     let other = crate::common::tenant(store, "other").await;
     let content: Vec<u8> = (0..2_500_000_u32).map(|n| n as u8).collect();
-    let artifact = |path: &str, content: Vec<u8>| NewArtifact {
-        path: path.to_owned(),
-        media_type: "text/csv",
-        content,
-    };
+    let artifact =
+        |path: &str, content: Vec<u8>| NewArtifact { path: path.to_owned(), media_type: "text/csv", content };
     let id = begin(store, running_execution(tenant)).await;
     let done = ExecutionOutcome::failed_to_start(&serde_json::json!({}), timestamp(2_000)).unwrap();
     let done = done.with_artifacts(vec![artifact("a/b.csv", content.clone()), artifact("empty", Vec::new())]);

@@ -245,7 +245,7 @@ impl WarmChild {
             _liveness_pipe: self.jail.liveness_pipe,
             disk: Some(built.disk),
             artifacts_pipe: pending.fds.drain(program_fds_len(pending)..).next(),
-            artifact_limits: wanted.artifacts,
+            artifact_rules: wanted.artifacts.clone(),
             cpu_before: self.cpu_before,
         };
         let listener = NotifyListener::with_listener(self.listener);

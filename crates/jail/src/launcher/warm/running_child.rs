@@ -3,13 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use belljar_model::artifact::ArtifactLimits;
 use belljar_model::outcome::Usage;
 use rustix::fs::{Mode, OFlags};
 
 use super::child_connection::ChildConnection;
 use crate::inside::may_hold_artifacts;
 use crate::launcher::setup::LauncherContext;
+use crate::spec::CollectionRules;
 use crate::step::StepFailed;
 use crate::sys;
 
@@ -26,7 +26,7 @@ pub(crate) struct RunningChild {
     pub(crate) disk: Option<OwnedFd>,
     /// The pipe into which artifacts are written.
     pub(crate) artifacts_pipe: Option<OwnedFd>,
-    pub(crate) artifact_limits: Option<ArtifactLimits>,
+    pub(crate) artifact_rules: Option<CollectionRules>,
     pub(crate) cpu_before: Duration,
 }
 
@@ -64,8 +64,9 @@ impl RunningChild {
 
     /// Returns whether the program may have left artifacts. Looks up one name and follows no symbolic links.
     pub(crate) fn has_artifacts(&self) -> bool {
-        let disk = self.disk.as_ref().filter(|_| self.artifacts_pipe.is_some());
-        disk.is_some_and(|disk| may_hold_artifacts(disk.as_fd()))
+        let collected = (&self.disk, &self.artifact_rules, &self.artifacts_pipe);
+        let (Some(disk), Some(rules), Some(_)) = collected else { return false };
+        may_hold_artifacts(rules, disk.as_fd())
     }
 
     /// Closes the disk while another process still holds it. Freeing what a program wrote takes time

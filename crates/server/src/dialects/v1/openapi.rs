@@ -13,7 +13,9 @@ use utoipa::{Modify, OpenApi};
 use super::admin::{audit, keys, profiles, providers, tenants};
 use super::sandboxes::watch::ChangeEvent;
 use super::sandboxes::{archives, commands, files, network, ports, terminal, watch};
-use super::{artifacts, batches, docs, executions, health, metrics, sandboxes, schema, snapshots, tools, volumes};
+use super::{
+    artifacts, batches, docs, executions, health, metrics, sandboxes, schema, snapshots, tools, volumes,
+};
 use crate::http::problem::Problem;
 
 /// Examples, by schema name.
