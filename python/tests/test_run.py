@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import belljar
+from belljar._request import Network
 
 
 def test_run() -> None:
@@ -96,6 +97,26 @@ def test_large_artifacts_are_fetched(client: belljar.Client) -> None:
             return len((await other.download(artifact)).bytes)
 
     assert asyncio.run(fetched()) == 6 << 20
+
+
+def test_network_modes(client: belljar.Client) -> None:
+    modes: dict[str, Network] = {
+        "none": False,
+        "internet": True,
+        "hosts": ["pypi.org"],
+        "full": "full",
+    }
+    for mode, network in modes.items():
+        receipt = client.run(command=["true"], network=network).receipt
+        assert receipt is not None
+        assert receipt.network is not None
+        assert receipt.network["mode"] == mode
+        assert ("gate" in receipt.network["enforced_by"]) == (mode in ("hosts", "internet"))
+    near = "import urllib.request; urllib.request.urlopen('http://169.254.169.254/')"
+    (finding,) = client.run(near, network="internet").findings
+    assert "network 'internet' reaches public addresses only" in finding.message
+    with pytest.raises(ValueError, match="'internet'"):
+        client.run("1", network="pypi.org")
 
 
 def test_output_that_is_not_utf8(client: belljar.Client) -> None:

@@ -200,10 +200,10 @@ pub(crate) fn parse_variable(text: &str) -> Result<(String, String), CliError> {
     }
 }
 
-/// Parses `none`, `full`, or a comma-separated list of hosts.
+/// Parses `none`, `internet`, `full`, or a comma-separated list of hosts.
 pub(crate) fn parse_network(text: &str) -> NetworkSpec {
     match text {
-        "none" | "full" => NetworkSpec { mode: text.to_owned(), hosts: Vec::new() },
+        mode if NetworkSpec::PLAIN_MODES.contains(&mode) => NetworkSpec::plain(mode),
         hosts => NetworkSpec {
             mode: "hosts".to_owned(),
             hosts: hosts.split(',').map(|host| host.trim().to_owned()).collect(),

@@ -75,6 +75,10 @@ fn network_image_and_output_flags() {
         meant(&["-c", "1", "--network", "a.com:443, b.com", "--image", "/srv/root", "--json", "--raw"]);
     let hosts = vec!["a.com:443".to_owned(), "b.com".to_owned()];
     assert_eq!(intent.request.network, Some(NetworkSpec { mode: "hosts".to_owned(), hosts }));
+    for mode in ["none", "internet", "full"] {
+        let request = meant(&["-c", "1", "--network", mode]).request;
+        assert_eq!(request.network, Some(NetworkSpec::plain(mode)));
+    }
     assert_eq!((intent.request.image, intent.paths.image), (None, Some("/srv/root".into())));
     assert_eq!(intent.output, OutputOptions { form: OutputForm::Json, quiet: false });
     let intent = meant(&["-c", "1", "--network", "full", "--image", "host", "--quiet"]);

@@ -44,8 +44,9 @@ const IMAGE_FOLDER_REFUSED: &str = "--image: a folder with an unpacked root work
 pub(crate) struct McpArgs {
     #[command(flatten)]
     limits: LimitArgs,
-    /// Network access of the code [default: none]
-    #[arg(long, value_name = "none|full|HOST,…")]
+    /// Network access of the code: none, internet (public addresses only), single hosts, or full (the host's
+    /// own network: everything that this machine can reach) [default: none]
+    #[arg(long, value_name = "internet|HOST,…")]
     network: Option<String>,
     /// Profile of limits and policy: default, terminal, data, or one from belljar.toml
     #[arg(long, value_name = "PROFILE")]

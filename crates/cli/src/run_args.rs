@@ -56,8 +56,9 @@ pub(crate) struct RunArgs {
     pub(crate) no_deps: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-    /// Network access of the program [default: none]
-    #[arg(long, help_heading = "Sandbox", value_name = "none|full|HOST,…")]
+    /// Network access of the program: none, internet (public addresses only), single hosts, or full (the
+    /// host's own network: everything that this machine can reach) [default: none]
+    #[arg(long, help_heading = "Sandbox", value_name = "internet|HOST,…")]
     pub(crate) network: Option<String>,
     /// Set an environment variable; without '=', copy its value from this shell
     #[arg(long = "env", value_name = "K[=V]")]

@@ -46,7 +46,10 @@ fn keys(value: &Value) -> Vec<&str> {
 fn is(answer: &Answer, exit: i32, expected: &Value) {
     assert_eq!(keys(&answer.json), FIELDS, "{answer:#?}");
     assert_eq!(keys(&answer.json["usage"]), ["cpu_ms", "peak_memory_bytes", "processes_peak"]);
-    assert_eq!(keys(&answer.json["receipt"]), ["isolation", "kernel", "provider", "simulated", "warm"]);
+    assert_eq!(
+        keys(&answer.json["receipt"]),
+        ["isolation", "kernel", "network", "provider", "simulated", "warm"]
+    );
     assert_eq!(keys(&answer.json["result"]), ["present", "value"]);
     assert_eq!(keys(&answer.json["dependencies"]), ["cache", "install_ms", "packages"]);
     for (field, value) in expected.as_object().into_iter().flatten() {

@@ -73,14 +73,16 @@ impl AccessControl {
         message
     }
 
-    /// Refuses a name without a public address. The addresses go to the operator's log only, once per name.
+    /// Refuses a host without a public address. The addresses go to the operator's log only, once per host.
     fn record_private_refusal(
         &self,
         target: &TargetHost,
         port: u16,
         found: &io::Result<Vec<IpAddr>>,
     ) -> String {
-        let refusal = EgressRefusal::NotPublic(target.clone(), port);
+        let is_internet = self.rules.borrow().is_internet();
+        let refusal = if is_internet { EgressRefusal::NotInternet } else { EgressRefusal::NotPublic };
+        let refusal = refusal(target.clone(), port);
         let message = refusal.message();
         if self.refusals().note(refusal) {
             tracing::info!(host = %target, port, resolved = ?found, "egress: not a public address, refused");
@@ -103,12 +105,12 @@ impl AccessControl {
         target: &TargetHost,
         port: u16,
     ) -> Result<(TcpStream, IpAddr), ConnectError> {
-        if !self.rules.borrow().allows(target, port) {
-            return Err(ConnectError::Refused(
-                self.record_refusal(EgressRefusal::Host(target.clone(), port)),
-            ));
+        let rules = self.rules.borrow().clone();
+        if !rules.allows(target, port) {
+            let refusal = if rules.is_internet() { EgressRefusal::NotInternet } else { EgressRefusal::Host };
+            return Err(ConnectError::Refused(self.record_refusal(refusal(target.clone(), port))));
         }
-        let proxy = self.rules.borrow().proxy_for(target);
+        let proxy = rules.proxy_for(target);
         if let Some(proxy) = proxy {
             return self.connect_through_proxy(&proxy, target, port).await;
         }

@@ -1,4 +1,4 @@
-//! DNS server for a sandbox: answers for names that a rule covers. Any other name is refused without a
+//! DNS server for a sandbox: answers for names that the rules cover. Any other name is refused without a
 //! lookup, because a lookup is a message to the name's authoritative server.
 
 use std::sync::Arc;
@@ -65,8 +65,13 @@ async fn answer_query(access: &AccessControl, message: &[u8]) -> Option<Vec<u8>>
         Ok(question) => question,
         Err(answer) => return answer,
     };
-    if !access.rules.borrow().allows_lookup(&question.target) {
-        access.record_refusal(EgressRefusal::Lookup(question.target.clone()));
+    let rules = access.rules.borrow().clone();
+    if !rules.allows_lookup(&question.target) {
+        // In mode `internet` only `localhost` is refused, which needs no explanation: programs know its
+        // address.
+        if !rules.is_internet() {
+            access.record_refusal(EgressRefusal::Lookup(question.target.clone()));
+        }
         return Some(question.answer(dns::REFUSED, &[]));
     }
     if question.kind == dns::RecordType::Other {

@@ -1,4 +1,4 @@
-//! Egress for sandboxes that may reach individual hosts: their only way to the network.
+//! Egress for sandboxes that may reach individual hosts, or the internet: their only way to the network.
 //!
 //! ```text
 //! sandbox's loopback         this process                                                 the network
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The crate serves listening sockets that it is given and knows nothing about jails. Everything that
-//! connects to them is hostile: every read has a size limit and every wait a timeout. A name that no rule
-//! covers is never looked up, so a lookup cannot leak data.
+//! connects to them is hostile: every read has a size limit and every wait a timeout. In mode `hosts`, a name
+//! that no rule covers is never looked up, so a lookup cannot leak data.
 
 mod access;
 mod dns;

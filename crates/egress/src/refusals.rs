@@ -11,9 +11,11 @@ pub(crate) enum EgressRefusal {
     Host(TargetHost, u16),
     /// No rule covers this name, which was looked up.
     Lookup(TargetHost),
-    /// The name is listed, but does not resolve to a public address. Private addresses and names that do not
-    /// exist get the same answer: a user who may list names must not be able to map an internal network.
+    /// An allowed name does not resolve to a public address. Private addresses and names that do not exist
+    /// get the same answer: a user who may list names must not be able to map an internal network.
     NotPublic(TargetHost, u16),
+    /// In network mode `internet`: an address that is not public, or a name that does not resolve to one.
+    NotInternet(TargetHost, u16),
     /// A limit was reached.
     LimitReached(&'static str),
 }
@@ -28,6 +30,13 @@ impl EgressRefusal {
             Self::Lookup(target) => format!("looking up {target} was refused: not in network.hosts"),
             Self::NotPublic(target, port) => format!(
                 "connection to {target}:{port} was refused: the name does not resolve to a public address"
+            ),
+            Self::NotInternet(target @ TargetHost::Address(_), port) => format!(
+                "connection to {target}:{port} was refused: network 'internet' reaches public addresses only"
+            ),
+            Self::NotInternet(target, port) => format!(
+                "connection to {target}:{port} was refused: the name does not resolve to a public address, and \
+                 network 'internet' reaches no others"
             ),
             Self::LimitReached(what) => format!("a connection was refused or ended: too many {what}"),
         }
@@ -44,14 +53,33 @@ impl EgressRefusal {
                 "check the name; if it has a private address, an administrator can list it: \"ADDRESS:{port}\" in \
                  network.hosts of a profile"
             ),
+            Self::NotInternet(TargetHost::Name(name), _) if name == "localhost" => {
+                "for a server inside the sandbox, connect directly instead of through the proxy".to_owned()
+            }
+            Self::NotInternet(TargetHost::Address(_), port) => format!(
+                "to allow single private addresses, list them instead: --network ADDRESS:{port} (network.hosts of a \
+                 request or profile)"
+            ),
+            Self::NotInternet(TargetHost::Name(_), port) => format!(
+                "check the name; if it has a private address, list that instead: --network ADDRESS:{port} \
+                 (network.hosts of a request or profile)"
+            ),
             Self::LimitReached(_) => "use fewer, or network mode 'full'".to_owned(),
+        }
+    }
+
+    /// Returns the setting that decided.
+    fn decided_by(&self) -> &'static str {
+        match self {
+            Self::NotInternet(..) => "network.mode = internet",
+            Self::Host(..) | Self::Lookup(_) | Self::NotPublic(..) | Self::LimitReached(_) => "network.hosts",
         }
     }
 
     fn finding(&self, count: u64) -> Finding {
         let rule = match self {
             Self::Host(..) | Self::Lookup(_) => "network-host",
-            Self::NotPublic(..) => "network-address",
+            Self::NotPublic(..) | Self::NotInternet(..) => "network-address",
             Self::LimitReached(_) => "network-limit",
         };
         let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
@@ -63,7 +91,7 @@ impl EgressRefusal {
             line: None,
             column: None,
             suggestion: self.suggestion(),
-            decided_by: "network.hosts".to_owned(),
+            decided_by: self.decided_by().to_owned(),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod dns;
 mod harness;
+mod internet;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Requests a tunnel. Returns the stream and the response head.
-async fn tunnel(sandbox: &TestEgress, authority: &str) -> (TcpStream, String) {
+pub(crate) async fn tunnel(sandbox: &TestEgress, authority: &str) -> (TcpStream, String) {
     let mut client = connect(sandbox.proxy).await;
     client.write_all(format!("CONNECT {authority} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
     let mut head = Vec::new();
@@ -27,7 +28,7 @@ async fn tunnel(sandbox: &TestEgress, authority: &str) -> (TcpStream, String) {
 }
 
 /// Requests a SOCKS5 connection. Returns the stream and the reply code.
-async fn socks(sandbox: &TestEgress, address: &[u8], port: u16) -> (TcpStream, u8) {
+pub(crate) async fn socks(sandbox: &TestEgress, address: &[u8], port: u16) -> (TcpStream, u8) {
     let mut client = connect(sandbox.proxy).await;
     let request = [&[5, 1, 0, 5, 1, 0], address, &port.to_be_bytes()].concat();
     client.write_all(&request).await.unwrap();
@@ -37,11 +38,11 @@ async fn socks(sandbox: &TestEgress, address: &[u8], port: u16) -> (TcpStream, u
     (client, answer[3])
 }
 
-fn by_name(name: &str) -> Vec<u8> {
+pub(crate) fn by_name(name: &str) -> Vec<u8> {
     [&[3, name.len() as u8], name.as_bytes()].concat()
 }
 
-async fn echoes(client: &mut TcpStream) {
+pub(crate) async fn echoes(client: &mut TcpStream) {
     client.write_all(b"to and fro").await.unwrap();
     let mut back = [0; 10];
     client.read_exact(&mut back).await.unwrap();

@@ -390,11 +390,11 @@ pub(crate) fn select_network(
         _ => Network::parse(profile.network.as_ref())?,
     };
     match network {
-        Network::Hosts(hosts) => {
+        Network::Hosts(hosts) | Network::Internet(hosts) => {
             rules.provider.require_capability(Capability::SingleHosts, "network")?;
-            Ok(Network::Hosts(hosts.with_private_ranges(rules.private_ranges)))
+            Ok(Network::from_rules(hosts.with_private_ranges(rules.private_ranges)))
         }
-        _ => Ok(network),
+        Network::None | Network::Full => Ok(network),
     }
 }
 

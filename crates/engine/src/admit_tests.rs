@@ -121,7 +121,25 @@ fn network_modes() {
             .contains("network.hosts: 'https://a' is a URL")
     );
     assert!(refused(with(json!({"mode": "hosts"}))).contains("network.hosts: is empty"));
-    assert!(refused(with(json!({"mode": "most"}))).contains("use none, hosts or full"));
+    assert!(refused(with(json!({"mode": "most"}))).contains("use none, hosts, internet or full"));
+}
+
+#[test]
+fn a_network_mode_may_be_a_plain_string() {
+    let with = |network| json!({"language": "py", "code": "1", "network": network});
+    let mode = |network| check(with(network)).unwrap().plan.network.mode();
+    for plain in ["none", "internet", "full"] {
+        assert_eq!((mode(json!(plain)), mode(json!({"mode": plain}))), (plain, plain));
+    }
+    assert!(refused(with(json!("hosts"))).contains("network.hosts: is empty; name a host"));
+    assert!(refused(with(json!("pypi.org"))).contains(r#"{"mode": "hosts", "hosts": ["pypi.org"]}"#));
+    assert!(
+        refused(with(json!({"mode": "internet", "hosts": ["a.com"]})))
+            .contains("only allowed with mode 'hosts'")
+    );
+    let wrong = |network| serde_json::from_value::<Request>(with(network)).unwrap_err().to_string();
+    assert!(wrong(json!({"mode": "none", "host": []})).contains("unknown field `host`"));
+    assert!(wrong(json!(true)).contains("a network mode, or an object"));
 }
 
 #[test]
@@ -219,6 +237,10 @@ fn unsupported_capabilities_are_refused_by_name() {
         (with("image", json!("host")), "'unpacked_images'"),
         (with("image", json!("python:3")), "'named_images'"),
         (with("network", json!({"mode": "hosts", "hosts": ["pypi.org"]})), "'single_hosts'"),
+        (
+            with("network", json!("internet")),
+            "use network 'none' or 'full' with it (it does not support 'single_hosts'",
+        ),
         (with("dependencies", json!({"packages": ["numpy"]})), "'package_layers'"),
     ] {
         assert!(said.contains(name), "{said}");

@@ -1,4 +1,5 @@
-//! Host rules: which hosts a sandbox may reach in network mode `hosts`.
+//! What a sandbox may reach through the gate: the host rules of network mode `hosts`, or every public address
+//! in mode `internet`.
 //!
 //! ```text
 //! pypi.org            that name, ports 80 and 443        10.0.0.5:8080      that address, even if it is private
@@ -7,9 +8,11 @@
 //! ```
 //!
 //! Only listed names are resolved. The resolved address is checked again: a private address must be listed
-//! itself. Otherwise the owner of a name could point it at hosts on this network.
+//! itself. Otherwise the owner of a name could point it at hosts on this network. Mode `internet` has no
+//! list: every name is resolved, and only public addresses are reached.
 
 mod address;
+mod mode;
 mod proxy;
 
 use std::fmt;
@@ -19,11 +22,10 @@ use std::sync::Arc;
 
 pub use address::PrivateRanges;
 use address::{CidrBlock, is_public};
+pub use mode::{Network, NetworkCeiling};
 pub use proxy::UpstreamProxy;
 
 use belljar_model::request::NetworkSpec;
-
-use crate::Error;
 
 /// Maximum number of rules of one sandbox.
 pub const MAX_RULES: usize = 100;
@@ -45,6 +47,11 @@ impl TargetHost {
     /// Returns whether it is the name `localhost`.
     pub fn is_localhost(&self) -> bool {
         matches!(self, Self::Name(name) if name == LOCALHOST)
+    }
+
+    /// Returns whether it is `localhost` or a name below it: always the machine that resolves it.
+    fn is_below_localhost(&self) -> bool {
+        self.is_localhost() || matches!(self, Self::Name(name) if name.ends_with(".localhost"))
     }
 
     /// Creates a target from an address, in canonical form: an IPv4-mapped IPv6 address becomes IPv4.
@@ -118,9 +125,12 @@ impl FromStr for HostRule {
         if text.contains('@') {
             return Err("contains a user; write the host alone".to_owned());
         }
+        if NetworkSpec::PLAIN_MODES.contains(&text) {
+            return Err("is a network mode and not a host; write it alone".to_owned());
+        }
         let (host, port) = split_port(text)?;
         let pattern = match host.strip_prefix('*') {
-            Some("") => return Err("is every host; use network mode 'full' instead".to_owned()),
+            Some("") => return Err("is every host; use network mode 'internet' instead".to_owned()),
             Some(below) => {
                 let below = below.strip_prefix('.').ok_or("'*' stands for whole labels: *.example.com")?;
                 HostPattern::Suffix(format!(".{}", parse_name(below)?))
@@ -205,75 +215,11 @@ fn parse_name(text: &str) -> Result<String, String> {
     Ok(name)
 }
 
-/// Network access of a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Network {
-    /// Only its own loopback.
-    None,
-    /// Listed hosts, through Belljar's egress proxy on the loopback.
-    Hosts(HostRules),
-    /// Everything that the host can reach.
-    Full,
-}
-
-impl Network {
-    /// Parses the network of a request or profile.
-    pub(crate) fn parse(spec: Option<&NetworkSpec>) -> Result<Self, Error> {
-        let Some(spec) = spec else { return Ok(Self::None) };
-        match spec.mode.as_str() {
-            "none" if spec.hosts.is_empty() => Ok(Self::None),
-            "full" if spec.hosts.is_empty() => Ok(Self::Full),
-            "none" | "full" => Err(Error::invalid("network.hosts", "only allowed with mode 'hosts'")),
-            "hosts" => match HostRules::parse(&spec.hosts) {
-                Ok(rules) => Ok(Self::Hosts(rules)),
-                Err(message) => Err(Error::Invalid { field: "network.hosts", message }),
-            },
-            other => Err(Error::invalid(
-                "network.mode",
-                format!("unknown mode '{other}'; use none, hosts or full"),
-            )),
-        }
-    }
-}
-
-/// The network ceiling: the most access that requests may ask for. Profiles are not bound by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum NetworkCeiling {
-    /// No network.
-    None,
-    /// Hosts by name, which reach public addresses only.
-    Names,
-    /// Hosts by name or address, including private addresses.
-    Hosts,
-    /// Everything that this machine can reach.
-    #[default]
-    Full,
-}
-
-impl NetworkCeiling {
-    /// Refuses a requested network above the ceiling.
-    pub(crate) fn check(self, network: Network) -> Result<Network, Error> {
-        let (needed, what) = match &network {
-            Network::None => (Self::None, ""),
-            Network::Hosts(rules) if rules.are_public_names() => (Self::Names, "hosts"),
-            Network::Hosts(_) => (Self::Hosts, "hosts by address, and 'localhost',"),
-            Network::Full => (Self::Full, "'full'"),
-        };
-        if needed <= self {
-            return Ok(network);
-        }
-        let message = format!(
-            "requests may not use {what} here; put it into a profile, or have an administrator raise network in [server]"
-        );
-        Err(Error::Unsupported { field: "network", message })
-    }
-}
-
-/// The rules of a sandbox. Cheap to clone.
+/// What a sandbox may reach through the gate. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRules {
-    rules: Arc<[HostRule]>,
-    /// Whether listed names may resolve to private addresses.
+    allowed: AllowedHosts,
+    /// Whether allowed names may resolve to private addresses.
     allow_private: bool,
     /// The operator's proxy for outgoing connections, if any.
     proxy: Option<Arc<UpstreamProxy>>,
@@ -281,7 +227,20 @@ pub struct HostRules {
     private_ranges: PrivateRanges,
 }
 
+/// The hosts that are allowed before they are resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum AllowedHosts {
+    Listed(Arc<[HostRule]>),
+    /// Every name and every public address, on every port.
+    Internet,
+}
+
 impl HostRules {
+    /// Creates the rules of network mode `internet`: every public address.
+    pub fn internet() -> Self {
+        Self::allowing(AllowedHosts::Internet)
+    }
+
     /// Parses the rules of a request.
     ///
     /// # Errors
@@ -291,7 +250,7 @@ impl HostRules {
             return Err("is empty; name a host, or use mode 'none'".to_owned());
         }
         if hosts.len() > MAX_RULES {
-            return Err(format!("more than {MAX_RULES}; use '*.example.com', or mode 'full'"));
+            return Err(format!("more than {MAX_RULES}; use '*.example.com', or mode 'internet'"));
         }
         let rule = |text: &T| {
             let text = text.as_ref().trim();
@@ -300,8 +259,24 @@ impl HostRules {
                 format!("'{}' {why}", shown.escape_debug())
             })
         };
-        let rules = hosts.iter().map(rule).collect::<Result<_, _>>()?;
-        Ok(Self { rules, allow_private: false, proxy: None, private_ranges: PrivateRanges::default() })
+        Ok(Self::allowing(AllowedHosts::Listed(hosts.iter().map(rule).collect::<Result<_, _>>()?)))
+    }
+
+    fn allowing(allowed: AllowedHosts) -> Self {
+        Self { allowed, allow_private: false, proxy: None, private_ranges: PrivateRanges::default() }
+    }
+
+    /// Returns whether these are the rules of network mode `internet`.
+    pub fn is_internet(&self) -> bool {
+        self.allowed == AllowedHosts::Internet
+    }
+
+    /// Returns the listed rules: none in mode `internet`.
+    fn listed(&self) -> &[HostRule] {
+        match &self.allowed {
+            AllowedHosts::Listed(rules) => rules,
+            AllowedHosts::Internet => &[],
+        }
     }
 
     /// Adds ranges that are treated as private: listed names may not resolve to them.
@@ -336,12 +311,23 @@ impl HostRules {
 
     /// Returns whether a host may be contacted, before it is resolved.
     pub fn allows(&self, target: &TargetHost, port: u16) -> bool {
-        self.rules.iter().any(|rule| rule.matches_port(port) && rule.matches(target))
+        match (&self.allowed, target) {
+            (AllowedHosts::Listed(rules), _) => {
+                rules.iter().any(|rule| rule.matches_port(port) && rule.matches(target))
+            }
+            (AllowedHosts::Internet, TargetHost::Name(_)) => !target.is_below_localhost(),
+            (AllowedHosts::Internet, TargetHost::Address(address)) => {
+                self.allow_private || is_public(*address, &self.private_ranges)
+            }
+        }
     }
 
     /// Returns whether a name may be resolved.
     pub fn allows_lookup(&self, target: &TargetHost) -> bool {
-        self.rules.iter().any(|rule| rule.matches(target))
+        match &self.allowed {
+            AllowedHosts::Listed(rules) => rules.iter().any(|rule| rule.matches(target)),
+            AllowedHosts::Internet => !target.is_below_localhost(),
+        }
     }
 
     /// Returns whether the resolved address of a host may be connected to. `near` is set if the address
@@ -370,30 +356,30 @@ impl HostRules {
         (is_public(address, &self.private_ranges) && !near)
             || self.allow_private
             || (target.is_localhost() && address.is_loopback())
-            || self.rules.iter().any(listed)
+            || self.listed().iter().any(listed)
     }
 
     /// Returns whether the host's loopback is allowed: then `localhost` is the host's, not the sandbox's.
     pub fn allows_host_loopback(&self) -> bool {
-        self.rules.iter().any(|rule| match &rule.pattern {
+        self.listed().iter().any(|rule| match &rule.pattern {
             HostPattern::Name(name) => name == LOCALHOST,
             HostPattern::Suffix(_) => false,
             HostPattern::Block(block) => block.is_loopback(),
         })
     }
 
-    /// Returns whether all rules are names other than `localhost`.
+    /// Returns whether all listed rules are names other than `localhost`.
     fn are_public_names(&self) -> bool {
-        self.rules.iter().all(|rule| match &rule.pattern {
+        self.listed().iter().all(|rule| match &rule.pattern {
             HostPattern::Name(name) => name != LOCALHOST,
             HostPattern::Suffix(_) => true,
             HostPattern::Block(_) => false,
         })
     }
 
-    /// Returns the rules in canonical notation.
+    /// Returns the listed rules in canonical notation.
     pub fn hosts(&self) -> Vec<String> {
-        self.rules.iter().map(HostRule::to_string).collect()
+        self.listed().iter().map(HostRule::to_string).collect()
     }
 }
 

@@ -39,10 +39,13 @@ fn invalid_rules_are_refused_with_a_reason() {
         ("https://pypi.org", "is a URL"),
         ("user@pypi.org", "contains a user"),
         ("pypi.org/simple", "contains a path"),
-        ("*", "mode 'full'"),
-        ("*:443", "mode 'full'"),
-        ("0.0.0.0/0", "mode 'full'"),
-        ("::/0", "mode 'full'"),
+        ("*", "mode 'internet'"),
+        ("*:443", "mode 'internet'"),
+        ("0.0.0.0/0", "mode 'internet'"),
+        ("::/0", "mode 'internet'"),
+        ("internet", "is a network mode"),
+        ("none", "is a network mode"),
+        ("full", "is a network mode"),
         ("*example.com", "whole labels"),
         ("a.*.com", "whole labels"),
         ("a..com", "labels"),
@@ -217,4 +220,45 @@ fn names_do_not_reach_the_operators_private_ranges() {
         assert!(message.contains(wrong) && message.contains(why), "{message}");
     }
     assert!(PrivateRanges::parse(&["192.0.2.1"; 1_001]).unwrap_err().contains("more than 1000"));
+}
+
+#[test]
+fn the_internet_is_every_public_address_and_nothing_else() {
+    let open = HostRules::internet();
+    for (host, port) in [("a.com", 22), ("a.b.example", 65535), ("8.8.8.8", 53), ("2606:4700::1", 443)] {
+        assert!(open.allows(&target(host), port), "{host}:{port}");
+    }
+    for host in
+        ["localhost", "a.localhost", "10.0.0.1", "::1", "169.254.169.254", "[::ffff:10.0.0.1]", "fd00::1"]
+    {
+        assert!(!open.allows(&target(host), 80), "{host}");
+    }
+    let reaches = |text| open.allows_address(&target("a.com"), 8080, address(text), false);
+    assert!(reaches("8.8.8.8") && reaches("2606:4700::1"));
+    assert!(!reaches("10.0.0.1") && !reaches("127.0.0.1") && !reaches("64:ff9b::a00:1"));
+    assert!(!open.allows_address(&target("a.com"), 8080, address("8.8.8.8"), true), "this machine");
+    assert!(!open.allows_host_loopback() && open.hosts().is_empty());
+}
+
+#[test]
+fn a_ceiling_allows_the_internet_only_if_it_says_so() {
+    use NetworkCeiling as Ceiling;
+    let networks = [
+        ("none", Network::None),
+        ("names", Network::Hosts(rules(&["pypi.org"]))),
+        ("addresses", Network::Hosts(rules(&["10.0.0.5"]))),
+        ("internet", Network::Internet(HostRules::internet())),
+        ("full", Network::Full),
+    ];
+    let ceilings = [
+        (Ceiling::None, "none"),
+        (Ceiling::Names, "none names"),
+        (Ceiling::Hosts, "none names addresses"),
+        (Ceiling::Internet, "none names internet"),
+        (Ceiling::Full, "none names addresses internet full"),
+    ];
+    for (ceiling, expected) in ceilings {
+        let allowed = networks.iter().filter(|(_, network)| ceiling.check(network.clone()).is_ok());
+        assert_eq!(allowed.map(|(name, _)| *name).collect::<Vec<_>>().join(" "), expected, "{ceiling:?}");
+    }
 }

@@ -25,7 +25,7 @@ use crate::provider::{
 };
 use crate::provider_set::{ProviderSet, SelectedProvider};
 use crate::report::{self, Report};
-use crate::request::{HostPaths, Request};
+use crate::request::{HostPaths, NetworkSpec, Request};
 use crate::sandbox::{
     AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, admit_command, admit_in_sandbox,
     admit_sandbox, admit_timeout,
@@ -211,14 +211,16 @@ impl Engine {
         admit_timeout(Some(millis), self.ceiling.timeout)
     }
 
-    /// Checks the hosts that a sandbox may reach.
+    /// Checks a new network for an open sandbox with a gate: other hosts, or the internet.
     ///
     /// # Errors
-    /// Names the invalid host.
-    pub fn admit_hosts(&self, hosts: &[String]) -> Result<HostRules, Error> {
-        let rules = HostRules::parse(hosts).map_err(|message| Error::Invalid { field: "hosts", message })?;
-        self.network_ceiling.check(Network::Hosts(rules.clone()))?;
-        Ok(rules.with_private_ranges(&self.private_ranges))
+    /// Names the invalid host or mode.
+    pub fn admit_network_change(&self, spec: &NetworkSpec) -> Result<HostRules, Error> {
+        let network = self.network_ceiling.check(Network::parse(Some(spec))?)?;
+        let only_gated =
+            || Error::invalid("mode", "an open sandbox can only change to 'hosts' or 'internet'");
+        let rules = network.gate_rules().ok_or_else(only_gated)?;
+        Ok(rules.clone().with_private_ranges(&self.private_ranges))
     }
 
     /// Opens a long-lived sandbox; `progress` receives messages about its packages.

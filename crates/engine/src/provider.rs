@@ -69,7 +69,8 @@ pub struct Capabilities {
     pub host_paths: bool,
     /// Whether package layers can be mounted; otherwise code only sees packages installed in its image.
     pub package_layers: bool,
-    /// Whether network access can be limited to listed hosts; otherwise it is all or nothing.
+    /// Whether network access can be limited to listed hosts or to the internet; otherwise it is all or
+    /// nothing.
     pub single_hosts: bool,
     /// Images that requests can name.
     pub images: ImageChoice,
@@ -131,9 +132,10 @@ impl Capability {
         match self {
             Self::HostPaths => ("host_paths", "cannot mount host folders or volumes"),
             Self::PackageLayers => ("package_layers", "cannot install packages; its image must have them"),
-            Self::SingleHosts => {
-                ("single_hosts", "cannot limit the network to listed hosts, only allow all or none")
-            }
+            Self::SingleHosts => (
+                "single_hosts",
+                "cannot limit the network to listed hosts or to the internet; use network 'none' or 'full' with it",
+            ),
             Self::UnpackedImages => {
                 ("unpacked_images", "supports neither image 'host' nor images in host folders")
             }
@@ -228,8 +230,8 @@ pub trait Provider: Debug + Send + Sync {
     fn name(&self) -> &'static str;
     /// Returns the capabilities on this host.
     fn capabilities(&self) -> Capabilities;
-    /// Runs a task in a sandbox of its own. `cancel` ends the task early when it completes. Dropping the future
-    /// kills everything in the sandbox.
+    /// Runs a task in a sandbox of its own. `cancel` ends the task early when it completes. Dropping the
+    /// future kills everything in the sandbox.
     fn run<'a>(
         &'a self,
         plan: &'a Plan,

@@ -147,6 +147,18 @@ pub struct ServiceInfo {
     pub region: Option<String>,
 }
 
+/// The network of an execution or a sandbox, and what restricts it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct NetworkReceipt {
+    /// Access mode: none, hosts, internet or full.
+    pub mode: &'static str,
+    /// What restricts it: `net_ns`, the isolation layer, and `gate`, the proxy that is the only way out.
+    /// Empty if nothing does.
+    pub enforced_by: &'static [&'static str],
+    /// What programs can reach.
+    pub reaches: &'static str,
+}
+
 /// Isolation that was really enforced for an execution or a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Receipt {
@@ -161,6 +173,9 @@ pub struct Receipt {
     pub warm: Warmth,
     /// Whether isolation was only simulated.
     pub simulated: bool,
+    /// Network, and what restricts it; absent if Belljar does not decide about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkReceipt>,
     /// Provider that should have run it, but was failing: this one is its configured fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead_of: Option<&'static str>,
@@ -178,6 +193,7 @@ impl Receipt {
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: false,
+            network: None,
             instead_of: None,
             service: None,
         }

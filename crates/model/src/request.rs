@@ -1,9 +1,13 @@
 //! The request object, shared by the command line, HTTP, MCP and the Python package. Unknown fields are
 //! refused by name.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -84,13 +88,72 @@ pub struct Dependencies {
     pub packages: Vec<String>,
 }
 
-/// Network access.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-#[schemars(rename = "Network", extend("required" = ["mode"]))]
+/// Network access: a mode by itself, such as `"internet"`, or an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NetworkSpec {
-    /// Access mode: none, hosts or full.
+    /// Access mode: none, hosts, internet or full.
     pub mode: String,
     /// Allowed hosts, for the mode `hosts`.
     pub hosts: Vec<String>,
+}
+
+impl NetworkSpec {
+    /// The modes that need no hosts, and can be written as plain strings.
+    pub const PLAIN_MODES: [&'static str; 3] = ["none", "internet", "full"];
+
+    /// Creates a mode without hosts.
+    pub fn plain(mode: &str) -> Self {
+        Self { mode: mode.to_owned(), hosts: Vec::new() }
+    }
+}
+
+/// Network access as an object.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schemars(extend("required" = ["mode"]))]
+struct NetworkObject {
+    /// Access mode: `none`; `hosts`; `internet`, which is public addresses only; or `full`, which is the
+    /// host's own network.
+    mode: String,
+    /// Allowed hosts, for the mode `hosts`.
+    hosts: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for NetworkSpec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ModeOrObject;
+
+        impl<'de> Visitor<'de> for ModeOrObject {
+            type Value = NetworkSpec;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a network mode, or an object with mode and hosts")
+            }
+
+            fn visit_str<E: de::Error>(self, mode: &str) -> Result<NetworkSpec, E> {
+                Ok(NetworkSpec::plain(mode))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<NetworkSpec, A::Error> {
+                let NetworkObject { mode, hosts } =
+                    NetworkObject::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(NetworkSpec { mode, hosts })
+            }
+        }
+
+        deserializer.deserialize_any(ModeOrObject)
+    }
+}
+
+impl JsonSchema for NetworkSpec {
+    fn schema_name() -> Cow<'static, str> {
+        "Network".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Network access: a mode by itself, or an object.",
+            "anyOf": [{"type": "string", "enum": Self::PLAIN_MODES}, NetworkObject::json_schema(generator)],
+        })
+    }
 }

@@ -1,5 +1,6 @@
-//! What every sandbox with egress shares: the variables that point its programs to the proxy, and the
-//! listening sockets that PID 1 opens inside and sends out to be served here.
+//! What every sandbox with egress shares: the variables that point its programs to the proxy, the module that
+//! makes Node.js read them, and the listening sockets that PID 1 opens inside and sends out to be served
+//! here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,6 +17,14 @@ use tokio::net::UnixStream;
 const PROXY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 /// Hosts inside the sandbox itself.
 const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1";
+
+/// The module that makes older versions of Node.js use the proxy. All Node.js processes load it, also those
+/// that a program or a shell starts.
+pub(crate) const NODE_PRELOAD: &str = include_str!("node_proxy.cjs");
+/// Where the module is inside.
+pub(crate) const NODE_PRELOAD_PATH: &str = "/.belljar/node_proxy.cjs";
+const NODE_PRELOAD_OPTION: &str = "--require=/.belljar/node_proxy.cjs";
+const NODE_OPTIONS: &str = "NODE_OPTIONS";
 
 /// Receives the listening sockets.
 pub(crate) async fn receive_sockets(socket: UnixStream) -> io::Result<EgressSockets> {
@@ -39,13 +48,27 @@ pub(crate) async fn receive_sockets(socket: UnixStream) -> io::Result<EgressSock
 pub(crate) fn with_proxy_environment(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     let mut env = proxy_environment(&plan.network);
-    env.append(&mut plan.env);
+    extend_environment(&mut env, std::mem::take(&mut plan.env));
     plan.env = env;
     plan
 }
 
+/// Adds variables, which replace those of the same name. Own options for Node.js are added to the one that
+/// loads the module instead, so that they do not cut Node.js off from the network.
+pub(crate) fn extend_environment(
+    env: &mut BTreeMap<String, String>,
+    given: impl IntoIterator<Item = (String, String)>,
+) {
+    let loads_module = |options: &String| options.starts_with(NODE_PRELOAD_OPTION);
+    let has_module = env.get(NODE_OPTIONS).is_some_and(loads_module);
+    env.extend(given);
+    if let Some(options) = env.get_mut(NODE_OPTIONS).filter(|options| has_module && !loads_module(options)) {
+        *options = format!("{NODE_PRELOAD_OPTION} {options}");
+    }
+}
+
 fn proxy_environment(network: &Network) -> BTreeMap<String, String> {
-    let Network::Hosts(rules) = network else { return BTreeMap::new() };
+    let Some(rules) = network.gate_rules() else { return BTreeMap::new() };
     let proxy = format!("http://127.0.0.1:{}", proxy_sockets::PROXY_PORT);
     // If the rules open the host's loopback, `localhost` means the host.
     let no_proxy = if rules.allows_host_loopback() { "" } else { NO_PROXY_HOSTS };
@@ -54,7 +77,28 @@ fn proxy_environment(network: &Network) -> BTreeMap<String, String> {
     let mut env: BTreeMap<_, _> = uppercase
         .flat_map(|(name, value)| [name.to_owned(), name.to_lowercase()].map(|name| (name, value.to_owned())))
         .collect();
-    // Node.js reads the proxy variables only with this one set.
+    // Node.js reads the proxy variables only with this one set, and only since 22.21 and 24.5.
     env.insert("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned());
+    env.insert(NODE_OPTIONS.to_owned(), NODE_PRELOAD_OPTION.to_owned());
     env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_options_of_node_are_added_to_the_module() {
+        let options = |env: &BTreeMap<String, String>| env[NODE_OPTIONS].clone();
+        let own = |text: &str| [(NODE_OPTIONS.to_owned(), text.to_owned())];
+        let mut env = BTreeMap::from(own(NODE_PRELOAD_OPTION));
+        extend_environment(&mut env, own("--max-old-space-size=64"));
+        assert_eq!(options(&env), "--require=/.belljar/node_proxy.cjs --max-old-space-size=64");
+        extend_environment(&mut env, own("--enable-source-maps"));
+        assert_eq!(options(&env), "--require=/.belljar/node_proxy.cjs --enable-source-maps");
+        assert!(NODE_PRELOAD_OPTION.ends_with(NODE_PRELOAD_PATH));
+        let mut without = BTreeMap::new();
+        extend_environment(&mut without, own("--enable-source-maps"));
+        assert_eq!(options(&without), "--enable-source-maps");
+    }
 }

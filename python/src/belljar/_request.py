@@ -19,8 +19,9 @@ Json = dict[str, Any]
 Size: TypeAlias = Union[int, str]
 #: Text, bytes, or the path of a local file whose content is sent.
 Content: TypeAlias = Union[str, bytes, "os.PathLike[str]"]
-#: No network, the full network, or only the listed hosts.
-Network: TypeAlias = Union[bool, Literal["none", "full"], Sequence[str]]
+#: No network (``False``), every public address (``True`` or ``"internet"``), only the listed hosts, or the host's own
+#: network (``"full"``).
+Network: TypeAlias = Union[bool, Literal["none", "internet", "full"], Sequence[str]]
 #: A list with a program and its arguments, or a shell command.
 CommandLine: TypeAlias = Union[str, Sequence[str]]
 
@@ -217,10 +218,10 @@ def network_spec(network: Network | None) -> Json | None:
     if network is None:
         return None
     if isinstance(network, bool):
-        return {"mode": "full" if network else "none"}
+        return {"mode": "internet" if network else "none"}
     if isinstance(network, str):
-        if network not in ("none", "full"):
-            raise ValueError("network: must be True, False, 'none', 'full' or a list of hosts")
+        if network not in ("none", "internet", "full"):
+            raise ValueError("network: must be True, False, 'none', 'internet', 'full' or a list of hosts")
         return {"mode": network}
     return {"mode": "hosts", "hosts": list(network)}
 

@@ -105,6 +105,8 @@ class Receipt:
     isolation: tuple[str, ...]
     warm: str | bool
     simulated: bool
+    #: The network: its mode, what restricts it (``enforced_by``) and what it reaches; None if Belljar does not decide.
+    network: Mapping[str, Any] | None = None
     #: The remote service that ran it (host, template, region), if any; it is then responsible for isolation.
     service: Mapping[str, Any] | None = None
 

@@ -13,6 +13,7 @@ use std::thread;
 use belljar_analysis::policy::{
     DEFAULT_POLICY, NetworkAccess, Policy, PolicyLanguage, PolicyVerdict, RunContext, check, unread_verdict,
 };
+use belljar_engine::request::NetworkSpec;
 use clap::Args;
 
 use self::sources::{CheckInput, CodeContent};
@@ -49,7 +50,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "POLICY", default_value = DEFAULT_POLICY)]
     policy: String,
     /// Network access that the run would have
-    #[arg(long, value_name = "none|full", default_value = "none", value_parser = ["none", "full"])]
+    #[arg(long, value_name = "MODE", default_value = "none", value_parser = NetworkSpec::PLAIN_MODES)]
     network: String,
     /// Print one JSON object
     #[arg(long)]

@@ -36,6 +36,7 @@ const NETWORK_CEILINGS: &[(&str, NetworkCeiling)] = &[
     ("none", NetworkCeiling::None),
     ("names", NetworkCeiling::Names),
     ("hosts", NetworkCeiling::Hosts),
+    ("internet", NetworkCeiling::Internet),
     ("full", NetworkCeiling::Full),
 ];
 
@@ -141,7 +142,8 @@ fn profiles() -> Vec<Setting> {
         Setting::section("profiles.*.output_overflow", "one of truncate, kill", "What happens when output exceeds the limit.").local(Allowed).default("truncate"),
         Setting::section("profiles.*.provider", "text", "Provider of runs that name none, or `auto`.").local(Allowed),
         Setting::section("profiles.*.preimports", "list", "Modules that a warm interpreter imports ahead of requests.").local(Ignored),
-        Setting::section("profiles.*.network", "table", "Network access: `{ mode = \"hosts\", hosts = [\"pypi.org\"] }`."),
+        Setting::section("profiles.*.network", "text or table",
+            "Network access: `\"none\"`, `\"internet\"`, `\"full\"`, or `{ mode = \"hosts\", hosts = [\"pypi.org\"] }`."),
         Setting::section("profiles.*.image", "text", "`host`, the name of an image, or the folder of an unpacked root."),
         Setting::section("profiles.*.mounts", "list", "Host folders, `SOURCE:DESTINATION[:ro|rw]`."),
         Setting::section("profiles.*.build_packages", "true or false",

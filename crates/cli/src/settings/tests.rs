@@ -164,7 +164,7 @@ fn errors_name_the_setting_its_origin_and_a_valid_value() {
         ),
         (
             "[server]\nnetwork = \"all\"\n",
-            "'t.toml': server.network: 'all' is not one of none, names, hosts, full; write for example none",
+            "'t.toml': server.network: 'all' is not one of none, names, hosts, internet, full; write for example none",
         ),
     ] {
         assert_eq!(wrong(text), message);
@@ -349,6 +349,7 @@ fn a_file_that_came_with_the_code_only_adds_profiles() {
         ("[profiles.x]\npolicy = \"off\"\n", "sets profiles.x.policy,"),
         ("[profiles.x]\nbuild_packages = true\n", "sets profiles.x.build_packages,"),
         ("[profiles.x.network]\nmode = \"full\"\n", "sets profiles.x.network,"),
+        ("[profiles.x]\nnetwork = \"internet\"\n", "sets profiles.x.network,"),
         // Profiles in any other notation.
         ("profiles = { x = { mounts = [\"/:/host\"] } }\n", "sets profiles.x.mounts,"),
         ("profiles.x.image = \"/\"\n", "sets profiles.x.image,"),

@@ -28,6 +28,8 @@ pub(crate) fn main() -> ExitCode {
             programs("escape").into_iter().filter(|program| is_of(program, &["py", "js"]));
         trials.extend(in_warm_languages.map(|program| self_judged_warm(program, warm)));
     }
+    let any_language = programs("escape").into_iter().filter(|program| is_of(program, &["py", "js"]));
+    trials.extend(any_language.map(self_judged_with_internet));
     trials.extend(programs("escape/outside").into_iter().map(judged_from_outside));
     let cases = [judges::CASES, results::CASES, neighbours::CASES, syscalls::CASES].concat();
     trials
@@ -68,6 +70,16 @@ fn is_of(program: &Path, endings: &[&str]) -> bool {
 fn self_judged_warm(program: PathBuf, warm: &'static str) -> Trial {
     Trial::test(format!("{warm}::{}", name_of(&program)), move || {
         held(&program, |arguments| run_warm(warm, "", arguments)).map_err(Into::into)
+    })
+}
+
+/// Runs a self-judging program in a sandbox whose network has a gate.
+fn self_judged_with_internet(program: PathBuf) -> Trial {
+    Trial::test(format!("internet::{}", name_of(&program)), move || {
+        let run = |arguments: Vec<String>| {
+            common::run(arguments.into_iter().chain(["--network", "internet"].map(str::to_owned)))
+        };
+        held(&program, run).map_err(Into::into)
     })
 }
 

@@ -31,7 +31,9 @@ fn hosts_are_listed_and_changed() {
     let shown = |arguments: &[&str]| serde_json::from_str::<Value>(&fixture.text(arguments)).unwrap();
     assert_eq!(shown(&["network", &id])["hosts"], serde_json::json!(["pypi.org", "*.example.com:8443"]));
     assert_eq!(shown(&["network", &id, "a.com,b.com:1"])["hosts"], serde_json::json!(["a.com", "b.com:1"]));
-    assert!(fixture.refusal(&["network", &id, "*"]).contains("mode 'full'"));
+    assert!(fixture.refusal(&["network", &id, "*"]).contains("mode 'internet'"));
+    assert!(fixture.refusal(&["network", &id, "internet"]).contains("requests may not use 'internet' here"));
+    assert!(fixture.refusal(&["network", &id, "none"]).contains("can only change to 'hosts' or 'internet'"));
     assert!(fixture.refusal(&["network", &fixture.id, "a.com"]).contains("mode 'hosts'"));
 }
 

@@ -84,7 +84,8 @@ fn requests_reach_public_names_and_no_near_addresses() {
     let server = Server::configured(folder.path(), profile);
     let full = json!({"network": {"mode": "full"}});
     let near = ["127.0.0.1:80", "localhost:80", "10.0.0.0/8", "[::1]:80", "8.8.8.8"];
-    for asked in near.iter().map(|host| hosts(&["pypi.org", host])).chain([full]) {
+    let internet = json!({"network": "internet"});
+    for asked in near.iter().map(|host| hosts(&["pypi.org", host])).chain([full, internet]) {
         for route in ["/v1/sandboxes", "/v1/executions"] {
             let mut request = asked.clone();
             if route == "/v1/executions" {
@@ -104,4 +105,44 @@ fn requests_reach_public_names_and_no_near_addresses() {
     // Profiles are set by the administrator, so they are trusted.
     let ran = server.post("/v1/executions", &json!({"command": ["true"], "profile": "near"}));
     assert_eq!(ran.json()["status"], "succeeded", "{ran:?}");
+}
+
+/// An administrator can allow the internet without allowing addresses near the server.
+#[test]
+fn a_ceiling_of_internet_allows_no_near_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), "network = \"internet\"");
+    let port = server.url.rsplit_once(':').unwrap().1;
+    for asked in [hosts(&["127.0.0.1:80"]), json!({"network": "full"})] {
+        assert_eq!(server.post("/v1/sandboxes", &asked).code(), "unsupported", "{asked}");
+    }
+    let sandbox = server.post("/v1/sandboxes", &json!({"network": "internet"})).json();
+    assert_eq!(sandbox["network"], json!({"mode": "internet"}), "{sandbox}");
+    assert_eq!(sandbox["receipt"]["network"]["enforced_by"], json!(["net_ns", "gate"]), "{sandbox}");
+    let url = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
+    let ran = server
+        .post(&format!("{url}/executions"), &status_of(&format!("http://127.0.0.1:{port}/healthz")))
+        .json();
+    assert_eq!(
+        (&ran["stdout"], &ran["receipt"]["network"]["mode"]),
+        (&json!("403"), &json!("internet")),
+        "{ran}"
+    );
+    let message = format!(
+        "connection to 127.0.0.1:{port} was refused: network 'internet' reaches public addresses only"
+    );
+    assert_eq!(ran["findings"][0]["message"], message, "{ran}");
+    let change = |body: Value| {
+        server.call(
+            "PUT",
+            &format!("{url}/network"),
+            "Content-Type: application/json\r\n",
+            body.to_string().as_bytes(),
+        )
+    };
+    assert_eq!(change(json!({"hosts": ["pypi.org"]})).json()["hosts"], json!(["pypi.org"]));
+    assert_eq!(change(json!({"mode": "internet"})).json()["mode"], "internet");
+    assert_eq!(server.get(&url).json()["network"], json!({"mode": "internet"}));
+    assert_eq!(change(json!({"mode": "full"})).code(), "unsupported");
+    assert_eq!(change(json!({"hosts": ["127.0.0.1:80"]})).code(), "unsupported");
 }

@@ -8,7 +8,7 @@ use tokio::net::UdpSocket;
 
 use crate::harness::{TestEgress, connect};
 
-const A: u8 = 1;
+pub(crate) const A: u8 = 1;
 const AAAA: u8 = 28;
 const TXT: u8 = 16;
 
@@ -35,7 +35,7 @@ fn read(question_bytes: &[u8], answer: &[u8]) -> (u8, Vec<Vec<u8>>) {
     (answer[3] & 0x0f, data)
 }
 
-async fn by_datagram(sandbox: &TestEgress, name: &str, kind: u8) -> (u8, Vec<Vec<u8>>) {
+pub(crate) async fn by_datagram(sandbox: &TestEgress, name: &str, kind: u8) -> (u8, Vec<Vec<u8>>) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     socket.connect(sandbox.names_udp).await.unwrap();
     let question_bytes = question(name, kind);

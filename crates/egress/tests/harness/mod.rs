@@ -32,6 +32,11 @@ impl Resolve for FakeResolver {
             ("mapped.b.test", _) => "::ffff:127.0.0.1",
             ("v6.b.test", _) => "::1",
             ("public.b.test", _) => "203.0.113.9",
+            ("private.b.test", _) => "10.0.0.5",
+            ("metadata.b.test", _) => "169.254.169.254",
+            ("nat64.b.test", _) => "64:ff9b::7f00:1",
+            ("6to4.b.test", _) => "2002:7f00:1::",
+            ("unique-local.b.test", _) => "fd00:ec2::254",
             ("own.b.test", _) => return Box::pin(async { own_address().map(|own| vec![own]) }),
             ("nowhere.b.test", _) => return Box::pin(async { Err(io::ErrorKind::NotFound.into()) }),
             _ => "127.0.0.1",
@@ -61,6 +66,10 @@ impl TestEgress {
     }
 
     pub(crate) fn open_with_limits(rules: &[&str], limits: EgressLimits) -> Self {
+        Self::open_with_rules(HostRules::parse(rules).unwrap(), limits)
+    }
+
+    pub(crate) fn open_with_rules(rules: HostRules, limits: EgressLimits) -> Self {
         let listener = || StdTcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let datagrams = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let sockets = EgressSockets { proxy: listener(), dns_tcp: listener(), dns_udp: datagrams };
@@ -68,7 +77,7 @@ impl TestEgress {
         let names_udp = sockets.dns_udp.local_addr().unwrap();
         let names = Arc::new(FakeResolver::default());
         let resolver: Arc<dyn Resolve> = Arc::<FakeResolver>::clone(&names);
-        let egress = Egress::new(HostRules::parse(rules).unwrap(), limits, resolver);
+        let egress = Egress::new(rules, limits, resolver);
         egress.serve(async move { Ok(sockets) });
         Self { egress, names, proxy, names_tcp, names_udp }
     }

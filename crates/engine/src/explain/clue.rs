@@ -108,8 +108,14 @@ const UNREACHABLE_PHRASES: &[&str] = &[
     "no such host",
 ];
 
+/// Texts of errors about hosts to which there is no route.
+const NO_ROUTE_PHRASES: &[&str] =
+    &["network is unreachable", "enetunreach", "no route to host", "ehostunreach"];
+
 /// Texts that precede a host name.
 const HOST_PREFIXES: &[&str] = &[
+    "Cannot connect to host ",
+    "connection to server at ",
     "Could not resolve host: ",
     "unable to resolve host address ",
     "Failed to resolve ",
@@ -125,6 +131,12 @@ const HOST_PREFIXES: &[&str] = &[
 /// Returns `Some` if a line says that a host could not be reached, with the host if it is named.
 pub(super) fn unreachable_host(line: &str) -> Option<Option<String>> {
     UNREACHABLE_PHRASES.iter().any(|words| line.contains(words)).then(|| find_host(line))
+}
+
+/// Returns `Some` if a line says that there was no route to a host, with the host if it is named.
+pub(super) fn host_without_route(line: &str) -> Option<Option<String>> {
+    let lower = line.to_ascii_lowercase();
+    NO_ROUTE_PHRASES.iter().any(|words| lower.contains(words)).then(|| find_host(line))
 }
 
 fn find_host(line: &str) -> Option<String> {
@@ -206,5 +218,27 @@ mod tests {
             assert_eq!(unreachable_host(line), Some(host.map(str::to_owned)), "{line}");
         }
         assert_eq!(unreachable_host("ConnectionRefusedError: [Errno 111] Connection refused"), None);
+    }
+
+    #[test]
+    fn hosts_without_a_route_are_found() {
+        let cases = [
+            ("OSError: [Errno 101] Network is unreachable", None),
+            ("Error: connect ENETUNREACH 1.1.1.1:443 - Local (0.0.0.0:0)", Some("1.1.1.1:443")),
+            (
+                "aiohttp.client_exceptions.ClientConnectorError: Cannot connect to host a.org:443 ssl:default [Network \
+                 is unreachable]",
+                Some("a.org:443"),
+            ),
+            (
+                "psycopg2.OperationalError: connection to server at \"db.a.org\" (192.0.2.1), port 5432 failed: Network \
+                 is unreachable",
+                Some("db.a.org"),
+            ),
+        ];
+        for (line, host) in cases {
+            assert_eq!(host_without_route(line), Some(host.map(str::to_owned)), "{line}");
+        }
+        assert_eq!(host_without_route("curl: (6) Could not resolve host: a.org"), None);
     }
 }

@@ -3,7 +3,9 @@
 use super::clue::{self, ErrorClue, KernelError};
 use super::denials::{disk_full_finding, processes_finding};
 use super::error::last_error_line;
-use super::rules::{MEMORY, NO_ACCESS, NO_NETWORK, NOT_SHARED, OPEN_FILES, READ_ONLY, SYSCALL};
+use super::rules::{
+    DIRECT_CONNECTION, MEMORY, NO_ACCESS, NO_NETWORK, NOT_SHARED, OPEN_FILES, READ_ONLY, SYSCALL,
+};
 use crate::Capture;
 use crate::finding::{Finding, MAX_FINDINGS};
 use crate::layer::Layer;
@@ -185,22 +187,51 @@ impl FailedExecution<'_> {
     }
 
     fn network(&self, stderr: &str) -> Option<Finding> {
-        if self.plan.network != Network::None {
-            return None;
+        match &self.plan.network {
+            Network::None => no_network(stderr),
+            Network::Hosts(_) | Network::Internet(_) => self.direct_connection(stderr),
+            Network::Full => None,
         }
-        let lines = || stderr.lines().rev().take(MAX_STDERR_LINES).filter_map(clue::unreachable_host);
-        let host = lines().find_map(|host| host);
-        lines().next()?;
-        let (what, setting) = match &host {
-            Some(host) => (format!("'{host}'"), host.as_str()),
-            None => ("a host".to_owned(), "HOST"),
-        };
-        Some(NO_NETWORK.finding(
-            format!("{what} could not be reached: this execution has no network"),
-            format!("allow it with --network {setting} (network.hosts), or all hosts with --network full"),
-            "network.mode = none".to_owned(),
+    }
+
+    /// Explains a connection that a program opened itself: only the gate, a proxy, leads out.
+    fn direct_connection(&self, stderr: &str) -> Option<Finding> {
+        let host = find_host(stderr, clue::host_without_route)?;
+        let to = host.map(|host| format!(" to '{host}'")).unwrap_or_default();
+        let mode = self.plan.network.mode();
+        Some(DIRECT_CONNECTION.finding(
+            format!(
+                "this program opened a connection{to} directly; with network '{mode}' only the proxy in HTTP_PROXY, \
+                 HTTPS_PROXY and ALL_PROXY leads out"
+            ),
+            "use a client or an option that reads these variables; for other protocols than HTTP, the same proxy \
+             speaks SOCKS5"
+                .to_owned(),
+            format!("network.mode = {mode}"),
         ))
     }
+}
+
+fn no_network(stderr: &str) -> Option<Finding> {
+    let host = find_host(stderr, clue::unreachable_host)?;
+    let (what, setting) = match &host {
+        Some(host) => (format!("'{host}'"), host.as_str()),
+        None => ("a host".to_owned(), "HOST"),
+    };
+    Some(NO_NETWORK.finding(
+        format!("{what} could not be reached: this execution has no network"),
+        format!(
+            "allow it with --network {setting} (network.hosts), or everything public with --network internet"
+        ),
+        "network.mode = none".to_owned(),
+    ))
+}
+
+/// Returns `Some` if one of the last lines is about a host, with the last host that is named.
+fn find_host(stderr: &str, parse: fn(&str) -> Option<Option<String>>) -> Option<Option<String>> {
+    let lines = || stderr.lines().rev().take(MAX_STDERR_LINES).filter_map(parse);
+    let named = lines().find_map(|host| host);
+    lines().next().map(|_| named)
 }
 
 fn open_files() -> Finding {

@@ -88,7 +88,16 @@ pub(super) const NO_NETWORK: FindingRule = FindingRule {
     category: "network",
     severity: "warning",
     when: "a host was not found or not reached, and the execution has no network",
-    setting: "`--network HOST[:PORT]`, `network.hosts`; or `--network full`",
+    setting: "`--network HOST[:PORT]`, `network.hosts`; or `--network internet`",
+    source: PROGRAM_STDERR,
+};
+pub(super) const DIRECT_CONNECTION: FindingRule = FindingRule {
+    id: "sandbox-direct-connection",
+    category: "network",
+    severity: "warning",
+    when: "a program connected to a host by itself instead of through the proxy, which is the only way out with network \
+           modes `hosts` and `internet`",
+    setting: "none: the program must use the proxy, see [network](network.md)",
     source: PROGRAM_STDERR,
 };
 
@@ -116,6 +125,7 @@ pub(super) const FINDING_RULES: &[&FindingRule] = &[
     &NO_ACCESS,
     &NOT_SHARED,
     &NO_NETWORK,
+    &DIRECT_CONNECTION,
     &DISK_FULL,
     &PROCESSES,
     &MEMORY,

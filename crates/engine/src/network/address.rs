@@ -32,7 +32,7 @@ impl CidrBlock {
                 return Err("is an IPv4 block in IPv6 form; write it as IPv4".to_owned());
             }
             Some(bits) => match bits.parse() {
-                Ok(0) => return Err("is every address; use network mode 'full' instead".to_owned()),
+                Ok(0) => return Err("is every address; use network mode 'internet' instead".to_owned()),
                 Ok(bits) if bits <= width => bits,
                 _ => return Err(format!("needs a number of bits from 1 to {width} after its '/'")),
             },

@@ -34,7 +34,8 @@ pub enum SandboxError {
 impl SandboxError {
     /// Returns the error for changing the hosts of a sandbox without an egress proxy.
     pub fn hosts_not_changeable() -> Self {
-        let message = "the hosts can only be changed for a sandbox that was created with mode 'hosts'";
+        let message =
+            "the network can only be changed for a sandbox that was created with mode 'hosts' or 'internet'";
         ProviderError::unsupported("network", message).into()
     }
 

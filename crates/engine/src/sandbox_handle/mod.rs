@@ -54,10 +54,10 @@ impl<T: AsyncRead + AsyncWrite + Debug + Send> Duplex for T {}
 /// A connection to a program in the sandbox.
 pub type ByteStream = Pin<Box<dyn Duplex>>;
 
-/// Network access of a sandbox: the allowed hosts and the traffic so far.
+/// Network access of a sandbox with a gate: what it allows, and the traffic so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkStats {
-    /// The allowed hosts.
+    /// What the gate allows.
     pub rules: HostRules,
     /// Findings about refused connections.
     pub refused: Vec<Finding>,
@@ -132,15 +132,16 @@ pub trait SandboxHandle: Debug + Send + Sync {
     /// Returns findings about everything denied to any process of the sandbox since it was opened.
     fn denial_findings(&self) -> SandboxFuture<'_, Vec<Finding>>;
 
-    /// Returns the network access, if the sandbox may reach listed hosts.
+    /// Returns the network access, if the sandbox has a gate.
     fn network_stats(&self) -> Option<NetworkStats> {
         None
     }
 
-    /// Replaces the allowed hosts; connections to other hosts are closed.
+    /// Replaces what the gate allows; connections that are no longer allowed are closed.
     ///
     /// # Errors
-    /// Fails if the sandbox was not opened with network mode `hosts` and so has no egress proxy.
+    /// Fails if the sandbox was opened with another network mode than `hosts` and `internet`, and so has no
+    /// gate.
     fn set_hosts(&self, _rules: HostRules) -> Result<(), SandboxError> {
         Err(SandboxError::hosts_not_changeable())
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use belljar_engine::language::Language;
 use belljar_engine::layer::Layer;
-use belljar_engine::outcome::{Kernel, Limit, Receipt, Warmth};
-use belljar_engine::plan::Plan;
+use belljar_engine::outcome::{Kernel, Limit, NetworkReceipt, Receipt, Warmth};
+use belljar_engine::plan::{Network, Plan};
 use belljar_engine::provider::{BoxFuture, ProviderError};
 use belljar_engine::sandbox_handle::{SandboxError, SandboxFuture, SandboxStats};
 use belljar_guest::Guest;
@@ -182,7 +182,14 @@ impl Backend for ContainerBackend {
 
     fn receipt(&self) -> SandboxFuture<'_, Receipt> {
         let (isolation, warm) = (self.isolation.clone(), self.warm);
-        let receipt = Receipt { isolation, warm, ..Receipt::new(NAME, self.kernel) };
+        // Without `net_ns`, the container is in Docker's own network.
+        let bridge = || NetworkReceipt {
+            mode: Network::Full.mode(),
+            enforced_by: &[],
+            reaches: "Docker's network: everything that the host can reach",
+        };
+        let network = (!isolation.contains(&Layer::NetNs)).then(bridge);
+        let receipt = Receipt { isolation, warm, network, ..Receipt::new(NAME, self.kernel) };
         Box::pin(std::future::ready(Ok(receipt)))
     }
 

@@ -131,7 +131,7 @@ async fn create_container(
     let permit = permit.map_err(ProviderError::lost)?;
     let user = daemon.users.lease(connected.maps_users);
     let ids = user_and_group(&spec, &user, connected)?;
-    let egress = ContainerEgress::for_network(&spec.network)?;
+    let egress = ContainerEgress::for_network(&spec.network, &spec.tenant)?;
     let request = CreateRequest { daemon: &daemon, connected, spec: &spec, ids, egress: egress.as_ref() };
     let created = connected.client.create_container(None, request.body(&image.id)).await;
     let owned = OwnedContainer {
@@ -313,7 +313,7 @@ impl CreateRequest<'_> {
         let terminals = self.mounts_own_dev().then(dev::devpts_mount);
         bundle
             .chain(self.spec.mounts())
-            .chain(self.egress.map(ContainerEgress::mount))
+            .chain(self.egress.iter().flat_map(|egress| egress.mounts()))
             .chain(terminals)
             .collect()
     }

@@ -92,7 +92,7 @@ impl ContainerSpec {
     /// Returns whether a container may be started in advance: it mounts nothing of the host and needs no
     /// egress.
     pub(super) fn can_be_pooled(&self) -> bool {
-        self.binds.is_empty() && !matches!(self.network, Network::Hosts(_))
+        self.binds.is_empty() && self.network.gate_rules().is_none()
     }
 
     /// Returns whether the workspace is a host folder.

@@ -1,4 +1,4 @@
-//! Egress of a container that may reach individual hosts. The guest creates listening sockets in the
+//! Egress of a container whose network has a gate. The guest creates listening sockets in the
 //! container's own network namespace before any tenant code runs, and sends them over a Unix socket in a
 //! directory that only this user can enter, and that takes one caller. They are served here, like a jail's.
 
@@ -16,7 +16,7 @@ use bollard::models::Mount;
 use tokio::net::UnixListener;
 
 use super::guest_bundle::mount;
-use crate::egress::receive_sockets;
+use crate::egress::{NODE_PRELOAD, NODE_PRELOAD_PATH, receive_sockets};
 use crate::program::unique_number;
 
 /// Egress that waits for the container's sockets.
@@ -26,7 +26,7 @@ pub(super) struct ContainerEgress {
     socket_dir: SocketDir,
 }
 
-/// A directory for the Unix socket, removed on drop.
+/// A directory for the Unix socket and the module for Node.js, removed on drop.
 #[derive(Debug)]
 struct SocketDir(PathBuf);
 
@@ -47,18 +47,26 @@ impl SocketDir {
     fn socket_path(&self) -> PathBuf {
         self.0.join("line")
     }
+
+    fn node_preload_path(&self) -> PathBuf {
+        self.0.join("node_proxy.cjs")
+    }
 }
 
 impl ContainerEgress {
-    /// Creates the egress, if the network has individual hosts.
-    pub(super) fn for_network(network: &Network) -> Result<Option<Self>, ProviderError> {
-        let Network::Hosts(rules) = network else { return Ok(None) };
+    /// Creates the egress, if the network has a gate.
+    pub(super) fn for_network(network: &Network, tenant: &str) -> Result<Option<Self>, ProviderError> {
+        let Some(rules) = network.gate_rules() else { return Ok(None) };
         let failed = |error: io::Error| ProviderError::setup("create the egress socket", error);
         let socket_dir = SocketDir::create().map_err(failed)?;
         let listener = UnixListener::bind(socket_dir.socket_path()).map_err(failed)?;
+        std::fs::write(socket_dir.node_preload_path(), NODE_PRELOAD).map_err(failed)?;
+        std::fs::set_permissions(socket_dir.node_preload_path(), Permissions::from_mode(0o444))
+            .map_err(failed)?;
         // Any user inside the container may connect. The directory keeps everyone else out.
         std::fs::set_permissions(socket_dir.socket_path(), Permissions::from_mode(0o666)).map_err(failed)?;
-        let egress = Egress::new(rules.clone(), EgressLimits::default(), Arc::new(SystemResolver));
+        let resolver = Arc::new(SystemResolver::for_tenant(tenant));
+        let egress = Egress::new(rules.clone(), EgressLimits::default(), resolver);
         egress.serve(async move {
             let (stream, _) = listener.accept().await?;
             // The guest connects first. Later connections are refused.
@@ -68,9 +76,13 @@ impl ContainerEgress {
         Ok(Some(Self { egress, socket_dir }))
     }
 
-    /// Returns the mount that shows the socket in the container. Connecting needs no write access to the
-    /// mount.
-    pub(super) fn mount(&self) -> Mount {
-        mount(&self.socket_dir.socket_path().to_string_lossy(), GATE_SOCKET, false)
+    /// Returns the mounts that show the socket and the module for Node.js in the container. Connecting needs
+    /// no write access to the mount.
+    pub(super) fn mounts(&self) -> [Mount; 2] {
+        let shown = [
+            (self.socket_dir.socket_path(), GATE_SOCKET),
+            (self.socket_dir.node_preload_path(), NODE_PRELOAD_PATH),
+        ];
+        shown.map(|(path, inside)| mount(&path.to_string_lossy(), inside, false))
     }
 }

@@ -8,6 +8,7 @@ use belljar_engine::sandbox_handle::{
 use belljar_guest::host;
 
 use super::GuestSandbox;
+use crate::egress::extend_environment;
 
 /// Output of a command in the guest.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ impl GuestSandbox {
     /// Returns the command with the sandbox's environment added.
     fn with_sandbox_environment(&self, mut command: StartCommand) -> StartCommand {
         let mut env = self.env.clone();
-        env.extend(command.env);
+        extend_environment(&mut env, command.env);
         command.env = env.into_iter().collect();
         command
     }

@@ -5,7 +5,7 @@ use belljar_engine::finding::Finding;
 use belljar_engine::limits::Limits;
 use belljar_engine::network::HostRules;
 use belljar_engine::outcome::{Outcome, Receipt};
-use belljar_engine::plan::Task;
+use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Sink};
 use belljar_engine::sandbox_handle::{
     ByteStream, Commands, Files, NetworkStats, SandboxError, SandboxFuture, SandboxHandle, SandboxPhase,
@@ -72,7 +72,7 @@ impl SandboxHandle for GuestSandbox {
     }
 
     fn receipt(&self) -> SandboxFuture<'_, Receipt> {
-        self.backend.receipt()
+        Box::pin(self.receipt_with_network())
     }
 
     fn stats(&self) -> SandboxFuture<'_, SandboxStats> {
@@ -107,6 +107,22 @@ impl SandboxHandle for GuestSandbox {
                 egress.close().await;
             }
         })
+    }
+}
+
+impl GuestSandbox {
+    /// Returns the backend's receipt, with the network as it is now.
+    pub(super) async fn receipt_with_network(&self) -> Result<Receipt, SandboxError> {
+        let receipt = self.backend.receipt().await?;
+        // A backend that has a network of its own instead of the host's says so.
+        if receipt.network.is_some() {
+            return Ok(receipt);
+        }
+        let network = match &self.egress {
+            Some(egress) => Network::from_rules(egress.rules()).receipt(),
+            None => self.plan.network.receipt(),
+        };
+        Ok(Receipt { network: Some(network), ..receipt })
     }
 }
 

@@ -51,7 +51,7 @@ impl GuestSandbox {
             // The limit was the task's own, because nothing else ran in the sandbox.
             Err(SandboxError::Gone(why)) => {
                 let ending = Ending::LimitHit(self.backend.limit_at_exit(why).await?, None);
-                let outcome = Outcome::new(ending, started.elapsed(), self.backend.receipt().await?);
+                let outcome = Outcome::new(ending, started.elapsed(), self.receipt_with_network().await?);
                 Ok(Outcome { findings: self.all_refused_hosts(), ..outcome })
             }
             outcome => outcome,
@@ -129,7 +129,7 @@ impl<'a> TaskRun<'a> {
         if let Some(why) = sandbox.halt_cause() {
             return Err(SandboxError::Halted(why));
         }
-        let receipt = sandbox.backend.receipt().await?;
+        let receipt = sandbox.receipt_with_network().await?;
         let mut seen = ArtifactSnapshot::new();
         if !sandbox.has_inbox() {
             sandbox.make_folder(folder, false, Some(0o700)).await?;

@@ -95,7 +95,7 @@ async fn start(
     });
     let (ours, theirs) = pair.map_err(|error| ProviderError::setup("create a socket to the guest", error))?;
     let connection = shared.link.connection()?;
-    let egress = JailEgress::for_network(&checked.plan.network)?;
+    let egress = JailEgress::for_network(&checked.plan.network, &checked.plan.tenant)?;
     let fds: Vec<_> = [theirs.as_fd()].into_iter().chain(egress.as_ref().map(JailEgress::child_fd)).collect();
     let mut pending = connection.start(root, jail(checked, root.number), &fds).await?;
     drop(fds);

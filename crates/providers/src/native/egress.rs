@@ -1,4 +1,4 @@
-//! Egress of a jail that may reach individual hosts. PID 1 sends listening sockets, which are served here
+//! Egress of a jail whose network has a gate. PID 1 sends listening sockets, which are served here
 //! until the run or the sandbox is over.
 
 use std::io;
@@ -21,12 +21,13 @@ pub(super) struct JailEgress {
 }
 
 impl JailEgress {
-    /// Creates the egress, if the network has individual hosts.
-    pub(super) fn for_network(network: &Network) -> Result<Option<Self>, ProviderError> {
-        let Network::Hosts(rules) = network else { return Ok(None) };
+    /// Creates the egress, if the network has a gate.
+    pub(super) fn for_network(network: &Network, tenant: &str) -> Result<Option<Self>, ProviderError> {
+        let Some(rules) = network.gate_rules() else { return Ok(None) };
         let failed = |error: io::Error| ProviderError::setup("create the egress socket", error);
         let (ours, theirs) = socket_pair().map_err(failed)?;
-        let egress = Egress::new(rules.clone(), EgressLimits::default(), Arc::new(SystemResolver));
+        let resolver = Arc::new(SystemResolver::for_tenant(tenant));
+        let egress = Egress::new(rules.clone(), EgressLimits::default(), resolver);
         egress.serve(receive_sockets(ours));
         Ok(Some(Self { egress, child_socket: theirs }))
     }

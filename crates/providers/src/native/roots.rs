@@ -12,6 +12,7 @@ use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
 
 use super::egress;
 use super::runtimes::{HostRuntimes, LocatedRuntime};
+use crate::egress::{NODE_PRELOAD, NODE_PRELOAD_PATH};
 use crate::host_paths::utf8_path;
 
 const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -41,7 +42,7 @@ const HOST_ETC: &[&str] = &[
 /// Prefixes of `/etc` entries with a version in their name, in which runtimes' packages keep settings.
 const HOST_ETC_PREFIXES: &[&str] = &["R", "java", "lua", "perl", "php", "python"];
 /// Top-level folders that an image cannot provide: the sandbox has its own.
-const OUR_FOLDERS: &[&str] = &["dev", "home", "proc", "run", "sys", "tmp", "workspace"];
+const OUR_FOLDERS: &[&str] = &[".belljar", "dev", "home", "proc", "run", "sys", "tmp", "workspace"];
 /// The entry of `/opt` that an image cannot provide: packages are mounted below it.
 const OUR_OPT: &str = "belljar";
 
@@ -187,6 +188,9 @@ impl RootBuilder {
             Image::Stored(stored) => stored.path.as_deref().unwrap_or(STANDARD_PATH),
             Image::Host | Image::Folder(_) | Image::Named(_) => STANDARD_PATH,
         };
+        if plan.network.gate_rules().is_some() {
+            tree.push(file(NODE_PRELOAD_PATH, NODE_PRELOAD));
+        }
         let mut path = Vec::new();
         for prefix in prefixes {
             let text = utf8_path("language", prefix)?;
@@ -296,7 +300,7 @@ fn host_resolv_conf() -> Option<RootEntry> {
 
 fn resolv_conf(network: &Network) -> String {
     match network {
-        Network::Hosts(_) => egress::resolv_conf(),
+        Network::Hosts(_) | Network::Internet(_) => egress::resolv_conf(),
         Network::None => "# this sandbox has no network\n".to_owned(),
         Network::Full => std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
     }

@@ -220,8 +220,8 @@ impl RemoteShared {
             return refuse("dependencies", "has only the packages of its template; use --no-deps");
         }
         match (&plan.network, self.service.internet_access()) {
-            (Network::Hosts(_), _) => {
-                return refuse("network", "cannot restrict the network to individual hosts");
+            (Network::Hosts(_) | Network::Internet(_), _) => {
+                return refuse("network", "cannot restrict the network; use network 'none' or 'full'");
             }
             (Network::None, InternetAccess::Always) => {
                 return refuse("network", "cannot block the internet; use network 'full'");

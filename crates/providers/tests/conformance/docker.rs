@@ -27,11 +27,13 @@ const GVISOR_DIFFERS: [(&str, &str); 8] = [
 ];
 
 /// Cases in which containers behave differently.
-const LONG_LIVED_DIFFERS: [(&str, &str); 4] = [
+const LONG_LIVED_DIFFERS: [(&str, &str); 6] = [
     ("state_stays_between_commands", "user ids inside are host ids, and none is 1000"),
     ("files_are_read_and_written", "user ids inside are host ids, without names in the image"),
     ("the_disk_is_full_and_empty_again", "each writable tmpfs has the full size"),
     ("rules_cannot_be_set_without_egress", "this daemon has no bridge for network 'full'"),
+    ("node_uses_the_gate", "the image has no Node.js"),
+    ("node_in_a_sandbox_uses_the_gate", "the image has no Node.js"),
 ];
 
 /// A case with a private daemon.
@@ -218,9 +220,13 @@ fn refusals(daemon: &mut Dockerd) -> Verdict {
     let fixture = Fixture::docker(settings(daemon));
     let run = |request| fixture.run(request).err().unwrap_or_default();
     let gvisor = Fixture::docker(Settings { runtime: Some("runsc".to_owned()), ..settings(daemon) });
-    let hosts = json!({"command": ["true"], "network": {"mode": "hosts", "hosts": ["pypi.org"]}});
-    let hosts = gvisor.run(hosts).err().unwrap_or_default();
-    check!(hosts.contains("network: provider 'docker' cannot limit the network to listed hosts"), hosts);
+    for network in [json!({"mode": "hosts", "hosts": ["pypi.org"]}), json!("internet")] {
+        let refused = gvisor.run(json!({"command": ["true"], "network": network})).err().unwrap_or_default();
+        check!(
+            refused.contains("network: provider 'docker' cannot limit the network to listed hosts"),
+            refused
+        );
+    }
     gvisor.shut_down();
     let image = run(json!({"command": ["true"], "image": "host"}));
     check!(image.contains("'unpacked_images'"), image);

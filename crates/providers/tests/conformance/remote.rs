@@ -176,9 +176,11 @@ fn e2b_run(played: &TestService) -> Verdict {
         refused.contains("layer 'seccomp' is not enforced here: isolation is provided by the service"),
         refused
     );
-    let hosts = json!({"command": ["true"], "network": {"mode": "hosts", "hosts": ["pypi.org"]}});
-    let refused = fixture.run(hosts).err().unwrap_or_default();
-    check!(refused.contains("network: provider 'e2b' cannot limit the network to listed hosts"), refused);
+    for network in [json!({"mode": "hosts", "hosts": ["pypi.org"]}), json!("internet")] {
+        let refused = fixture.run(json!({"command": ["true"], "network": network})).err().unwrap_or_default();
+        check!(refused.contains("network: provider 'e2b' cannot limit the network to listed hosts"), refused);
+        check!(refused.contains("use network 'none' or 'full' with it"), refused);
+    }
     let long = json!({"command": ["true"], "limits": {"timeout_ms": 3_600_000}});
     let refused = fixture.run(long).err().unwrap_or_default();
     check!(refused.contains("limits.timeout_ms: provider 'e2b' limits runs to 3480 s"), refused);

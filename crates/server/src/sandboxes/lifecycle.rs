@@ -289,7 +289,7 @@ pub(crate) async fn set_hosts(
     if open.living.network_stats().is_none() {
         return Err(SandboxError::hosts_not_changeable().into());
     }
-    let network = NetworkAccess::from(&Network::Hosts(rules.clone()));
+    let network = NetworkAccess::from(&Network::from_rules(rules.clone()));
     if let Value::Object(network) = json_value(&network) {
         state.store.set_sandbox_network(&open.tenant, &open.id, &network).await?;
     }

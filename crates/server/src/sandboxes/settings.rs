@@ -55,7 +55,7 @@ pub(crate) struct SandboxSettings {
 /// Network access of a sandbox.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct NetworkAccess {
-    /// Access mode: none, hosts or full.
+    /// Access mode: none, hosts, internet or full.
     mode: &'static str,
     /// Allowed hosts, in the mode `hosts`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,11 +64,11 @@ pub(crate) struct NetworkAccess {
 
 impl From<&Network> for NetworkAccess {
     fn from(network: &Network) -> Self {
-        match network {
-            Network::None => Self { mode: "none", hosts: None },
-            Network::Hosts(rules) => Self { mode: "hosts", hosts: Some(rules.hosts()) },
-            Network::Full => Self { mode: "full", hosts: None },
-        }
+        let hosts = match network {
+            Network::Hosts(rules) => Some(rules.hosts()),
+            Network::None | Network::Internet(_) | Network::Full => None,
+        };
+        Self { mode: network.mode(), hosts }
     }
 }
 
@@ -113,7 +113,8 @@ pub(crate) fn with_live_state(recorded: SandboxRecord, open: Option<&LiveSandbox
     }
     // The hosts may have been changed since they were recorded.
     if let Some(now) = open.and_then(|open| open.living.network_stats()) {
-        settings.insert("network".to_owned(), json_value(&NetworkAccess::from(&Network::Hosts(now.rules))));
+        settings
+            .insert("network".to_owned(), json_value(&NetworkAccess::from(&Network::from_rules(now.rules))));
     }
     SandboxRecord { state, settings, expires, ..recorded }
 }

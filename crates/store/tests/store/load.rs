@@ -25,6 +25,7 @@ fn report(id: &ExecutionId, cpu: Duration) -> Report {
             isolation: Vec::new(),
             warm: Warmth::Cold,
             simulated: false,
+            network: None,
             instead_of: None,
             service: None,
         }),

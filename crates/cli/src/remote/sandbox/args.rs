@@ -58,13 +58,13 @@ pub(super) enum SandboxCommand {
         /// Id of the sandbox
         id: String,
     },
-    /// Shows the network access of a sandbox, or changes its allowed hosts
+    /// Shows the network access of a sandbox, or changes it
     #[command(after_help = examples::NETWORK)]
     Network {
         /// Id of the sandbox
         id: String,
-        /// New list of allowed hosts; connections to others are closed
-        #[arg(value_name = "HOST,…", value_delimiter = ',')]
+        /// New list of allowed hosts, or 'internet'; connections to others are closed
+        #[arg(value_name = "HOST,…|internet", value_delimiter = ',')]
         hosts: Vec<String>,
     },
     /// Shows the resource usage of a sandbox
@@ -178,8 +178,9 @@ pub(super) struct CreateArgs {
     /// Limit on processes and threads at one time
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(super) processes: Option<i64>,
-    /// Network access [default: none]
-    #[arg(long, value_name = "none|full|HOST,…")]
+    /// Network access: none, internet (public addresses only), single hosts, or full (the server's own
+    /// network) [default: none]
+    #[arg(long, value_name = "internet|HOST,…")]
     pub(super) network: Option<String>,
     /// Set an environment variable for all commands; without '=', copy its value from this shell
     #[arg(long = "env", value_name = "K[=V]")]

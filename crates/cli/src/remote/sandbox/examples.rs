@@ -15,7 +15,7 @@ pub(super) const CREATE: &str = "\
 Examples:
   id=$(belljar sandbox create)                          prints only the id
   belljar sandbox create --timeout 8h --on-timeout pause --memory 2G --cpus 2
-  belljar sandbox create --network full --env TOKEN
+  belljar sandbox create --network internet --env TOKEN
   belljar sandbox create --volume data:/data:ro --metadata job=42";
 
 pub(super) const LIST: &str = "\

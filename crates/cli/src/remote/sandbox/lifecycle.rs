@@ -160,12 +160,12 @@ pub(super) fn extend(server: &Server, id: &str, timeout_ms: i64, json: bool) -> 
     if json { shown::print_object(&extended) } else { Ok(0) }
 }
 
-/// Shows the network access; sets other hosts first, if any are given.
+/// Shows the network access; changes it first, if a new one is given.
 pub(super) fn network_access(server: &Server, id: &str, hosts: &[String]) -> Result<u8, CliError> {
     let url = sandbox_url(id, "/network");
     shown::print_object(&match hosts {
         [] => call(server, Method::GET, &url, None)?,
-        hosts => call(server, Method::PUT, &url, Some(&json!({"hosts": hosts})))?,
+        hosts => call(server, Method::PUT, &url, Some(&json!(parse_network(&hosts.join(",")))))?,
     })
 }
 

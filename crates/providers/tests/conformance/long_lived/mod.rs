@@ -4,6 +4,7 @@ mod commands;
 mod confinement;
 mod denials;
 mod files;
+mod internet;
 mod limits;
 mod network;
 pub(crate) mod shutdown;
@@ -54,6 +55,7 @@ fn shared() -> Vec<Group> {
         ("files", files::all()),
         ("tasks", tasks::all()),
         ("limits", limits::all()),
+        ("internet", internet::all()),
         ("network", network::all()),
     ]
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use belljar_engine::layer::Layer;
+use belljar_engine::network::HostRules;
 use belljar_engine::report::Report;
-use belljar_engine::request::{HostPaths, Request};
+use belljar_engine::request::{HostPaths, NetworkSpec, Request};
 use serde_json::{Value, json};
 
 use super::{Case, OpenSandbox, cases, text, until};
@@ -35,14 +36,14 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
 
 /// A web server on the host. It serves `hello`; below `/hold`, it sends one word and keeps the connection
 /// open.
-struct HostServer {
-    port: u16,
+pub(super) struct HostServer {
+    pub(super) port: u16,
     connections: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
 }
 
 impl HostServer {
-    fn open() -> Result<Self, String> {
+    pub(super) fn open() -> Result<Self, String> {
         let listener = TcpListener::bind("0.0.0.0:0").map_err(text)?;
         let port = listener.local_addr().map_err(text)?.port();
         let web = Self { port, connections: Arc::default(), held: Arc::default() };
@@ -58,15 +59,15 @@ impl HostServer {
     }
 
     /// Returns the rule that allows it, by the name of the host's loopback.
-    fn rule(&self) -> String {
+    pub(super) fn rule(&self) -> String {
         format!("localhost:{}", self.port)
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(super) fn url(&self, path: &str) -> String {
         format!("http://localhost:{}{path}", self.port)
     }
 
-    fn connections(&self) -> usize {
+    pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
@@ -96,18 +97,18 @@ fn serve(mut stream: TcpStream, held: &AtomicUsize) {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello\n");
 }
 
-fn hosts(rules: &[String]) -> Value {
+pub(super) fn hosts(rules: &[String]) -> Value {
     json!({"mode": "hosts", "hosts": rules})
 }
 
-async fn once(fixture: &Fixture, request: Value) -> Result<Report, String> {
+pub(super) async fn once(fixture: &Fixture, request: Value) -> Result<Report, String> {
     let request: Request = serde_json::from_value(request).map_err(text)?;
     let admitted = fixture.engine().admit(request, HostPaths::default()).map_err(text)?;
     let never = Box::pin(std::future::pending());
     fixture.engine().execute("exec_test".to_owned(), admitted, &mut Quiet, never).await.map_err(text)
 }
 
-async fn shell(fixture: &Fixture, code: &str, rules: &[String]) -> Result<Report, String> {
+pub(super) async fn shell(fixture: &Fixture, code: &str, rules: &[String]) -> Result<Report, String> {
     once(fixture, json!({"language": "bash", "code": code, "network": hosts(rules)})).await
 }
 
@@ -173,7 +174,7 @@ async fn programs_that_ignore_the_proxy_have_no_network(fixture: Fixture) -> Ver
 }
 
 /// Returns this machine's source address for outgoing traffic.
-fn own_address() -> Option<IpAddr> {
+pub(super) fn own_address() -> Option<IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("203.0.113.1:9").ok()?;
     Some(socket.local_addr().ok()?.ip())
@@ -290,15 +291,26 @@ async fn hosts_of_a_sandbox_can_be_changed(fixture: Fixture) -> Verdict {
     check!(open.shell_output(&format!("curl -sS {}", one.url("/"))).await? == "hello", "listed");
     hold(&open, &one).await?;
     check!(open.shell_output(&status_of(&two)).await? == "403", "not listed");
-    let rules = fixture.engine().admit_hosts(&[two.rule()]).map_err(text)?;
-    open.handle.set_hosts(rules).map_err(text)?;
+    open.handle.set_hosts(change(&fixture, "hosts", &[two.rule()])?).map_err(text)?;
     until("the connection is cut off", async || Ok(one.held() == 0)).await?;
     check!(open.shell_output(&status_of(&one)).await? == "403", "no longer listed");
     check!(open.shell_output(&format!("curl -sS {}", two.url("/"))).await? == "hello", "now listed");
     let network = open.handle.network_stats().ok_or("no network use")?;
     check!(network.rules.hosts() == [two.rule()] && network.refused.len() == 2, network);
     check!(network.connections == 5 && network.received_bytes > 100, network);
+    let mode =
+        async || open.handle.receipt().await.map_err(text).map(|receipt| receipt.network.map(|net| net.mode));
+    check!(mode().await? == Some("hosts"), "the mode before");
+    open.handle.set_hosts(change(&fixture, "internet", &[])?).map_err(text)?;
+    check!(mode().await? == Some("internet"), "the mode after");
+    check!(open.shell_output(&status_of(&two)).await? == "403", "the host is not the internet");
     open.close().await
+}
+
+/// Returns the rules of another network for an open sandbox.
+fn change(fixture: &Fixture, mode: &str, hosts: &[String]) -> Result<HostRules, String> {
+    let spec = NetworkSpec { mode: mode.to_owned(), hosts: hosts.to_vec() };
+    fixture.engine().admit_network_change(&spec).map_err(text)
 }
 
 fn status_of(web: &HostServer) -> String {
@@ -343,7 +355,7 @@ async fn a_closed_sandbox_leaves_nothing(fixture: Fixture) -> Verdict {
 }
 
 async fn rules_cannot_be_set_without_egress(fixture: Fixture) -> Verdict {
-    let rules = fixture.engine().admit_hosts(&["pypi.org".to_owned()]).map_err(text)?;
+    let rules = change(&fixture, "hosts", &["pypi.org".to_owned()])?;
     for mode in ["none", "full"] {
         let open = fixture.open(json!({"network": {"mode": mode}})).await?;
         let refused = open.handle.set_hosts(rules.clone()).map_err(text);

@@ -8,7 +8,7 @@ pub(super) static RULES: &[PolicyRule] = &[
         category: Network,
         severity: Low,
         message: "`{}` makes a network request",
-        suggestion: "request network access (--network full), or pass the data as files",
+        suggestion: "request network access (--network HOST or --network internet), or pass the data as files",
         matchers: &[Matcher::Name(&[
             "fetch",
             "XMLHttpRequest",
@@ -45,7 +45,7 @@ pub(super) static RULES: &[PolicyRule] = &[
         category: Network,
         severity: Low,
         message: "`{}` makes a network request",
-        suggestion: "request network access (--network full), or pass the data as files",
+        suggestion: "request network access (--network HOST or --network internet), or pass the data as files",
         matchers: &[Matcher::Name(&[
             "http.request",
             "http.get",
@@ -64,7 +64,7 @@ pub(super) static RULES: &[PolicyRule] = &[
         category: Network,
         severity: Medium,
         message: "`{}` opens a network connection",
-        suggestion: "request network access (--network full), or pass the data as files",
+        suggestion: "request network access (--network HOST or --network internet), or pass the data as files",
         matchers: &[Matcher::Name(&[
             "net.connect",
             "net.createConnection",

@@ -8,7 +8,7 @@ pub(super) static RULES: &[PolicyRule] = &[
         category: Network,
         severity: Medium,
         message: "`{}` opens a network connection",
-        suggestion: "request network access (--network full), or pass the data as files",
+        suggestion: "request network access (--network HOST or --network internet), or pass the data as files",
         matchers: &[Matcher::Name(&[
             "socket.socket",
             "socket.create_connection",
@@ -27,7 +27,7 @@ pub(super) static RULES: &[PolicyRule] = &[
         category: Network,
         severity: Low,
         message: "`{}` makes a network request",
-        suggestion: "request network access (--network full), or pass the data as files",
+        suggestion: "request network access (--network HOST or --network internet), or pass the data as files",
         matchers: &[Matcher::Name(&[
             "requests.get",
             "requests.post",
@@ -77,7 +77,7 @@ pub(super) static RULES: &[PolicyRule] = &[
         category: Network,
         severity: Medium,
         message: "`{}` connects to a server",
-        suggestion: "request network access (--network full), or pass the data as files",
+        suggestion: "request network access (--network HOST or --network internet), or pass the data as files",
         matchers: &[Matcher::Name(&[
             "smtplib.SMTP*",
             "ftplib.FTP*",
@@ -112,7 +112,7 @@ pub(super) static RULES: &[PolicyRule] = &[
         category: Network,
         severity: Low,
         message: "`{}` calls a network service",
-        suggestion: "request network access (--network full), or pass the data as files",
+        suggestion: "request network access (--network HOST or --network internet), or pass the data as files",
         matchers: &[Matcher::Name(&[
             "boto3.client",
             "boto3.resource",

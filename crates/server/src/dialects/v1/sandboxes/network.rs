@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use belljar_engine::finding::Finding;
 use belljar_engine::plan::Network;
+use belljar_engine::request::NetworkSpec;
 use belljar_engine::sandbox_handle::NetworkStats;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,13 +18,21 @@ use crate::sandboxes::lifecycle;
 use crate::sandboxes::live_sandbox::SandboxInUse;
 use crate::sandboxes::settings::NetworkAccess;
 
-/// New set of hosts that a sandbox may reach.
+/// New network access of a sandbox with a gate.
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Hosts")]
-struct HostsBody {
-    /// Allowed hosts, as in `network.hosts`: `pypi.org`, `*.example.com:443`, `10.0.0.5:8080`.
+#[serde(deny_unknown_fields, default)]
+#[schemars(rename = "NetworkChange")]
+struct NetworkChangeBody {
+    /// Access mode: `hosts` or `internet`.
+    mode: String,
+    /// Allowed hosts, for the mode `hosts`: `pypi.org`, `*.example.com:443`, `10.0.0.5:8080`.
     hosts: Vec<String>,
+}
+
+impl Default for NetworkChangeBody {
+    fn default() -> Self {
+        Self { mode: "hosts".to_owned(), hosts: Vec::new() }
+    }
 }
 
 /// Network access and use of a sandbox.
@@ -37,7 +46,7 @@ pub(crate) struct NetworkUse {
     traffic: Option<NetworkTraffic>,
 }
 
-/// Counters of a sandbox's connections, only present in the mode `hosts`.
+/// Counters of a sandbox's connections, only present in the modes `hosts` and `internet`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct NetworkTraffic {
     /// Number of connections made.
@@ -52,7 +61,7 @@ impl From<NetworkStats> for NetworkUse {
     fn from(stats: NetworkStats) -> Self {
         let NetworkStats { rules, refused, connections, sent_bytes, received_bytes } = stats;
         let traffic = Some(NetworkTraffic { connections, sent_bytes, received_bytes });
-        Self { access: (&Network::Hosts(rules)).into(), refused, traffic }
+        Self { access: (&Network::from_rules(rules)).into(), refused, traffic }
     }
 }
 
@@ -61,7 +70,7 @@ impl From<NetworkStats> for NetworkUse {
     get, path = "/v1/sandboxes/{id}/network", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
     responses(
-        (status = 200, description = "Network access and use; counters only in the mode `hosts`",
+        (status = 200, description = "Network access and use; counters only in the modes `hosts` and `internet`",
             body = ref(schema::response::<NetworkUse>())),
         (status = 404, description = "No such sandbox in this tenant"),
     )
@@ -75,17 +84,17 @@ pub(crate) async fn show(used: SandboxInUse) -> SortedJson<NetworkUse> {
     })
 }
 
-/// Replaces the hosts that a sandbox with mode `hosts` may reach.
+/// Replaces what a sandbox with mode `hosts` or `internet` may reach.
 ///
-/// Open connections to other hosts are closed.
+/// Open connections that are no longer allowed are closed.
 #[utoipa::path(
     put, path = "/v1/sandboxes/{id}/network", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
-    request_body = ref(schema::request::<HostsBody>()),
+    request_body = ref(schema::request::<NetworkChangeBody>()),
     responses(
         (status = 200, description = "The new network access", body = ref(schema::response::<NetworkUse>())),
         (status = 404, description = "No such sandbox in this tenant"),
-        (status = 422, description = "A host is invalid, or the sandbox was created with another mode"),
+        (status = 422, description = "A host or mode is invalid, or the sandbox was created with `none` or `full`"),
     )
 )]
 pub(crate) async fn set(
@@ -93,8 +102,8 @@ pub(crate) async fn set(
     used: SandboxInUse,
     body: JsonBody,
 ) -> Result<SortedJson<NetworkUse>, Error> {
-    let HostsBody { hosts } = parse(body)?;
-    let rules = state.engine.admit_hosts(&hosts)?;
+    let NetworkChangeBody { mode, hosts } = parse(body)?;
+    let rules = state.engine.admit_network_change(&NetworkSpec { mode, hosts })?;
     let network = lifecycle::set_hosts(&state, &used, rules).await?;
     Ok(SortedJson(network.into()))
 }
