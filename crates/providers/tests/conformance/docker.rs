@@ -27,13 +27,11 @@ const GVISOR_DIFFERS: [(&str, &str); 8] = [
 ];
 
 /// Cases in which containers behave differently.
-const LONG_LIVED_DIFFERS: [(&str, &str); 6] = [
+const LONG_LIVED_DIFFERS: [(&str, &str); 4] = [
     ("state_stays_between_commands", "user ids inside are host ids, and none is 1000"),
     ("files_are_read_and_written", "user ids inside are host ids, without names in the image"),
     ("the_disk_is_full_and_empty_again", "each writable tmpfs has the full size"),
     ("rules_cannot_be_set_without_egress", "this daemon has no bridge for network 'full'"),
-    ("node_uses_the_gate", "the image has no Node.js"),
-    ("node_in_a_sandbox_uses_the_gate", "the image has no Node.js"),
 ];
 
 /// A case with a private daemon.
