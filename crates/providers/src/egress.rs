@@ -7,6 +7,7 @@ use std::io;
 use std::net::{TcpListener, UdpSocket};
 
 use belljar_egress::EgressSockets;
+use belljar_engine::language::Language;
 use belljar_engine::plan::{Network, Plan};
 use belljar_jail::proxy_sockets;
 use tokio::io::Interest;
@@ -19,12 +20,15 @@ const PROXY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1";
 
 /// The module that makes older versions of Node.js use the proxy. All Node.js processes load it, also those
-/// that a program or a shell starts.
+/// that a JavaScript program, a shell or a command starts.
 pub(crate) const NODE_PRELOAD: &str = include_str!("node_proxy.cjs");
 /// Where the module is inside.
 pub(crate) const NODE_PRELOAD_PATH: &str = "/.belljar/node_proxy.cjs";
 const NODE_PRELOAD_OPTION: &str = "--require=/.belljar/node_proxy.cjs";
 const NODE_OPTIONS: &str = "NODE_OPTIONS";
+
+/// Languages whose programs are Node.js, or may well start it. A variable that loads code is given to no others.
+const NODE_LANGUAGES: [&str; 3] = ["javascript", "typescript", "bash"];
 
 /// Receives the listening sockets.
 pub(crate) async fn receive_sockets(socket: UnixStream) -> io::Result<EgressSockets> {
@@ -64,6 +68,15 @@ pub(crate) fn extend_environment(
     env.extend(given);
     if let Some(options) = env.get_mut(NODE_OPTIONS).filter(|options| has_module && !loads_module(options)) {
         *options = format!("{NODE_PRELOAD_OPTION} {options}");
+    }
+}
+
+/// Removes the option that loads the module from the environment of code in a language without Node.js.
+pub(crate) fn remove_node_preload(env: &mut BTreeMap<String, String>, language: &Language) {
+    if !NODE_LANGUAGES.contains(&language.name)
+        && env.get(NODE_OPTIONS).is_some_and(|options| options == NODE_PRELOAD_OPTION)
+    {
+        env.remove(NODE_OPTIONS);
     }
 }
 

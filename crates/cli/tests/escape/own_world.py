@@ -16,9 +16,9 @@ for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
 check("no new privileges", status["NoNewPrivs"] == "1")
 check("a filter is in force", status["Seccomp"] == "2")
 
-# A gate adds the variables that point programs to it, with fixed values.
+# A gate adds the variables that point programs to it, with fixed values, and none that loads code.
 PROXY, LOCAL = "http://127.0.0.1:3128", "localhost,127.0.0.1"
-gate = {"NODE_USE_ENV_PROXY": "1", "NODE_OPTIONS": "--require=/.belljar/node_proxy.cjs"}
+gate = {"NODE_USE_ENV_PROXY": "1"}
 for name, value in (("http_proxy", PROXY), ("https_proxy", PROXY), ("all_proxy", PROXY), ("no_proxy", LOCAL)):
     gate.update({name: value, name.upper(): value})
 names = {name for name, value in os.environ.items() if gate.get(name) != value}
