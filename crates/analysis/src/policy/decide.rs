@@ -276,7 +276,7 @@ impl Decision {
             message,
             line: place.map(|(line, _)| line),
             column: place.map(|(_, column)| column),
-            suggestion: rule.suggestion.to_owned(),
+            suggestion: rule.suggestion_for(self.refuses).to_owned(),
             decided_by: self.decided_by,
             refused: self.refuses,
             subject: format!("{} '{name}'", subject.kind),

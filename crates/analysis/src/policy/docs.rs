@@ -50,8 +50,8 @@ A policy is data, and `belljar.toml` can define more:
 
 The most specific entry applies: an allowed module, the rule, `unread`, its category, the default. A request chooses a policy;
 otherwise its profile's policy applies, or `balanced`. The policy of a profile, or the one that an administrator sets for a
-tenant (`belljar tenant policy ada strict`), is a minimum: all of them are applied and the strictest action counts, so a
-request can be stricter but never more lenient. In a sandbox, the policy with which it was opened is also a minimum.
+tenant (`belljar tenant policy ada strict`), is a floor: all of them are applied and the strictest action counts, so a
+request can be stricter but never more lenient. In a sandbox, the policy with which it was opened is also a floor.
 
 If `comments` is set, `# belljar: allow RULE reason` on the line or the one above it suppresses a finding; the reason is
 required. No built-in policy sets it, because untrusted code must not excuse itself.

@@ -129,10 +129,56 @@ fn a_refusal_is_one_line_with_its_position() {
         serde_json::json!({
             "rule": "PY-SHELL", "category": "process", "severity": "high",
             "message": "`os.system` runs a shell command", "line": 3, "column": 12,
-            "suggestion": "do it in Python, or call subprocess.run with a list of arguments",
+            "suggestion": "do it in Python",
             "decided_by": "strict: categories.process = refuse",
         })
     );
+}
+
+/// Returns the dotted names in a text, such as `subprocess.run`.
+fn dotted_names(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.' || c == '_'));
+    words.map(|word| word.trim_matches('.')).filter(|word| word.contains('.'))
+}
+
+#[test]
+fn suggestions_for_refused_code_are_not_refused_themselves() {
+    let strict = [Policy::built_in("strict").unwrap()];
+    for (language, code) in
+        rules().flat_map(|rule| rule.matches.iter().map(|code| (language(rule.id), *code)))
+    {
+        let findings = check(code, language, &strict, &RunContext::default()).findings;
+        for finding in findings.iter().filter(|finding| finding.refused) {
+            let PolicyFinding { rule, suggestion, .. } = finding;
+            for needs_more in
+                ["--network", "network access", "subprocess", "multiprocessing", "kill(", "download"]
+            {
+                assert!(!suggestion.contains(needs_more), "{rule}: {suggestion}");
+            }
+            for name in dotted_names(suggestion).filter(|_| language == PolicyLanguage::Python) {
+                let (module, _) = name.rsplit_once('.').unwrap();
+                let code = format!("import {module}\n{name}('1')");
+                assert_eq!(refused(&code, language, "strict"), None, "{rule}: {suggestion}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_finding_names_what_was_assembled() {
+    for (code, name) in [
+        ("import os\ngetattr(os, 'sys' 'tem')", "system"),
+        ("__import__('o' + 's')", "os"),
+        ("exec(''.join(['a', '=', '1']))", "a=1"),
+        ("eval(chr(49))", "1"),
+        ("globals()['ev' + 'al']", "eval"),
+    ] {
+        let strict = [Policy::built_in("strict").unwrap()];
+        let findings = check(code, PolicyLanguage::Python, &strict, &RunContext::default()).findings;
+        let found = findings.iter().find(|finding| finding.rule == "PY-ASSEMBLED").unwrap();
+        let message = format!("`{name}` is assembled from parts at run time");
+        assert!(found.message.starts_with(&message), "{code}: {}", found.message);
+    }
 }
 
 #[test]

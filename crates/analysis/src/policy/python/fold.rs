@@ -321,14 +321,17 @@ fn fold_subscript(subscript: &ast::ExprSubscript, scopes: &PythonScopes) -> Pyth
     }
 }
 
+/// Stands for an assembled name whose text is not known.
+const UNKNOWN_NAME: &str = "a name";
+
 /// Returns whether the expression is a subscript.
 pub(crate) fn is_subscript(expr: &Expr) -> bool {
     matches!(expr, Expr::Subscript(_))
 }
 
-/// Returns whether a call selects something by a name assembled from parts.
-pub(crate) fn selects_assembled_name(call: &ast::ExprCall, scopes: &PythonScopes) -> bool {
-    let PythonValue::Path(path) = value(&call.func, scopes) else { return false };
+/// Returns the name by which a call selects something, if it is assembled from parts; it may be unknown.
+pub(crate) fn assembled_name(call: &ast::ExprCall, scopes: &PythonScopes) -> Option<String> {
+    let PythonValue::Path(path) = value(&call.func, scopes) else { return None };
     let name = match path.as_str() {
         "__import__" | "importlib.import_module" | "eval" | "exec" => call.arguments.args.first(),
         "getattr" => call.arguments.args.get(1),
@@ -339,7 +342,14 @@ pub(crate) fn selects_assembled_name(call: &ast::ExprCall, scopes: &PythonScopes
         Expr::Name(_) => true,
         _ => false,
     };
-    name.is_some_and(|name| !plain(name) && (is_subscript(name) || text(name, scopes).is_some()))
+    let name = name.filter(|name| !plain(name))?;
+    match value(name, scopes) {
+        PythonValue::Path(path) if is_subscript(name) => Some(path),
+        _ if is_subscript(name) || text(name, scopes).is_some() => {
+            Some(literal_text(name, scopes).unwrap_or_else(|| UNKNOWN_NAME.to_owned()))
+        }
+        _ => None,
+    }
 }
 
 /// Returns the arguments as far as they are known; keyword arguments are `name=value`.

@@ -219,8 +219,8 @@ impl<'a> PythonAnalyzer<'a> {
         {
             self.report(at, FactKind::Member(name.clone()));
         }
-        if fold::selects_assembled_name(call, &self.scopes) {
-            self.report(at, FactKind::Pattern(CodePattern::AssembledName(first.clone().unwrap_or_default())));
+        if let Some(name) = fold::assembled_name(call, &self.scopes) {
+            self.report(at, FactKind::Pattern(CodePattern::AssembledName(name)));
         }
         if let (Some(command), true) = (first, runs_shell(path, &arguments)) {
             self.analyze_shell(&command, at);

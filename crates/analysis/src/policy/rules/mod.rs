@@ -108,6 +108,41 @@ pub struct PolicyRule {
     pub non_matches: &'static [&'static str],
 }
 
+/// Suggestions for code that a policy refuses, for rules whose own suggestion would then be refused, too.
+static SUGGESTIONS_WHEN_REFUSED: &[(&str, &str)] = &[
+    ("PY-SHELL", "do it in Python"),
+    ("PY-EXEC-PROGRAM", "do it in Python"),
+    ("PY-FORK", "do the work in this process, with threads if there is much"),
+    ("PY-MULTIPROCESSING", "do the work in this process, with threads if there is much"),
+    ("PY-KILL", "let the program end by itself"),
+    ("PY-SOCKET", DATA_AS_FILES),
+    ("PY-HTTP", DATA_AS_FILES),
+    ("PY-MAIL-FTP", DATA_AS_FILES),
+    ("PY-CLOUD", DATA_AS_FILES),
+    ("PY-SERVER", RESULT_INSTEAD),
+    ("JS-WORKER", "do the work in this process"),
+    ("JS-KILL", "let the program end by itself"),
+    ("JS-FETCH", DATA_AS_FILES),
+    ("JS-HTTP", DATA_AS_FILES),
+    ("JS-SOCKET", DATA_AS_FILES),
+    ("JS-SERVER", RESULT_INSTEAD),
+    ("SH-DOWNLOAD", DATA_AS_FILES),
+    ("SH-CONNECT", DATA_AS_FILES),
+    ("SH-GIT", DATA_AS_FILES),
+    ("SH-PIPE-TO-SHELL", "pass the script as a file, and run that"),
+    ("SH-KILL-BY-NAME", "let the programs end by themselves"),
+];
+const DATA_AS_FILES: &str = "pass the data as files";
+const RESULT_INSTEAD: &str = "return or print the result instead of serving it";
+
+impl PolicyRule {
+    /// Returns the alternative to suggest for code that a policy refuses, or only warns about.
+    pub(crate) fn suggestion_for(&self, refused: bool) -> &'static str {
+        let other = SUGGESTIONS_WHEN_REFUSED.iter().find(|(id, _)| refused && *id == self.id);
+        other.map_or(self.suggestion, |(_, suggestion)| *suggestion)
+    }
+}
+
 /// A condition of a rule. A pattern may end with `*` to match any name with that prefix.
 #[derive(Debug)]
 pub(crate) enum Matcher {
