@@ -357,6 +357,39 @@ fn archives_and_layouts_run_directly() {
 }
 
 #[test]
+fn a_pulled_archive_keeps_its_tags() {
+    if busybox().is_none() {
+        return skip("tags of an archive", "busybox-static is not installed");
+    }
+    let fixture = ImageFixture::new(&[]);
+    let archive = fixture.at("saved.tar").to_str().unwrap().to_owned();
+    let tagged = |tags: Value| Picture::usual().save_as(&fixture.at("saved.tar"), tags);
+    tagged(json!(["x:1", "team/tool:2"]));
+    assert_eq!(fixture.pull(&archive).code, Some(0));
+    let names = ["docker.io/library/x:1", "docker.io/team/tool:2"];
+    assert_eq!(fixture.names(), names);
+    names.iter().for_each(|name| look(&fixture.sh(name, LOOK)));
+    assert_eq!(fixture.image(&["rm", "x:1"]).code, Some(0));
+    look(&fixture.sh("team/tool:2", LOOK));
+    // Without tags, the path is the name.
+    for untagged in [json!([]), json!(null)] {
+        tagged(untagged);
+        assert_eq!(fixture.pull(&archive).text("name"), archive);
+    }
+    for bad in ["/etc/passwd", "sealed", "UPPER", "x@sha256:1", ""] {
+        tagged(json!([bad]));
+        assert_eq!(fixture.pull(&archive).code, Some(125), "{bad}");
+    }
+    tagged(json!(vec!["x:1"; 101]));
+    fixture.pull(&archive).refused_with("tags");
+    // An archive that code runs in does not replace an image.
+    let before = fixture.names();
+    tagged(json!(["team/tool:2", "team/other:1"]));
+    look(&fixture.sh(&archive, LOOK));
+    assert_eq!(fixture.names(), before);
+}
+
+#[test]
 fn mcp_runs_use_the_given_image() {
     if busybox().is_none() {
         return skip("an image for a model's tools", "busybox-static is not installed");

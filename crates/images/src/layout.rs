@@ -26,6 +26,8 @@ use crate::store::{ImageRecord, ImageStore, PackedLayer};
 
 /// Maximum number of files in an archive.
 const MAX_FILES: u64 = 10_000;
+/// Maximum number of tags of one image.
+const MAX_TAGS: usize = 100;
 /// Maximum nesting depth of indexes.
 const MAX_INDEXES: usize = 4;
 
@@ -35,26 +37,57 @@ impl ImageStore {
         path.is_file() || path.join("oci-layout").is_file()
     }
 
-    /// Imports an image from this machine.
+    /// Imports an image from this machine, under the name of its path. Its tags are ignored: an archive that code
+    /// runs in once must not replace a stored image.
     pub async fn import(&self, path: &Path, progress: &mut dyn Progress) -> Result<ImageRecord, ImageError> {
         let name = ImageName::from_path(path)?;
-        let (place, shown) = (path.to_owned(), name.to_string());
-        let image = blocking(move || {
-            let layout = ImageLayout::open(&place)?;
-            let image = layout.image(&shown)?;
-            Ok::<_, ImageError>((layout, image))
-        });
-        let (layout, image) = image.await?;
+        let (layout, image) = open_image(path, &name).await?;
         if let Some(held) = self.find(&name)?.filter(|held| held.record.digest == Some(image.digest)) {
             return Ok(held.record.clone());
         }
         let turn = self.lock().await?;
+        self.unpack_layers(&layout, &image, progress).await?;
+        self.record_image(turn, &name, image.digest, image.settings).await
+    }
+
+    /// Imports an image from this machine under its tags, as `docker load` does. An image without tags is named
+    /// after its path.
+    pub async fn load(
+        &self,
+        path: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<ImageRecord>, ImageError> {
+        let name = ImageName::from_path(path)?;
+        let (layout, image) = open_image(path, &name).await?;
+        let names = if image.tags.is_empty() { vec![name] } else { image.tags.clone() };
+        let turn = self.lock().await?;
+        self.unpack_layers(&layout, &image, progress).await?;
+        self.record_names(turn, names, image.digest, image.settings).await
+    }
+
+    async fn unpack_layers(
+        &self,
+        layout: &ImageLayout,
+        image: &LayoutImage,
+        progress: &mut dyn Progress,
+    ) -> Result<(), ImageError> {
         for index in self.unpacked_layers(&image.settings)?..image.layers.len() {
             progress.report(&format!("unpacking layer {} of {}", index + 1, image.layers.len()));
             self.add_layer(&image.settings, index, layout.file(&image.layers[index])?).await?;
         }
-        self.record_image(turn, &name, image.digest, image.settings).await
+        Ok(())
     }
+}
+
+/// Opens a layout and parses its image.
+async fn open_image(path: &Path, name: &ImageName) -> Result<(ImageLayout, LayoutImage), ImageError> {
+    let (place, shown) = (path.to_owned(), name.to_string());
+    blocking(move || {
+        let layout = ImageLayout::open(&place)?;
+        let image = layout.image(&shown)?;
+        Ok((layout, image))
+    })
+    .await
 }
 
 impl ImageStore {
@@ -86,6 +119,8 @@ impl ImageStore {
 
 /// The image in a layout.
 struct LayoutImage {
+    /// Tags in the output of `docker save`.
+    tags: Vec<ImageName>,
     digest: ContentDigest,
     settings: ImageConfig,
     /// Layer files, lowest layer first.
@@ -104,6 +139,8 @@ enum ImageLayout {
 struct DockerSaveEntry {
     config: String,
     layers: Vec<String>,
+    /// Absent or null for an image without tags.
+    repo_tags: Option<Vec<String>>,
 }
 
 impl ImageLayout {
@@ -176,7 +213,7 @@ impl ImageLayout {
         let bad = |why: &str| ImageError::refused(why.to_owned());
         let images: Vec<DockerSaveEntry> = serde_json::from_slice(&self.document("manifest.json")?)
             .map_err(|error| bad(&format!("cannot parse its manifest.json ({error})")))?;
-        let [DockerSaveEntry { config, layers }] = images.as_slice() else {
+        let [DockerSaveEntry { config, layers, repo_tags }] = images.as_slice() else {
             return Err(bad("it contains several images; save only one"));
         };
         let bytes = self.document(config)?;
@@ -187,7 +224,8 @@ impl ImageLayout {
             return Err(ImageError::Tampered { what: "its configuration".to_owned() });
         }
         let settings = parse_config(name, &bytes, layers.len())?;
-        Ok(LayoutImage { digest, settings, layers: layers.clone() })
+        let tags = parse_tags(repo_tags.as_deref().unwrap_or_default())?;
+        Ok(LayoutImage { tags, digest, settings, layers: layers.clone() })
     }
 
     fn oci_image(&self, name: &str) -> Result<LayoutImage, ImageError> {
@@ -204,6 +242,7 @@ impl ImageLayout {
                     let settings =
                         parse_config(name, &self.blob("its configuration", &config)?, layers.len())?;
                     return Ok(LayoutImage {
+                        tags: Vec::new(),
                         digest,
                         settings,
                         layers: layers.iter().map(blob_path).collect(),
@@ -213,6 +252,18 @@ impl ImageLayout {
         }
         Err(ImageError::refused("indexes are nested too deeply"))
     }
+}
+
+/// Parses the tags of an image. Paths, digests and the name of the sealed image are not tags.
+fn parse_tags(tags: &[String]) -> Result<Vec<ImageName>, ImageError> {
+    if tags.len() > MAX_TAGS {
+        return Err(ImageError::TooLarge { limit: MAX_TAGS as u64, what: "tags" });
+    }
+    let parse = |tag: &String| match tag.starts_with('/') || tag.contains('@') || tag == ImageName::SEALED {
+        true => Err(ImageError::refused(format!("'{}' is not a tag", tag.escape_debug()))),
+        false => ImageName::parse(tag),
+    };
+    tags.iter().map(parse).collect()
 }
 
 fn blob_path(blob: &BlobRef) -> String {

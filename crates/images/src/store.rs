@@ -222,7 +222,7 @@ impl ImageStore {
         blocking(move || disk.add_layer(&layers, packed)).await
     }
 
-    /// Records the complete image under a name.
+    /// Records the complete image under one name.
     pub(crate) async fn record_image(
         &self,
         turn: ImageStoreLock,
@@ -230,7 +230,19 @@ impl ImageStore {
         digest: ContentDigest,
         settings: ImageConfig,
     ) -> Result<ImageRecord, ImageError> {
-        let (disk, name) = (Arc::clone(&self.disk), name.clone());
+        let records = self.record_names(turn, vec![name.clone()], digest, settings).await?;
+        records.into_iter().next().ok_or_else(|| ImageError::refused("it has no name"))
+    }
+
+    /// Records the complete image under each of these names.
+    pub(crate) async fn record_names(
+        &self,
+        turn: ImageStoreLock,
+        names: Vec<ImageName>,
+        digest: ContentDigest,
+        settings: ImageConfig,
+    ) -> Result<Vec<ImageRecord>, ImageError> {
+        let disk = Arc::clone(&self.disk);
         blocking(move || {
             let _turn = turn;
             let chain = chain_ids(&settings.layers);
@@ -239,21 +251,21 @@ impl ImageStore {
             let root = root.ok_or_else(|| ImageError::refused("it has no layers"))?;
             let bytes = disk.size(&root)?.bytes;
             let ImageVariables { env, path } = settings.variables;
-            let name = name.as_str().to_owned();
-            let record = ImageRecord {
-                name,
+            let record = |name: &ImageName| ImageRecord {
+                name: name.as_str().to_owned(),
                 digest: Some(digest),
-                root,
-                chain,
-                env,
-                path,
+                root: root.clone(),
+                chain: chain.clone(),
+                env: env.clone(),
+                path: path.clone(),
                 bytes,
                 created: unix_seconds(SystemTime::now()),
             };
-            disk.write_record(&record)?;
+            let records: Vec<ImageRecord> = names.iter().map(record).collect();
+            records.iter().try_for_each(|record| disk.write_record(record))?;
             // Roots that cannot be removed now are removed later.
             let _ = disk.remove_unused();
-            Ok(record)
+            Ok(records)
         })
         .await
     }

@@ -26,7 +26,7 @@ const PULL_EXAMPLES: &str = "\
 Examples:
   belljar image pull python:3.12-slim                   pull an image by name, as with Docker
   belljar image pull registry.example/team/tool@sha256:…  pull exactly this image
-  belljar image pull saved.tar                          import the output of 'docker save', or an OCI layout
+  belljar image pull saved.tar                          import the output of 'docker save' with its tags, or an OCI layout
   belljar image pull --username me --password-stdin registry.example/tool < token
   belljar run --image python:3.12-slim job.py           run in an image; a missing one is pulled
 
@@ -167,16 +167,23 @@ async fn fetch(
     json: bool,
 ) -> Result<u8, CliError> {
     let mut progress = ProgressView::new(false);
-    let record = if ImageStore::is_packed(image) {
-        store.import(image, &mut progress).await
+    let records = if ImageStore::is_packed(image) {
+        store.load(image, &mut progress).await
     } else {
         let name = ImageName::parse(&image.to_string_lossy()).map_err(to_cli_error)?;
         let ImageSources { registries, credentials } = sources.with(&name, login);
-        pull(store, &name, &registries, &credentials, &mut progress).await
+        pull(store, &name, &registries, &credentials, &mut progress).await.map(|record| vec![record])
     };
-    let record = record.map_err(to_cli_error)?;
+    let records = records.map_err(to_cli_error)?;
     drop(progress);
-    print_image(&record, "Stored", json)
+    match records.as_slice() {
+        [record] => print_image(record, "Stored", json),
+        several if json => {
+            say::answer(&json!({ "images": several.iter().map(object).collect::<Vec<_>>() }).to_string());
+            Ok(0)
+        }
+        several => several.iter().try_fold(0, |_, record| print_image(record, "Stored", false)),
+    }
 }
 
 fn print_image(record: &ImageRecord, what: &str, json: bool) -> Result<u8, CliError> {

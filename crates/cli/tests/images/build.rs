@@ -10,8 +10,15 @@ use crate::{ImageFixture, count};
 
 /// Checks that every built image must pass.
 const LOOK: &str = "import pytest, requests, subprocess, pwd\n\
-    print(pwd.getpwnam('sandboxuser').pw_uid, subprocess.run(['node', '-p', '6 * 7'], capture_output=True).stdout)";
-const FOUND: &str = "1000 b'42\\n'\n";
+    def run(*words): return subprocess.run(words, capture_output=True, check=True, text=True).stdout.strip()\n\
+    print(pwd.getpwnam('sandboxuser').pw_uid, run('node', '-p', '6 * 7'))\n\
+    run('git', 'init', '-q', 'a')\n\
+    run('git', '-C', 'a', '-c', 'user.name=a', '-c', 'user.email=a', 'commit', '-q', '--allow-empty', '-m', 'x')\n\
+    run('git', 'clone', '-q', 'a', 'b')\n\
+    print(run('git', '-C', 'b', 'log', '--format=%s'), run('python3', '-m', 'pip', '--version')[:3])";
+const FOUND: &str = "1000 42\nx pip\n";
+/// Maximum size of the default image.
+const MAX_DEFAULT_BYTES: u64 = 220 << 20;
 
 #[test]
 fn missing_build_tools_are_reported() {
@@ -69,6 +76,8 @@ fn docker_builds_match_with_and_without_a_base() {
     );
     run(LOOK).printed(FOUND);
     run("import six").succeeded();
+    let bytes = docker.docker(&["inspect", "--format", "{{.Size}}", "belljar/default"]).unwrap();
+    assert!(bytes.trim().parse::<u64>().unwrap() <= MAX_DEFAULT_BYTES, "{bytes}");
 
     // The build uses the host's network, because this daemon has none.
     let on_base = |words: &[&str]| {
@@ -98,6 +107,7 @@ fn the_same_image_is_built_and_run_without_docker() {
     let fixture = ImageFixture::new(&[]);
     let built: Answer = fixture.image(&["build", "--into", "belljar", "--apt", "nano"]);
     assert_eq!((built.code, built.text("name")), (Some(0), "docker.io/belljar/default:latest"), "{built:#?}");
+    assert!(built.json["bytes"].as_u64().unwrap() <= MAX_DEFAULT_BYTES, "{built:#?}");
     let run = |code: &str| {
         let words =
             ["run", "--json", "--policy", "off", "--no-deps", "--image", "belljar/default", "-c", code];

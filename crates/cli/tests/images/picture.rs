@@ -150,8 +150,13 @@ impl Picture {
         }
     }
 
-    /// Writes the image in the format of `docker save`.
+    /// Writes the image in the format of `docker save`, without tags.
     pub(crate) fn save(&self, file: &Path) {
+        self.save_as(file, Value::Null);
+    }
+
+    /// Writes the image in the format of `docker save`, with these tags.
+    pub(crate) fn save_as(&self, file: &Path, tags: Value) {
         let mut archive = Layer::default();
         let mut names = Vec::new();
         for layer in &self.layers {
@@ -160,7 +165,7 @@ impl Picture {
         }
         let config = format!("{}.json", sum(&self.config));
         archive.file(&config, &self.config, 0o644);
-        let manifest = json!([{"Config": config, "RepoTags": ["x:1"], "Layers": names}]);
+        let manifest = json!([{"Config": config, "RepoTags": tags, "Layers": names}]);
         archive.file("manifest.json", manifest.to_string().as_bytes(), 0o644);
         fs::write(file, archive.end()).unwrap();
     }

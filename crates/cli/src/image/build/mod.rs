@@ -22,7 +22,7 @@ use crate::{os, say};
 pub(super) const EXAMPLES: &str = "\
 Examples:
   belljar image build                                   build belljar/default, the default image
-  belljar image build --install numpy --apt git --tag team/tools
+  belljar image build --install numpy --apt jq --tag team/tools
   belljar image build --base python:3.12-slim --tag team/py312
   belljar image build --into belljar                    build for Belljar itself, without Docker
   belljar run --provider docker -c 'print(6 * 7)'       run in belljar/default with Docker

@@ -9,12 +9,23 @@ use crate::error::CliError;
 
 /// The Dockerfile of every image; images differ by its arguments.
 const DOCKERFILE: &str = include_str!("../../../../../packaging/image/Dockerfile");
+/// The script that removes what programs in a sandbox do not need, and its name in the build context.
+const SLIM: &str = include_str!("../../../../../packaging/image/slim.sh");
+const SLIM_NAME: &str = "slim.sh";
 /// Default base image, and the Debian release that it is.
 pub(super) const BASE: &str = "debian:bookworm-slim";
 const SUITE: &str = "bookworm";
 /// The packages that the Dockerfile installs.
-const PACKAGES: [&str; 7] =
-    ["passwd", "ca-certificates", "python3", "python3-pip", "python3-pytest", "python3-requests", "nodejs"];
+const PACKAGES: [&str; 8] = [
+    "passwd",
+    "ca-certificates",
+    "git",
+    "python3",
+    "python3-pip",
+    "python3-pytest",
+    "python3-requests",
+    "nodejs",
+];
 /// The Dockerfile's instructions after its packages, for an imported image.
 pub(super) const CHANGES: [&str; 3] = ["USER sandboxuser", "WORKDIR /workspace", "CMD [\"python3\"]"];
 /// Maximum number of added packages of one kind.
@@ -49,13 +60,16 @@ impl ImageRecipe {
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// Creates Docker's build context: an archive that contains only the Dockerfile.
+    /// Creates Docker's build context: an archive of the Dockerfile and its script.
     pub(super) fn build_context() -> Result<Vec<u8>, CliError> {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(DOCKERFILE.len() as u64);
-        header.set_mode(0o644);
         let mut archive = tar::Builder::new(Vec::new());
-        let packed = archive.append_data(&mut header, "Dockerfile", DOCKERFILE.as_bytes());
+        let packed =
+            [("Dockerfile", DOCKERFILE), (SLIM_NAME, SLIM)].into_iter().try_for_each(|(name, text)| {
+                let mut header = tar::Header::new_gnu();
+                header.set_size(text.len() as u64);
+                header.set_mode(0o644);
+                archive.append_data(&mut header, name, text.as_bytes())
+            });
         let packed = packed.and_then(|()| archive.into_inner());
         packed.map_err(|error| CliError::host(format!("pack the Dockerfile: {error}")))
     }
@@ -86,6 +100,7 @@ impl ImageRecipe {
             ));
             hook(&format!("rm -f \"$1\"{CERTIFICATES}"));
         }
+        hook(&format!("chroot \"$1\" sh -c {} {SLIM_NAME} {}", quoted(SLIM), self.apt.join(" ")));
         words.extend([SUITE.to_owned(), "-".to_owned()]);
         words.extend(sources.iter().cloned());
         words
@@ -161,7 +176,9 @@ mod tests {
         for entry in tar::Archive::new(context.as_slice()).entries().unwrap() {
             archive.push(entry.unwrap().path().unwrap().display().to_string());
         }
-        assert_eq!(archive, ["Dockerfile"]);
+        assert_eq!(archive, ["Dockerfile", "slim.sh"]);
+        assert!(DOCKERFILE.contains("\nCOPY slim.sh ") && DOCKERFILE.contains("sh /tmp/slim.sh $APT"));
+        assert!(words.contains(&quoted(SLIM)), "{words}");
     }
 
     #[test]
