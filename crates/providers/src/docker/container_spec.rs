@@ -1,6 +1,6 @@
 //! The requirements for a container: mounts, limits, network, and the user to run as.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use belljar_engine::layer::Layer;
@@ -171,7 +171,7 @@ fn mount_owner(bind: &HostMount) -> Result<(u32, u32), ProviderError> {
         OpenOptions::new().read(true).custom_flags(flags as i32).open(&bind.source).map_err(failed)?;
     let metadata = found.metadata().map_err(failed)?;
     if metadata.uid() != 0 {
-        return Ok((metadata.uid(), metadata.gid()));
+        return Ok((metadata.uid(), group_of(&metadata)));
     }
     if !metadata.is_dir() || !is_empty(&found).map_err(failed)? {
         let message = format!(
@@ -184,6 +184,12 @@ fn mount_owner(bind: &HostMount) -> Result<(u32, u32), ProviderError> {
     let writer = (Uid::from_raw(WRITER_ID), Gid::from_raw(WRITER_ID));
     rustix::fs::fchown(&found, Some(writer.0), Some(writer.1)).map_err(|errno| failed(errno.into()))?;
     Ok((WRITER_ID, WRITER_ID))
+}
+
+/// Returns the group to run as for a folder of this owner. Group 0 may read what an image keeps from its users, so
+/// the owner's id stands in for it; access as the owner does not need the group.
+fn group_of(metadata: &Metadata) -> u32 {
+    if metadata.gid() == 0 { metadata.uid() } else { metadata.gid() }
 }
 
 fn is_empty(folder: &File) -> std::io::Result<bool> {

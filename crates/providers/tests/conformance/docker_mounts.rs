@@ -31,6 +31,7 @@ pub(crate) fn all() -> Vec<(&'static str, DaemonCase)> {
     vec![
         ("host_folders_are_mounted", folders),
         ("a_playground_is_written_as_its_owner", playground),
+        ("group_zero_of_a_folder_is_not_used", group_zero),
         ("root_owned_folders_are_not_writable", roots_own),
         ("packages_are_read_only_and_found", packages),
         ("a_request_selects_its_image", images),
@@ -100,6 +101,27 @@ fn playground(daemon: &mut Dockerd) -> Verdict {
     let refused = fixture.run_with(json!({"command": ["true"]}), paths).err().unwrap_or_default();
     check!(refused.contains("cannot mount inside a workspace that is a host folder"), refused);
     check!(fixture.pools().is_empty(), "a container with a host folder is not pooled");
+    fixture.shut_down();
+    Ok(())
+}
+
+/// A folder whose owner is a user, but whose group is root's.
+fn group_zero(daemon: &mut Dockerd) -> Verdict {
+    let fixture = Fixture::docker(settings(daemon));
+    let folder = folder()?;
+    chown(folder.path(), Some(OWNER), Some(0)).map_err(text)?;
+    let paths = HostPaths { host_workspace: Some(folder.path().to_owned()), ..HostPaths::default() };
+    let command = ["sh", "-c", "cat /proc/self/status; echo x > out"];
+    let report = fixture.run_with(json!({"command": command, "policy": "off"}), paths)?;
+    let ids = |name: &str| {
+        let line = report.stdout.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let owner = OWNER.to_string();
+    check!(ids("Uid:") == vec![owner.clone(); 4] && ids("Gid:") == vec![owner; 4], report);
+    check!(!ids("Groups:").contains(&"0".to_owned()), report);
+    let written = std::fs::metadata(folder.path().join("out")).map_err(text)?;
+    check!((written.uid(), written.gid()) == (OWNER, OWNER), written);
     fixture.shut_down();
     Ok(())
 }
