@@ -53,6 +53,8 @@ pub struct AdmittedRequest {
     pub(crate) overflow: OutputOverflow,
     pub(crate) metadata: Map<String, Value>,
     pub(crate) verdict: Verdict,
+    /// The same request, admitted for a provider that takes over if nothing runs.
+    pub(crate) fallback: Option<Box<AdmittedRequest>>,
 }
 
 impl AdmittedRequest {
@@ -60,13 +62,21 @@ impl AdmittedRequest {
     #[must_use]
     pub fn with_tenant(mut self, tenant: &str) -> Self {
         tenant.clone_into(&mut self.plan.tenant);
+        self.fallback = self.fallback.map(|fallback| Box::new(fallback.with_tenant(tenant)));
         self
+    }
+
+    /// Sets the request to run if the provider fails before anything ran.
+    #[must_use]
+    pub(crate) fn with_fallback(self, fallback: Option<Self>) -> Self {
+        Self { fallback: fallback.map(Box::new), ..self }
     }
 
     /// Sets a network that no request could ask for: Belljar's own installers may reach what an administrator
     /// configured, including private addresses.
     #[must_use]
     pub fn with_network(mut self, network: Network) -> Self {
+        self.fallback = self.fallback.map(|fallback| Box::new(fallback.with_network(network.clone())));
         self.plan.network = network;
         self
     }
@@ -213,6 +223,7 @@ pub(crate) fn resolve(
         overflow,
         metadata,
         verdict: Verdict::default(),
+        fallback: None,
     })
 }
 

@@ -122,6 +122,16 @@ impl Error {
         }
     }
 
+    /// Returns whether the provider failed before anything of the request ran, so that another one may run it.
+    pub(crate) fn is_setup_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::Provider(ProviderError::Setup { .. })
+                | Self::Packages(PackagesError::Host(_))
+                | Self::Images(ImagesError::Host(_))
+        )
+    }
+
     /// The party that has to act on an error: the caller, a later retry, or the host.
     pub fn fault(&self) -> Fault {
         match self.code() {

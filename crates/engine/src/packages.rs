@@ -157,6 +157,12 @@ pub trait PackageResolver: Debug + Send + Sync {
         None
     }
 
+    /// Removes what is cached for a tenant alone. Layers in use stay until they are the least recently used. An
+    /// implementation that caches nothing has nothing to remove.
+    fn remove_tenant<'a>(&'a self, _tenant: &'a str) -> BoxFuture<'a, Result<(), PackagesError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Returns package statistics.
     fn stats(&self) -> BoxFuture<'_, PackageStats>;
 }

@@ -165,7 +165,13 @@ impl Engine {
         let profile = profiles.of_request(request.profile.as_deref())?;
         let name = profile.provider_of(request.provider.as_deref(), rules.provider);
         let selected = self.providers.choose(name)?;
-        admit(request, paths, profile, &self.admission_rules(&selected, rules.policy))
+        // A provider that cannot serve this request is no fallback for it.
+        let fallback = selected.fallbacks().into_iter().find_map(|fallback| {
+            let rules = self.admission_rules(&fallback, rules.policy);
+            admit(request.clone(), paths.clone(), profile, &rules).ok()
+        });
+        let admitted = admit(request, paths, profile, &self.admission_rules(&selected, rules.policy))?;
+        Ok(admitted.with_fallback(fallback))
     }
 
     fn admission_rules<'a>(
@@ -318,11 +324,36 @@ impl Engine {
         Ok(report::with_policy_findings(report, admitted.verdict))
     }
 
-    /// Runs a request; `view` receives output as it arrives, up to the head that the report will keep.
+    /// Runs a request; `view` receives output as it arrives, up to the head that the report will keep. If the
+    /// provider cannot set it up, its fallback runs it.
     ///
     /// # Errors
     /// Says why nothing ran.
     pub async fn execute(
+        &self,
+        id: String,
+        mut admitted: AdmittedRequest,
+        view: &mut dyn Sink,
+        cancel: BoxFuture<'_, ()>,
+    ) -> Result<Report, Error> {
+        let Some(fallback) = admitted.fallback.take() else {
+            return self.execute_once(id, admitted, view, cancel).await;
+        };
+        let (mut cancel, mut canceled) = (cancel, false);
+        let noted = Box::pin(async {
+            (&mut cancel).await;
+            canceled = true;
+        });
+        let first = self.execute_once(id.clone(), admitted, view, noted).await;
+        match first {
+            Err(error) if error.is_setup_failure() && !canceled => {
+                self.execute_once(id, *fallback, view, cancel).await
+            }
+            done => done,
+        }
+    }
+
+    async fn execute_once(
         &self,
         id: String,
         admitted: AdmittedRequest,
@@ -332,8 +363,9 @@ impl Engine {
         if admitted.verdict.refusal.is_some() {
             return Ok(report::refused(id, admitted));
         }
-        let AdmittedRequest { provider: selected, mut plan, task, packages, overflow, metadata, verdict } =
-            admitted;
+        let AdmittedRequest {
+            provider: selected, mut plan, task, packages, overflow, metadata, verdict, ..
+        } = admitted;
         let limits = plan.limits;
         let mut recorder = OutputRecorder::new(view, &limits, overflow);
         let ready = {
@@ -404,6 +436,17 @@ impl Engine {
         match &self.packages {
             Some(packages) => Some(packages.stats().await),
             None => None,
+        }
+    }
+
+    /// Removes the packages that are cached for a tenant alone.
+    ///
+    /// # Errors
+    /// Some could not be removed.
+    pub async fn remove_tenant_packages(&self, tenant: &str) -> Result<(), Error> {
+        match &self.packages {
+            Some(packages) => Ok(packages.remove_tenant(tenant).await?),
+            None => Ok(()),
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::packages::PackagesError;
 use crate::provider::{DiscardSink, ProviderError};
+use crate::provider_set::ProviderWithFallbacks;
 use crate::testing::FakeProvider;
 
 /// A package resolver that always returns this value.
@@ -55,5 +56,64 @@ async fn only_locked_profile_modules_are_preimported() {
             (expected.len(), &vec!["evil".to_owned()])
         );
         assert_eq!(plans[0].preimports, expected);
+    }
+}
+
+/// Creates the error of a run.
+type RunError = fn() -> ProviderError;
+
+/// Returns a provider that fails every run with this error.
+fn broken(name: &'static str, error: RunError) -> Arc<dyn Provider> {
+    Arc::new(FakeProvider::new(name, move |_, _, _, _| Box::pin(std::future::ready(Err(error())))))
+}
+
+fn working(name: &'static str) -> Arc<dyn Provider> {
+    Arc::new(FakeProvider::new(name, move |_, _, sink, _| {
+        sink.output(Stream::Stdout, name.as_bytes());
+        let outcome = Outcome::new(Ending::Exited(0), Duration::ZERO, Receipt::new(name, Kernel::Host));
+        Box::pin(std::future::ready(Ok(outcome)))
+    }))
+}
+
+#[tokio::test]
+async fn the_first_failure_goes_to_the_fallback_unless_something_may_have_run() {
+    let setup = || ProviderError::setup("reach the daemon", "no");
+    let lost = || ProviderError::lost("it went away");
+    let invalid = || ProviderError::Invalid { field: "command", message: "no such program".to_owned() };
+    let cases: [(RunError, bool); 3] = [(setup, true), (lost, false), (invalid, false)];
+    for (error, falls_back) in cases {
+        let fallbacks = vec!["worse".to_owned(), "backup".to_owned()];
+        let members = vec![
+            ProviderWithFallbacks { provider: broken("first", error), fallbacks },
+            ProviderWithFallbacks::without_fallbacks(broken("worse", setup)),
+            ProviderWithFallbacks::without_fallbacks(working("backup")),
+        ];
+        let providers = Arc::new(ProviderSet::new(members, "first", Vec::new()).unwrap());
+        // A provider that keeps failing is no fallback.
+        let worse = providers.entries().into_iter().find(|entry| entry.name() == "worse").unwrap();
+        for _ in 0..5 {
+            worse.record_result(Some(&setup()));
+        }
+        let engine = Engine::with_providers(Arc::clone(&providers), Profiles::built_in(), Limits::CEILING);
+        let request = serde_json::from_value(json!({"command": ["true"]})).unwrap();
+        let admitted = engine.admit(request, HostPaths::default()).unwrap().with_tenant("ada");
+        let never = Box::pin(std::future::pending());
+        let ran = engine.execute("x".to_owned(), admitted, &mut DiscardSink, never).await;
+        match ran {
+            Ok(report) => {
+                let receipt = serde_json::to_value(&report).unwrap()["receipt"].clone();
+                assert!(falls_back, "{receipt}");
+                assert_eq!(
+                    (&receipt["provider"], &receipt["instead_of"]),
+                    (&json!("backup"), &json!("first"))
+                );
+            }
+            Err(failed) => assert!(!falls_back, "{failed}"),
+        }
+        let first = providers.entries().into_iter().find(|entry| entry.name() == "first").unwrap();
+        assert_eq!(
+            first.health_snapshot().failures,
+            u32::from(!matches!(error(), ProviderError::Invalid { .. }))
+        );
     }
 }

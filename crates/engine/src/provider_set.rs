@@ -9,8 +9,9 @@
 //! with a kernel of its own before all others, then the one with the most layers. A provider without a
 //! strength is never selected by `auto`.
 //!
-//! A provider that failed five times in a row is not tried for ten seconds; then one request may try it. Its
-//! fallbacks take over meanwhile; there are none unless an administrator names some.
+//! A run that a provider cannot set up goes to the first of its fallbacks that can serve it, at once, because
+//! nothing of it ran. A provider that failed five times in a row is not tried for ten seconds; then one request
+//! may try it. Its fallbacks take over meanwhile. There are none unless an administrator names some.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -82,6 +83,20 @@ pub struct SelectedProvider {
 impl SelectedProvider {
     pub(crate) fn capabilities(&self) -> &Capabilities {
         &self.entry.capabilities
+    }
+
+    /// Returns the fallbacks that may take over a request that this provider cannot set up, in order. A fallback
+    /// has none itself.
+    pub(crate) fn fallbacks(&self) -> Vec<Self> {
+        let Some(table) = self.others.upgrade().filter(|_| self.instead_of.is_none()) else {
+            return Vec::new();
+        };
+        let name = self.entry.provider.name();
+        let names = table.fallbacks.get(name).into_iter().flatten();
+        let entries = names.filter_map(|name| table.find(name).ok()).filter(|entry| entry.is_healthy());
+        entries
+            .map(|entry| Self { entry, instead_of: Some(name), others: Weak::clone(&self.others) })
+            .collect()
     }
 
     /// Refuses a request that needs an unsupported capability, and names the providers that support it.

@@ -41,6 +41,11 @@ impl Caller {
         TenantRules { policy: self.policy.as_deref(), provider: self.provider.as_deref() }
     }
 
+    /// Returns whether the caller may see causes on the host.
+    pub(crate) fn is_admin(&self) -> bool {
+        self.scopes.contains(Scope::Admin)
+    }
+
     pub(crate) fn require(self, scope: Scope) -> Result<Self, Error> {
         if self.scopes.contains(scope) { Ok(self) } else { Err(Error::Forbidden(scope)) }
     }

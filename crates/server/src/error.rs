@@ -28,6 +28,14 @@ pub enum Error {
     /// A volume or snapshot could not be stored or read.
     #[error(transparent)]
     HostStorage(Arc<HostStorageError>),
+    /// An error whose cause this caller may see: an administrator.
+    #[error("{cause}")]
+    WithCause {
+        /// The error.
+        error: Arc<Error>,
+        /// Its cause, without secrets.
+        cause: String,
+    },
     /// A part of the request is not valid.
     #[error("{field}: {message}")]
     Invalid {
@@ -189,6 +197,7 @@ impl Error {
             Self::Store(error) => store_code(error),
             Self::Sandbox(error) => sandbox_code(error),
             Self::HostStorage(error) => host_storage_code(error),
+            Self::WithCause { error, .. } => error.code(),
             Self::Invalid { .. } => Code::InvalidRequest,
             Self::Unauthorized => Code::Unauthorized,
             Self::Forbidden(_) => Code::Forbidden,
@@ -221,15 +230,28 @@ impl Error {
     /// Returns the message for the caller.
     pub(crate) fn message(&self) -> String {
         match self.code() {
+            _ if matches!(self, Self::WithCause { .. }) => self.to_string(),
             Code::SetupFailed if self.is_package_error() => {
                 "dependencies: cannot be installed now; try again later, or run without them".to_owned()
             }
-            Code::SetupFailed => "the sandbox could not be set up; nothing ran".to_owned(),
+            Code::SetupFailed => "the sandbox could not be set up; nothing ran. Try again later, or tell an \
+                                  administrator the request id: the server's log has the cause"
+                .to_owned(),
             Code::LayerUnavailable => "require: a required layer is not enforced here".to_owned(),
             Code::StorageFull => "no disk space is left for results; try again later".to_owned(),
             Code::StorageUnavailable => "results cannot be stored or read now; try again later".to_owned(),
             _ => self.to_string(),
         }
+    }
+
+    /// Adds the cause for an administrator, if the message for tenants hides it.
+    pub(crate) fn with_cause_for(self, caller_is_admin: bool, mask: impl Fn(&str) -> String) -> Self {
+        let hides_cause = matches!(self.code(), Code::SetupFailed | Code::LayerUnavailable)
+            && !matches!(self, Self::WithCause { .. });
+        if !caller_is_admin || !hides_cause {
+            return self;
+        }
+        Self::WithCause { cause: mask(&self.to_string()), error: Arc::new(self) }
     }
 
     fn is_package_error(&self) -> bool {
@@ -302,7 +324,7 @@ fn failure_code(kind: FailureKind) -> Code {
 fn store_code(error: &Store) -> Code {
     match error {
         Store::NotFound(_) => Code::NotFound,
-        Store::Exists(_) | Store::InUse(_) => Code::Conflict,
+        Store::Exists(_) | Store::InUse(_) | Store::BeingDeleted(_) | Store::Unfinished(_) => Code::Conflict,
         Store::Quota { .. } => Code::QuotaExceeded,
         Store::Invalid { .. } | Store::TooLarge { .. } | Store::WrongSealingKey => Code::InvalidRequest,
         Store::QueueFull | Store::TooSlow | Store::Busy | Store::BackupRunning => Code::Overloaded,

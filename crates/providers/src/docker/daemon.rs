@@ -18,6 +18,8 @@ use super::{Settings, guest_bundle::GuestBundle};
 
 /// Timeout for an answer of the daemon. Pulling an image streams and is not subject to it.
 const REQUEST_TIMEOUT_SECONDS: u64 = 120;
+/// The step that fails while the daemon does not answer.
+const REACH_STEP: &str = "reach the Docker daemon";
 /// The default address of the daemon.
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 /// How many failed removals are remembered. The next process finds the others.
@@ -70,7 +72,7 @@ impl Daemon {
     }
 
     async fn connect(&self) -> Result<DaemonConnection, ProviderError> {
-        let step = "reach the Docker daemon";
+        let step = REACH_STEP;
         if !self.host.starts_with("unix://") {
             return Err(ProviderError::Setup {
                 step: step.to_owned(),
@@ -111,6 +113,25 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the daemon knows the configured runtime.
+    pub(super) async fn check_runtime(&self, connected: &DaemonConnection) -> Result<(), ProviderError> {
+        // The daemon finds these by name and does not list them.
+        let is_listed = |name: &&str| !name.starts_with("io.containerd.") && !name.starts_with('/');
+        let Some(runtime) = self.settings.runtime.as_deref().filter(is_listed) else { return Ok(()) };
+        let info = connected.client.info().await.map_err(|error| self.explain(REACH_STEP, &error))?;
+        let mut known: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
+        if known.iter().any(|known| known == runtime) {
+            return Ok(());
+        }
+        known.sort();
+        let cause = format!(
+            "the Docker daemon does not know it; it knows: {}. Install it and add it to 'runtimes' in daemon.json, or \
+             set another 'runtime' in [providers.docker]",
+            known.join(", ")
+        );
+        Err(ProviderError::setup(format!("use runtime '{}'", runtime.escape_debug()), cause))
     }
 
     /// Turns an error into a message with a remedy.

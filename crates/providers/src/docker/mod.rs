@@ -164,10 +164,11 @@ impl Provider for Docker {
         })
     }
 
-    /// Checks that the daemon answers and that the image exists.
+    /// Checks that the daemon answers, knows the runtime, and has the image.
     fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(async {
             let connected = self.0.daemon.connection().await?;
+            self.0.daemon.check_runtime(connected).await?;
             self.0.daemon.image(connected, &self.0.daemon.settings.image, &mut DiscardSink).await.map(drop)
         })
     }

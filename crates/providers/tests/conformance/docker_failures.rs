@@ -39,6 +39,19 @@ fn explained(daemon: &mut Dockerd) -> Verdict {
     check!(image.contains("find image belljar/nope") && image.contains("docker pull belljar/nope"), image);
     let runtime = error(Settings { runtime: Some("nope".to_owned()), ..settings(daemon) });
     check!(runtime.contains("Docker answered:") && runtime.contains("nope"), runtime);
+    let self_test = |runtime: &str| {
+        let settings = Settings { runtime: Some(runtime.to_owned()), ..settings(daemon) };
+        let fixture = Fixture::docker(settings);
+        let tested = fixture.self_test();
+        fixture.shut_down();
+        tested
+    };
+    let runtime = self_test("nope").err().unwrap_or_default();
+    check!(
+        runtime.contains("use runtime 'nope'") && runtime.contains("it knows: ") && runtime.contains("runc"),
+        runtime
+    );
+    self_test("runc")?;
     nothing_left(daemon, "after refusals")
 }
 

@@ -80,6 +80,12 @@ impl Fixture {
         Self { engine, runtime: Arc::new(runtime), warming }
     }
 
+    /// Runs the self-test of the provider.
+    pub(crate) fn self_test(&self) -> Verdict {
+        let entries = self.engine.providers().entries();
+        self.runtime.block_on(entries[0].run_self_test(std::future::pending()))
+    }
+
     /// Runs a request to its end.
     pub(crate) fn run(&self, request: Value) -> Result<Report, String> {
         self.run_until(request, std::future::pending(), &mut Quiet)

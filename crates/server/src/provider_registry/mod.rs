@@ -14,6 +14,7 @@
 
 mod candidate;
 mod start;
+mod test_run;
 mod unusable;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 pub(crate) use self::candidate::{ProviderCandidate, SecretMask};
+pub(crate) use self::test_run::run_request;
 
 use crate::error::Error;
 
@@ -231,7 +233,7 @@ impl ProviderRegistry {
         actor: &str,
     ) -> Result<u32, Error> {
         let ProviderCandidate { provider, shown, secrets, secret_mask: hidden } = candidate;
-        self_test(&provider, SETTINGS_TEST_TIMEOUT).await.map_err(|why| {
+        self.test_settings(&provider).await.map_err(|why| {
             let why = hidden.mask(&why);
             let message =
                 format!("the provider does not work with these settings; nothing was changed: {why}");
@@ -243,6 +245,18 @@ impl ProviderRegistry {
         next.entries.insert(name.to_owned(), registered);
         let content = ProviderContent { settings: Some(shown), fallbacks: instead, sealed };
         self.store_and_use(name, next, content, actor).await
+    }
+
+    /// Tests a provider by its self-test, and by running a program.
+    async fn test_settings(&self, provider: &Arc<dyn Provider>) -> Result<(), String> {
+        self_test(provider, SETTINGS_TEST_TIMEOUT).await?;
+        test_run::check_runs(provider, *self.engine.ceiling()).await
+    }
+
+    /// Returns a text with the secrets of all providers masked.
+    pub(crate) fn mask(&self, text: &str) -> String {
+        let state = self.state();
+        state.entries.values().fold(text.to_owned(), |text, registered| registered.hidden.mask(&text))
     }
 
     /// Shuts down a provider that is not in use. Some kinds have a single instance, which may be in use.

@@ -70,21 +70,28 @@ impl ProviderCatalog for FakeCatalog {
         }
         let text = |field: &str| settings[field].as_str().unwrap().to_owned();
         let (label, token) = (text("label"), text("token"));
-        let cloud =
-            Arc::new(FakeCloud { label, token, go: Semaphore::new(0), ended: AtomicBool::new(false) });
+        let cloud = Arc::new(FakeCloud {
+            label,
+            token,
+            go: Semaphore::new(0),
+            breaks: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
         self.0.lock().unwrap().insert(cloud.label.clone(), Arc::clone(&cloud));
         Ok(Arc::new(CloudProvider(cloud)))
     }
 }
 
 /// A cloud provider. With the label `down`, its self-test fails with a message that contains its secret; with
-/// the label `breaks`, its self-test passes, but every run fails.
+/// the label `useless`, its self-test passes, but nothing can be set up.
 #[derive(Debug)]
 pub(crate) struct FakeCloud {
     pub(crate) label: String,
     pub(crate) token: String,
     /// Every run of the script `wait` takes one permit.
     pub(crate) go: Semaphore,
+    /// Fails every run from now on, with nothing run, while its self-test passes.
+    pub(crate) breaks: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -109,8 +116,9 @@ impl FakeCloud {
     }
 
     async fn run(&self, task: &Task, sink: &mut dyn Sink) -> Result<Outcome, ProviderError> {
-        if self.label == "breaks" {
-            return Err(ProviderError::lost("it broke"));
+        if self.label == "useless" || self.breaks.load(Ordering::SeqCst) {
+            let cause = format!("/srv/machines is full, said token {}", self.token);
+            return Err(ProviderError::setup("create a machine", cause));
         }
         self.works()?;
         if matches!(&task.program, Program::Code { source: CodeSource::Text { code, .. }, .. } if &**code == "wait")

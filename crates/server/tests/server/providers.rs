@@ -1,6 +1,7 @@
 //! Providers over HTTP: settings survive restarts, secrets stay hidden, and failed changes break nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use belljar_server::{InitialProviderConfig, Settings};
 use belljar_store::SealingKey;
@@ -348,20 +349,79 @@ async fn the_store_takes_precedence_over_the_configuration_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_provider_is_replaced_by_its_fallback() {
+async fn a_provider_that_cannot_run_anything_is_refused() {
     let state = ProviderHarness::new().await;
     let client = state.client();
-    let body = |instead: Value| json!({"settings": {"label": "breaks", "token": SECRET}, "instead": instead});
+    let refused = put(&client, json!({"label": "useless", "token": SECRET})).await;
+    let why = message(&refused);
+    assert!(
+        refused.status == 422 && why.contains("nothing was changed: ") && why.contains("create a machine"),
+        "{why}"
+    );
+    assert!(!why.contains(SECRET));
+    assert_eq!(client.get(CONFIGURATION).await.status, 404);
+    state.kinds.cloud("useless").has_ended().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_provider_is_replaced_by_its_fallback_at_once() {
+    let state = ProviderHarness::new().await;
+    let client = state.client();
+    let ada = state.server.tenant("ada", json!({})).await;
+    let body = |instead: Value| json!({"settings": {"label": "one", "token": SECRET}, "instead": instead});
     assert_eq!(put_with(&client, body(json!([]))).await.status, 200);
+    let health = async || client.get("/v1/providers").await.json()["providers"][0]["health"].clone();
+    assert_eq!(health().await["works"], true);
+    state.kinds.cloud("one").breaks.store(true, Ordering::SeqCst);
     for _ in 0..6 {
         assert_eq!(run(&client, "cloud", "print x").await["error"]["code"], "setup_failed");
     }
-    let listed = client.get("/v1/providers").await.json();
-    assert!(listed["providers"][0]["health"]["failures_in_a_row"].as_u64().unwrap() >= 5, "{listed}");
+    let broken = health().await;
+    assert!(broken["failures_in_a_row"].as_u64().unwrap() >= 5 && broken["works"] == false, "{broken}");
+    let why = broken["error"].as_str().unwrap();
+    assert!(
+        why.starts_with("the last 5 runs failed in a row: ") && why.contains("create a machine"),
+        "{why}"
+    );
+    assert!(!why.contains(SECRET));
+
     assert_eq!(put_with(&client, body(json!(["native"]))).await.status, 200);
-    for _ in 0..5 {
-        assert_eq!(run(&client, "cloud", "print x").await["error"]["code"], "setup_failed");
+    state.kinds.cloud("one").breaks.store(true, Ordering::SeqCst);
+    for client in [&ada, &client] {
+        let receipt = run(client, "cloud", "print x").await["receipt"].clone();
+        assert_eq!((&receipt["provider"], &receipt["instead_of"]), (&json!("native"), &json!("cloud")));
     }
-    let receipt = run(&client, "cloud", "print x").await["receipt"].clone();
-    assert_eq!((&receipt["provider"], &receipt["instead_of"]), (&json!("native"), &json!("cloud")));
+    assert_eq!(health().await["failures_in_a_row"], 2);
+    state.kinds.cloud("one").breaks.store(false, Ordering::SeqCst);
+    assert_eq!(run(&ada, "cloud", "x").await["receipt"]["provider"], "cloud");
+    assert_eq!(health().await["works"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_administrator_sees_the_cause_of_a_failed_set_up() {
+    let state = ProviderHarness::new().await;
+    let client = state.client();
+    let ada = state.server.tenant("ada", json!({})).await;
+    assert_eq!(put(&client, json!({"label": "one", "token": SECRET})).await.status, 200);
+    state.kinds.cloud("one").breaks.store(true, Ordering::SeqCst);
+    let request = json!({"language": "python", "code": "x", "provider": "cloud"});
+    for (client, sees_cause) in [(&client, true), (&ada, false)] {
+        let failed = client.post("/v1/executions", &request).await;
+        assert_eq!((failed.status, failed.code().as_str()), (503, "setup_failed"));
+        let mut detached = request.clone();
+        detached["wait"] = json!(false);
+        let id = client.post("/v1/executions", &detached).await.json()["id"].as_str().unwrap().to_owned();
+        client.until_listed("status=failed", 1).await;
+        let stored = client.get(&format!("/v1/executions/{id}")).await;
+        let events = client.post_with("/v1/executions", "Accept: text/event-stream\r\n", &request).await;
+        let stored_error = stored.json()["error"].as_str().unwrap().to_owned();
+        for said in [message(&failed), stored_error, events.text()] {
+            assert_eq!(said.contains("/srv/machines is full"), sees_cause, "{said}");
+            assert!(
+                sees_cause || said.contains("nothing ran. Try again later, or tell an administrator"),
+                "{said}"
+            );
+            assert!(!said.contains(SECRET), "{said}");
+        }
+    }
 }
