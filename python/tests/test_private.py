@@ -216,3 +216,18 @@ def test_environment_names_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     thread.start()
     thread.join()
     assert done == ["5\n"]
+
+
+def test_the_log_of_the_server_reaches_handlers_only() -> None:
+    code = """
+    import belljar, logging
+    # handlers
+    with belljar.Client() as client:
+        print(client.run("print(6 * 7)").stdout, end="")
+    """
+    quiet = python(code, BELLJAR_LOG="debug")
+    assert quiet.communicate(timeout=120) == ("42\n", "")
+    handled = python(code.replace("# handlers", "logging.basicConfig()"), BELLJAR_LOG="debug")
+    printed, logged = handled.communicate(timeout=120)
+    assert printed == "42\n"
+    assert "WARNING:belljar:" in logged

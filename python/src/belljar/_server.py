@@ -23,6 +23,8 @@ from ._binary import find_binary
 from .errors import NotStarted
 
 log = logging.getLogger("belljar")
+# Without a handler, Python would print the private server's log to the standard error of the program.
+log.addHandler(logging.NullHandler())
 
 _START_SECONDS = 60.0
 _END_SECONDS = 10.0
