@@ -7,7 +7,7 @@ use std::time::Duration;
 use belljar_analysis::imports::{
     DetectedImports, PackageRegistry, Requirement, Resolver, ResolverSettings as NameSettings,
 };
-use belljar_beneath::ContentDigest;
+use belljar_beneath::{ContentDigest, blocking};
 use belljar_engine::Fault;
 use belljar_engine::language::Language;
 use belljar_engine::packages::{
@@ -155,6 +155,20 @@ impl PackageResolver for Library {
         })
     }
 
+    fn remove_tenant<'a>(&'a self, tenant: &'a str) -> BoxFuture<'a, Result<(), PackagesError>> {
+        self.forget_answers();
+        Box::pin(async move {
+            let scope = self.scope(tenant);
+            if scope == LayerScope::Shared {
+                return Ok(());
+            }
+            let caches = self.installer_caches();
+            let (store, owned) = (self.store()?.clone(), scope.clone());
+            blocking(move || caches.remove_scope(&owned)).await?;
+            Ok(store.remove_scope(scope).await?)
+        })
+    }
+
     fn stats(&self) -> BoxFuture<'_, PackageStats> {
         Box::pin(async {
             let weight = match self.store() {
@@ -242,16 +256,18 @@ impl Library {
     pub(crate) fn installer_sandbox(&self) -> &InstallerSandbox {
         self.installer_sandbox.get_or_init(|| {
             let (registries, tools) = (self.find_installers)();
-            let folder = &self.settings.folder;
-            let caches = InstallerCaches::new(folder, self.settings.cache_bytes);
-            InstallerSandbox::new(
-                Arc::clone(&self.provider),
-                registries,
-                tools,
-                caches,
-                folder.join("installers"),
-            )
+            let (caches, folder) = (self.installer_caches(), self.settings.folder.join("installers"));
+            InstallerSandbox::new(Arc::clone(&self.provider), registries, tools, caches, folder)
         })
+    }
+
+    fn installer_caches(&self) -> InstallerCaches {
+        InstallerCaches::new(&self.settings.folder, self.settings.cache_bytes)
+    }
+
+    /// Forgets the answers in memory, which keep their layers from being removed.
+    pub(crate) fn forget_answers(&self) {
+        self.answers.clear();
     }
 
     pub(crate) fn store(&self) -> Result<&LayerStore, PackagesError> {

@@ -73,6 +73,11 @@ impl PackageResolver for ProviderLibraries {
         Some(library)
     }
 
+    fn remove_tenant<'a>(&'a self, tenant: &'a str) -> BoxFuture<'a, Result<(), PackagesError>> {
+        self.others().values().for_each(|library| library.forget_answers());
+        self.main.remove_tenant(tenant)
+    }
+
     /// Returns the stock of the layer store, which all libraries share.
     fn stats(&self) -> BoxFuture<'_, PackageStats> {
         self.main.stats()

@@ -36,6 +36,10 @@ impl<T> TtlCache<T> {
         answer
     }
 
+    pub(crate) fn clear(&self) {
+        self.lock().clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<ContentDigest, (Instant, Arc<T>)>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use belljar_engine::Fault;
 use rusqlite::ErrorCode;
-use rusqlite::ffi::{SQLITE_CONSTRAINT_FOREIGNKEY, SQLITE_CONSTRAINT_TRIGGER};
+use rusqlite::ffi::SQLITE_CONSTRAINT_FOREIGNKEY;
 use thiserror::Error as ThisError;
 
 /// Kinds of stored objects that errors name.
@@ -85,6 +85,12 @@ pub enum Error {
     /// Other objects still refer to this one.
     #[error("the {0} is in use; remove everything that belongs to it first")]
     InUse(ObjectKind),
+    /// The object is being deleted.
+    #[error("the {0} is being deleted")]
+    BeingDeleted(ObjectKind),
+    /// The end of the object is not recorded yet.
+    #[error("the end of the {0} is not recorded yet; try again later")]
+    Unfinished(ObjectKind),
     /// A value is not valid.
     #[error("{field}: {message}")]
     Invalid {
@@ -155,6 +161,8 @@ impl Error {
             Self::NotFound(_)
             | Self::Exists(_)
             | Self::InUse(_)
+            | Self::BeingDeleted(_)
+            | Self::Unfinished(_)
             | Self::Invalid { .. }
             | Self::TooLarge { .. }
             | Self::WrongSealingKey
@@ -193,14 +201,6 @@ impl From<rusqlite::Error> for Error {
 pub(crate) fn map_missing_tenant(error: rusqlite::Error) -> Error {
     match extended_code(&error) {
         Some(SQLITE_CONSTRAINT_FOREIGNKEY) => Error::NotFound(ObjectKind::Tenant),
-        _ => error.into(),
-    }
-}
-
-/// Maps the error of deleting an object that others may refer to.
-pub(crate) fn map_still_referenced(kind: ObjectKind) -> impl Fn(rusqlite::Error) -> Error {
-    move |error| match extended_code(&error) {
-        Some(SQLITE_CONSTRAINT_FOREIGNKEY | SQLITE_CONSTRAINT_TRIGGER) => Error::InUse(kind),
         _ => error.into(),
     }
 }

@@ -32,6 +32,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("../migrations/0004_tenant_policy.sql")),
     M::up(include_str!("../migrations/0005_providers.sql")),
     M::up(include_str!("../migrations/0006_artifacts.sql")),
+    M::up(include_str!("../migrations/0007_tenant_deletion.sql")),
 ];
 
 /// Which failures an acknowledged write survives.

@@ -15,7 +15,7 @@ use crate::store::Store;
 use crate::time::Timestamp;
 
 /// Maximum number of rows that one step deletes.
-const MAX_STEP_ROWS: i64 = 100;
+pub(crate) const MAX_STEP_ROWS: i64 = 100;
 /// Number of deleted bytes after which a step ends.
 const MAX_STEP_BYTES: i64 = 8 << 20;
 /// Maximum number of pages that one step returns to the file system.
@@ -149,7 +149,7 @@ fn prune_largest(db: &Connection, most: i64, pruned: &mut PruneSummary) -> Resul
     Ok(())
 }
 
-fn find_candidates(
+pub(crate) fn find_candidates(
     db: &Connection,
     sql: &str,
     values: impl rusqlite::Params,
@@ -159,7 +159,7 @@ fn find_candidates(
 }
 
 /// Deletes from the front until `wanted` bytes are freed or the step's limit is reached.
-fn delete_executions(
+pub(crate) fn delete_executions(
     db: &Connection,
     rows: &[(i64, i64)],
     wanted: i64,

@@ -1,10 +1,10 @@
 //! Tenants and their quotas.
 
-use rusqlite::{Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ObjectKind, map_still_referenced, require_changed_row};
+use crate::error::{Error, ObjectKind, require_changed_row};
 use crate::name::TenantName;
 use crate::size_limits::{self, MAX_WORD_BYTES};
 use crate::store::Store;
@@ -37,16 +37,19 @@ pub struct Tenant {
     pub created: Timestamp,
     /// Time it was disabled, since when its keys are refused; null while enabled.
     pub disabled: Option<Timestamp>,
+    /// Time its deletion began; null unless it is being deleted.
+    pub deleting: Option<Timestamp>,
     /// Size of all stored results in bytes.
     pub stored_bytes: u64,
-    /// Policy that always applies to the tenant's requests; the strictest policy decides.
+    /// Policy floor: a policy that always applies to the tenant's requests, beside the one that they select;
+    /// the strictest decides.
     pub policy: Option<String>,
     /// Default provider of the tenant's requests; null for the server's default.
     pub provider: Option<String>,
 }
 
 const COLUMNS: &str = "name, concurrency, sandboxes, cpu_seconds_per_day, memory_bytes, disk_bytes, created_ms, \
-                       disabled_ms, stored_bytes, policy, provider";
+                       disabled_ms, stored_bytes, policy, provider, deleting_ms";
 /// Maximum number of tenants; a list returns all of them at once.
 const MAX_TENANTS: i64 = 10_000;
 
@@ -73,19 +76,29 @@ impl Store {
         .await
     }
 
-    /// Replaces a tenant's quotas.
+    /// Changes a tenant's quotas, atomically.
     ///
     /// # Errors
-    /// The tenant does not exist.
-    pub async fn set_quotas(&self, name: &TenantName, quotas: Quotas) -> Result<(), Error> {
-        let (name, [cpu, memory, disk]) = (name.clone(), large_quotas(&quotas)?);
-        let sql = "UPDATE tenants SET concurrency = ?2, sandboxes = ?3, cpu_seconds_per_day = ?4, \
-                   memory_bytes = ?5, disk_bytes = ?6 WHERE name = ?1";
-        let values = (name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk);
-        self.change_row(sql, values, ObjectKind::Tenant).await
+    /// The tenant does not exist, or a quota is too large.
+    pub async fn change_quotas(
+        &self,
+        name: &TenantName,
+        change: impl Fn(&mut Quotas) + Send + 'static,
+    ) -> Result<(), Error> {
+        let name = name.clone();
+        self.write(move |db| {
+            let mut quotas = find(db, &name)?.ok_or(Error::NotFound(ObjectKind::Tenant))?.quotas;
+            change(&mut quotas);
+            let [cpu, memory, disk] = large_quotas(&quotas)?;
+            let sql = "UPDATE tenants SET concurrency = ?2, sandboxes = ?3, cpu_seconds_per_day = ?4, \
+                       memory_bytes = ?5, disk_bytes = ?6 WHERE name = ?1";
+            let values = params![name, quotas.concurrency, quotas.sandboxes, cpu, memory, disk];
+            Ok(db.prepare_cached(sql)?.execute(values).map(drop)?)
+        })
+        .await
     }
 
-    /// Sets the least strict policy that a tenant's requests may use.
+    /// Sets a tenant's policy floor.
     ///
     /// # Errors
     /// The tenant does not exist, or the name is too long.
@@ -114,26 +127,16 @@ impl Store {
     /// Disables a tenant, so that its keys are refused, or enables it again (`None`).
     ///
     /// # Errors
-    /// The tenant does not exist.
+    /// The tenant does not exist, or is being deleted.
     pub async fn disable_tenant(&self, name: &TenantName, since: Option<Timestamp>) -> Result<(), Error> {
-        let sql = "UPDATE tenants SET disabled_ms = ?2 WHERE name = ?1";
-        self.change_row(sql, (name.clone(), since), ObjectKind::Tenant).await
-    }
-
-    /// Removes a tenant with its keys and its usage.
-    ///
-    /// # Errors
-    /// The tenant does not exist, or still has executions, sandboxes, volumes or snapshots.
-    pub async fn remove_tenant(&self, name: &TenantName) -> Result<(), Error> {
         let name = name.clone();
         self.write(move |db| {
-            db.execute("DELETE FROM keys WHERE tenant = ?", [&name])?;
-            db.execute("DELETE FROM usage WHERE tenant = ?", [&name])?;
-            let removed = db.execute("DELETE FROM tenants WHERE name = ?", [&name]);
-            require_changed_row(
-                removed.map_err(map_still_referenced(ObjectKind::Tenant))?,
-                Error::NotFound(ObjectKind::Tenant),
-            )
+            let tenant = find(db, &name)?.ok_or(Error::NotFound(ObjectKind::Tenant))?;
+            if tenant.deleting.is_some() {
+                return Err(Error::BeingDeleted(ObjectKind::Tenant));
+            }
+            db.execute("UPDATE tenants SET disabled_ms = ?2 WHERE name = ?1", params![name, since])?;
+            Ok(())
         })
         .await
     }
@@ -143,8 +146,8 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub async fn tenant(&self, name: &TenantName) -> Result<Option<Tenant>, Error> {
-        let sql = format!("SELECT {COLUMNS} FROM tenants WHERE name = ?");
-        self.row(sql, [name.clone()], from_row).await
+        let name = name.clone();
+        self.read(move |db| find(db, &name)).await
     }
 
     /// Returns all tenants, ordered by name.
@@ -154,6 +157,11 @@ impl Store {
     pub async fn tenants(&self) -> Result<Vec<Tenant>, Error> {
         self.rows(format!("SELECT {COLUMNS} FROM tenants ORDER BY name"), [], from_row).await
     }
+}
+
+pub(crate) fn find(db: &Connection, name: &TenantName) -> Result<Option<Tenant>, Error> {
+    let sql = format!("SELECT {COLUMNS} FROM tenants WHERE name = ?");
+    Ok(db.prepare_cached(&sql)?.query_row([name], from_row).optional()?)
 }
 
 fn from_row(row: &Row<'_>) -> rusqlite::Result<Tenant> {
@@ -172,6 +180,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<Tenant> {
         stored_bytes: row.get::<_, i64>(8)?.unsigned_abs(),
         policy: row.get(9)?,
         provider: row.get(10)?,
+        deleting: row.get(11)?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! Timestamps and days, as integers.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::ToSql;
@@ -60,10 +61,33 @@ impl Day {
         Timestamp(self.0.saturating_mul(DAY_MS))
     }
 
+    /// Returns the day this many days earlier.
+    #[must_use]
+    pub fn minus_days(self, days: u32) -> Day {
+        Day(self.0.saturating_sub(days.into()))
+    }
+
     /// Returns the following day, at whose start daily quotas reset.
     #[must_use]
     pub fn next(self) -> Day {
         Day(self.0.saturating_add(1))
+    }
+}
+
+/// The date in the Gregorian calendar: `2026-11-19`.
+impl fmt::Display for Day {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Years of this count begin in March, so that a leap day is the last day of its year.
+        let days = self.0.saturating_add(719_468);
+        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+        let year = era * 400 + year_of_era + i64::from(month <= 2);
+        write!(f, "{year:04}-{month:02}-{day:02}")
     }
 }
 
@@ -105,6 +129,24 @@ mod tests {
         assert_eq!(noon.day().start(), Timestamp::from_millis(DAY_MS));
         assert_eq!(noon.day().next().start(), Timestamp::from_millis(2 * DAY_MS));
         assert_eq!(Timestamp::from_millis(-1).day(), Day(-1));
+    }
+
+    #[test]
+    fn days_are_shown_as_dates() {
+        for (days, date) in [
+            (0, "1970-01-01"),
+            (58, "1970-02-28"),
+            (59, "1970-03-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_776, "2026-11-19"),
+            (47_540, "2100-02-28"),
+            (47_541, "2100-03-01"),
+            (-1, "1969-12-31"),
+        ] {
+            assert_eq!(Day(days).to_string(), date);
+        }
+        assert_eq!(Day(3).minus_days(4), Day(-1));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Resource usage of tenants, per day.
+//! What tenants use: resources per day, and stored objects.
 
 use rusqlite::{Connection, params};
 use serde::Serialize;
@@ -7,7 +7,9 @@ use crate::error::{Error, map_missing_tenant};
 use crate::name::TenantName;
 use crate::size_limits;
 use crate::store::Store;
+use crate::tenants;
 use crate::time::Day;
+use crate::volumes;
 
 /// A tenant's resource usage in one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -16,6 +18,23 @@ pub struct DailyUsage {
     pub cpu_ms: u64,
     /// Number of executions that ended.
     pub executions: u64,
+}
+
+/// Number of objects that a tenant owns, and their sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnedObjects {
+    /// Stored executions.
+    pub executions: u64,
+    /// Size of their results in bytes.
+    pub executions_bytes: u64,
+    /// Volumes.
+    pub volumes: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// Sizes of all volumes and snapshots together, in bytes.
+    pub disk_bytes: u64,
+    /// Keys, including those no longer valid.
+    pub keys: u64,
 }
 
 /// Maximum number of days in one answer: ten years.
@@ -46,6 +65,32 @@ impl Store {
                    WHERE tenant = ? AND day BETWEEN ? AND ? ORDER BY day LIMIT ?";
         let values = (tenant.clone(), first, last, MAX_DAYS);
         self.rows(sql, values, |row| Ok((row.get(0)?, from_row(row, 1)?))).await
+    }
+
+    /// Counts the objects that a tenant owns, or returns `None` for an unknown tenant.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn owned_objects(&self, tenant: &TenantName) -> Result<Option<OwnedObjects>, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            let Some(executions_bytes) = tenants::find(db, &tenant)?.map(|tenant| tenant.stored_bytes) else {
+                return Ok(None);
+            };
+            let count = |table: &str| {
+                let sql = format!("SELECT count(*) FROM {table} WHERE tenant = ?");
+                Ok::<_, Error>(db.query_row(&sql, [&tenant], |row| row.get::<_, i64>(0))?.unsigned_abs())
+            };
+            Ok(Some(OwnedObjects {
+                executions: count("executions")?,
+                executions_bytes,
+                volumes: count("volumes")?,
+                snapshots: count("snapshots")?,
+                disk_bytes: volumes::sum_reserved_bytes(db, &tenant)?,
+                keys: count("keys")?,
+            }))
+        })
+        .await
     }
 
     /// Adds usage that does not come from an execution, such as the CPU time of a sandbox's commands.

@@ -224,7 +224,7 @@ fn remaining_quota(db: &Connection, quota: u64, tenant: &TenantName) -> Result<u
     Ok(quota.saturating_sub(sum_reserved_bytes(db, tenant)?))
 }
 
-fn sum_reserved_bytes(db: &Connection, tenant: &TenantName) -> Result<u64, Error> {
+pub(crate) fn sum_reserved_bytes(db: &Connection, tenant: &TenantName) -> Result<u64, Error> {
     // `total` sums floating-point numbers, so it cannot overflow, and it is exact enough for any real disk
     // size.
     let sql = "SELECT total(size_bytes) FROM (SELECT size_bytes FROM volumes WHERE tenant = ?1 \

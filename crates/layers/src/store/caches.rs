@@ -65,13 +65,7 @@ impl InstallerCaches {
 
     /// Leases a cache, creating it if it is missing.
     pub(crate) fn lease(&self, scope: &LayerScope, name: &str) -> Result<CacheLease, LayerStoreError> {
-        let scope = match scope {
-            LayerScope::Shared => "shared".to_owned(),
-            LayerScope::Tenant(tenant) => {
-                ContentDigest::from_parts("belljar installer cache", [tenant]).to_string()
-            }
-        };
-        let scope = Arc::new(self.folder()?.open_or_create(&scope)?);
+        let scope = Arc::new(self.folder()?.open_or_create(&folder_name(scope))?);
         let lock = FileLock::acquire(&scope, &format!("{name}{LOCK}"), LockMode::Shared)?;
         lock.update_last_use(Duration::from_secs(1));
         Ok(CacheLease { path: scope.open_or_create(name)?.path().to_owned(), _lock: lock })
@@ -99,23 +93,31 @@ impl InstallerCaches {
         all.sort_by_key(|cache| cache.used);
         let room = |cache: &CacheEntry| u128::from(cache.bytes.unwrap_or(u64::MAX));
         let (mut left, mut removed) = (all.iter().map(room).sum::<u128>(), 0_u64);
-        let staging = Arc::new(StoreFolder::open_top(&self.store)?.open_or_create("staging")?);
+        let staging = self.staging()?;
         for cache in all {
             if left <= u128::from(to_bytes) {
                 break;
             }
-            let lock = format!("{}{LOCK}", cache.name);
-            let Some(lock) = FileLock::try_acquire(&cache.scope, &lock, LockMode::Exclusive)? else {
-                continue;
-            };
-            let staging_dir = StagingDir::new(&staging)?;
-            let moved = rustix::fs::renameat(&*cache.scope, &cache.name, staging_dir.folder(), &cache.name);
-            moved.map_err(|errno| cache.scope.error("remove", &cache.name, errno))?;
-            lock.unlink_file()?;
-            left -= room(&cache);
-            removed = removed.saturating_add(cache.bytes.unwrap_or(0));
+            if remove_unused(&cache.scope, &cache.name, &staging)? {
+                left -= room(&cache);
+                removed = removed.saturating_add(cache.bytes.unwrap_or(0));
+            }
         }
         Ok(removed)
+    }
+
+    /// Removes the caches of a scope, except those in use.
+    pub(crate) fn remove_scope(&self, scope: &LayerScope) -> Result<(), LayerStoreError> {
+        let scope = Arc::new(self.folder()?.open_or_create(&folder_name(scope))?);
+        let staging = self.staging()?;
+        for name in cache_names(&scope)? {
+            remove_unused(&scope, &name, &staging)?;
+        }
+        Ok(())
+    }
+
+    fn staging(&self) -> Result<Arc<StoreFolder>, LayerStoreError> {
+        Ok(Arc::new(StoreFolder::open_top(&self.store)?.open_or_create("staging")?))
     }
 
     fn folder(&self) -> Result<StoreFolder, LayerStoreError> {
@@ -126,7 +128,7 @@ impl InstallerCaches {
         let (top, mut all) = (self.folder()?, Vec::new());
         for scope in top.names()?.into_iter().filter(|name| name != CHECKED_FILE) {
             let scope = Arc::new(top.open(&scope)?);
-            for name in scope.names()?.into_iter().filter(|name| !name.ends_with(LOCK)) {
+            for name in cache_names(&scope)? {
                 let used = scope.stat(&format!("{name}{LOCK}"))?.map_or(0, |stat| stat.st_mtime);
                 let bytes = CString::new(&*name).ok().and_then(|name| disk_usage(&scope, &name));
                 all.push(CacheEntry { used, bytes, scope: Arc::clone(&scope), name });
@@ -134,6 +136,36 @@ impl InstallerCaches {
         }
         Ok(all)
     }
+}
+
+/// Returns the name of a scope's folder.
+fn folder_name(scope: &LayerScope) -> String {
+    match scope {
+        LayerScope::Shared => "shared".to_owned(),
+        LayerScope::Tenant(tenant) => {
+            ContentDigest::from_parts("belljar installer cache", [tenant]).to_string()
+        }
+    }
+}
+
+fn cache_names(scope: &StoreFolder) -> Result<Vec<String>, LayerStoreError> {
+    Ok(scope.names()?.into_iter().filter(|name| !name.ends_with(LOCK)).collect())
+}
+
+/// Removes a cache that is not in use, and returns whether it did.
+fn remove_unused(
+    scope: &Arc<StoreFolder>,
+    name: &str,
+    staging: &Arc<StoreFolder>,
+) -> Result<bool, LayerStoreError> {
+    let Some(lock) = FileLock::try_acquire(scope, &format!("{name}{LOCK}"), LockMode::Exclusive)? else {
+        return Ok(false);
+    };
+    let staging_dir = StagingDir::new(staging)?;
+    let moved = rustix::fs::renameat(&**scope, name, staging_dir.folder(), name);
+    moved.map_err(|errno| scope.error("remove", name, errno))?;
+    lock.unlink_file()?;
+    Ok(true)
 }
 
 /// Returns the disk usage of a cache.
@@ -187,6 +219,17 @@ mod tests {
         assert!(!older.exists() && !newer.exists());
         // The next user gets an empty cache.
         assert_eq!(caches.lease(&LayerScope::Shared, "uv").unwrap().path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_caches_of_one_tenant_are_removed_unless_in_use() {
+        let (_folder, caches) = caches();
+        let lease = |tenant: &str, name| caches.lease(&LayerScope::Tenant(tenant.to_owned()), name).unwrap();
+        let path = |tenant, name| lease(tenant, name).path().to_owned();
+        let (gone, other) = (path("ada", "uv"), path("bob", "uv"));
+        let in_use = lease("ada", "pip");
+        caches.remove_scope(&LayerScope::Tenant("ada".to_owned())).unwrap();
+        assert_eq!((gone.exists(), in_use.path().exists(), other.exists()), (false, true, true));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::disk::DiskStore;
 use super::error::LayerStoreError;
-use super::manifest::{LayerKey, Manifest};
+use super::manifest::{LayerKey, LayerScope, Manifest};
 use super::{LayerBounds, StoreWarning};
 
 /// How long a damaged layer is kept for inspection.
@@ -121,6 +121,14 @@ impl DiskStore {
         self.remove_old_entries(&self.broken, DAMAGED_RETENTION, usize::MAX)?;
         self.remove_old_entries(&self.resolutions, RESOLUTION_RETENTION, MAX_RESOLUTIONS)?;
         Ok(pruned)
+    }
+
+    /// Removes the layers of a scope, except those in use.
+    pub(super) fn remove_scope(&self, scope: &LayerScope) -> Result<(), LayerStoreError> {
+        for layer in self.list()?.into_iter().filter(|layer| layer.manifest.recipe.scope == *scope) {
+            self.move_unused(&layer.manifest.key, StagingDir::new(&self.staging)?.folder())?;
+        }
+        Ok(())
     }
 
     /// Removes the least recently used layers beyond the bounds, after a layer was added.

@@ -291,6 +291,12 @@ impl LayerStore {
         self.disk.prune(which)
     }
 
+    /// Removes the layers of a scope, except those in use.
+    pub async fn remove_scope(&self, scope: LayerScope) -> Result<(), LayerStoreError> {
+        let disk = Arc::clone(&self.disk);
+        blocking(move || disk.remove_scope(&scope)).await
+    }
+
     /// Reads every byte of a layer. Quarantines a damaged one.
     pub fn verify(&self, key: &LayerKey) -> Result<Manifest, LayerStoreError> {
         self.disk.verify(key)

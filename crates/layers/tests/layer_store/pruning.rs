@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use belljar_layers::store::{LayerBounds, LayerKey, Prune, PruneResult};
+use belljar_layers::store::{LayerBounds, LayerKey, LayerRecipe, LayerScope, Prune, PruneResult};
 
-use crate::common::{StoreFixture, count, publish, recipe};
+use crate::common::{StoreFixture, count, fill, publish, recipe};
 
 /// Sets a layer's last use to `hours` ago.
 fn used(fixture: &StoreFixture, name: &str, hours: u64) {
@@ -76,4 +76,31 @@ async fn finding_a_layer_rarely_updates_its_last_use() {
         assert!(store.find(&key).await.unwrap().is_some());
     }
     assert_eq!(noted(), before);
+}
+
+#[tokio::test]
+async fn the_layers_of_one_tenant_are_removed_unless_in_use() {
+    let fixture = StoreFixture::new();
+    let store = fixture.open();
+    let of = |name: &str, tenant: &str| LayerRecipe {
+        scope: LayerScope::Tenant(tenant.to_owned()),
+        ..recipe(name)
+    };
+    let publish = async |recipe: LayerRecipe| {
+        let stage = store.stage().unwrap();
+        fill(&stage, "a");
+        store.publish(stage, recipe).await.unwrap()
+    };
+    drop((publish(of("a", "ada")).await, publish(of("a", "bob")).await));
+    let in_use = publish(of("b", "ada")).await;
+    store.remove_scope(LayerScope::Tenant("ada".to_owned())).await.unwrap();
+    let mut left = store.keys().unwrap();
+    left.sort();
+    let mut expected = [of("a", "bob").key(), of("b", "ada").key()];
+    expected.sort();
+    assert_eq!(left, expected);
+    drop(in_use);
+    store.remove_scope(LayerScope::Tenant("ada".to_owned())).await.unwrap();
+    assert_eq!(store.keys().unwrap(), [of("a", "bob").key()]);
+    assert!(fixture.is_tidy());
 }

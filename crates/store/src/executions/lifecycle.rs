@@ -114,6 +114,24 @@ impl Store {
         self.record_change(sql, (tenant.clone(), id.clone()), ObjectKind::Execution).await
     }
 
+    /// Deletes an execution that has ended, with its result. Its usage still counts, and its idempotency key is
+    /// free for another request.
+    ///
+    /// # Errors
+    /// The execution does not exist or has not ended, or the database cannot be written.
+    pub async fn delete_execution(&self, tenant: &TenantName, id: &ExecutionId) -> Result<(), Error> {
+        let (tenant, id) = (tenant.clone(), id.clone());
+        self.write(move |db| {
+            let sql = "DELETE FROM executions WHERE tenant = ? AND id = ? AND ended_ms IS NOT NULL";
+            if db.prepare_cached(sql)?.execute(params![tenant, id])? > 0 {
+                return Ok(());
+            }
+            already_finished(db, &tenant, &id)?;
+            Err(Error::Unfinished(ObjectKind::Execution))
+        })
+        .await
+    }
+
     /// Marks all executions that an earlier server left unfinished as interrupted, and returns how many. Call
     /// at startup.
     ///

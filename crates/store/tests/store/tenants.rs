@@ -1,17 +1,16 @@
 //! Tenants never see each other's data, and keys are valid exactly as long as they should be.
 
-use std::time::Duration;
-
 use belljar_engine::Fault;
 use belljar_engine::report::Status;
 use belljar_store::executions::{ExecutionFilter, ExecutionOutcome};
 use belljar_store::{
-    Error, NewSandbox, ObjectKind, Quotas, SandboxEnd, SandboxFilter, SandboxId, SandboxState, Scope, Scopes,
-    Snapshot, SnapshotId, Store, TenantName, Volume, VolumeId,
+    DailyUsage, Error, ExecutionId, NewSandbox, ObjectKind, OwnedObjects, Quotas, SandboxEnd, SandboxFilter,
+    SandboxId, SandboxState, Scope, Scopes, Snapshot, SnapshotId, Store, StoreOptions, TenantDeletionStep,
+    TenantName, Volume, VolumeId,
 };
 use serde_json::{Map, json};
 
-use crate::common::{begin, finish, object, running_execution, tenant, test_store, timestamp};
+use crate::common::{begin, finish, object, open, running_execution, tenant, test_store, timestamp};
 
 async fn sandbox(store: &Store, tenant: &TenantName) -> SandboxId {
     let id = SandboxId::generate().unwrap();
@@ -183,32 +182,114 @@ async fn sandbox_input_is_not_stored() {
 }
 
 #[tokio::test]
-async fn a_tenant_is_unique_and_removable_only_when_empty() {
+async fn tenants_are_unique_and_quotas_change_one_by_one() {
     let fixture = test_store().await;
     let (store, name) = (&fixture.store, &fixture.tenant);
     let quotas = Quotas { concurrency: Some(3), cpu_seconds_per_day: Some(3_600), ..Quotas::default() };
     let twice = store.add_tenant(name, quotas, timestamp(1)).await.unwrap_err();
     assert_eq!(twice.to_string(), "a tenant with this name already exists");
-    store.set_quotas(name, quotas).await.unwrap();
-    assert_eq!(store.tenant(name).await.unwrap().unwrap().quotas, quotas);
-    let huge = Quotas { disk_bytes: Some(u64::MAX), ..Quotas::default() };
-    assert_eq!(store.set_quotas(name, huge).await.unwrap_err().fault(), Fault::Caller);
+    store.change_quotas(name, move |all| *all = quotas).await.unwrap();
+    store.change_quotas(name, |all| all.memory_bytes = Some(7)).await.unwrap();
+    let changed = Quotas { memory_bytes: Some(7), ..quotas };
+    assert_eq!(store.tenant(name).await.unwrap().unwrap().quotas, changed);
+    let huge = store.change_quotas(name, |all| all.disk_bytes = Some(u64::MAX)).await;
+    assert_eq!(huge.unwrap_err().fault(), Fault::Caller);
+    assert_eq!(store.tenant(name).await.unwrap().unwrap().quotas, changed);
+    let missing = store.change_quotas(&"nobody".parse().unwrap(), |_| {}).await;
+    assert!(matches!(missing, Err(Error::NotFound(ObjectKind::Tenant))));
+}
 
+/// Continues a deletion until nothing is left, and returns the ids of the volumes.
+async fn delete_all(store: &Store, name: &TenantName) -> Vec<VolumeId> {
+    loop {
+        match store.delete_tenant_step(name).await.unwrap() {
+            TenantDeletionStep::More(_) => {}
+            TenantDeletionStep::Last(deleted) => return deleted.volumes,
+            TenantDeletionStep::NotBeingDeleted => panic!("{name} is not being deleted"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_tenant_leaves_nothing_and_a_crash_does_not_stop_its_deletion() {
+    let fixture = test_store().await;
+    let (store, gone) = (fixture.store, fixture.tenant);
+    let kept = tenant(&store, "kept").await;
+    let mut volumes = Vec::new();
+    let mut secrets = Vec::new();
+    for name in [&gone, &kept] {
+        for _ in 0..150 {
+            let id = begin(&store, running_execution(name)).await;
+            finish(&store, name, &id, 2_000, 10).await;
+        }
+        let owner = sandbox(&store, name).await;
+        store.end_sandbox(name, &owner, SandboxEnd::Closed, timestamp(3)).await.unwrap();
+        let id = SnapshotId::generate().unwrap();
+        store.add_snapshot(being_made(name, &id, &owner, 9), u64::MAX).await.unwrap();
+        let id = VolumeId::generate().unwrap();
+        volumes.push(id.clone());
+        let volume = Volume {
+            tenant: name.clone(),
+            name: "data".parse().unwrap(),
+            id,
+            size_bytes: 1 << 20,
+            created: timestamp(3),
+        };
+        store.add_volume(volume, u64::MAX).await.unwrap();
+        let key = store.add_key(name, "ci", Scopes::all(), None, timestamp(1)).await.unwrap();
+        secrets.push(key.secret.reveal().to_owned());
+    }
+    let opens = async |store: &Store, secret: &str| store.verify_key(secret, timestamp(5)).await.unwrap();
+
+    assert_eq!(store.delete_tenant_step(&gone).await.unwrap(), TenantDeletionStep::NotBeingDeleted);
+    store.begin_tenant_deletion(&gone, timestamp(4)).await.unwrap();
+    store.begin_tenant_deletion(&gone, timestamp(5)).await.unwrap();
+    assert_eq!(store.tenant(&gone).await.unwrap().unwrap().deleting, Some(timestamp(4)));
+    assert!(opens(&store, &secrets[0]).await.is_none() && opens(&store, &secrets[1]).await.is_some());
+    let enabled = store.disable_tenant(&gone, None).await;
+    assert!(matches!(enabled, Err(Error::BeingDeleted(ObjectKind::Tenant))), "{enabled:?}");
+    let step = store.delete_tenant_step(&gone).await.unwrap();
+    assert!(matches!(step, TenantDeletionStep::More(deleted) if deleted.executions == 100));
+    store.close().await;
+
+    let store = open(fixture.folder.path(), &StoreOptions::default());
+    let unfinished = store.tenants().await.unwrap().into_iter().filter(|tenant| tenant.deleting.is_some());
+    assert_eq!(unfinished.map(|tenant| tenant.name).collect::<Vec<_>>(), std::slice::from_ref(&gone));
+    assert_eq!(delete_all(&store, &gone).await, volumes[..1]);
+    assert!(store.tenant(&gone).await.unwrap().is_none());
+    assert!(store.owned_objects(&gone).await.unwrap().is_none());
+    assert!(store.begin_execution(running_execution(&gone)).await.is_err());
+    assert_eq!(store.volume_and_snapshot_ids().await.unwrap().0, volumes[1..]);
+    let owned = store.owned_objects(&kept).await.unwrap().unwrap();
+    assert_eq!((owned.executions, owned.volumes, owned.snapshots, owned.keys), (150, 1, 1, 1));
+    assert_eq!(owned.disk_bytes, (1 << 20) + 9);
+
+    // A new tenant of the same name starts without anything of the old one.
+    store.add_tenant(&gone, Quotas::default(), timestamp(9)).await.unwrap();
+    assert_eq!(store.owned_objects(&gone).await.unwrap(), Some(OwnedObjects::default()));
+    assert!(store.sandboxes(&gone, SandboxFilter::default(), None, 10).await.unwrap().sandboxes.is_empty());
+    assert_eq!(store.usage(&gone, timestamp(2_000).day()).await.unwrap(), DailyUsage::default());
+    assert_eq!(store.delete_tenant_step(&gone).await.unwrap(), TenantDeletionStep::NotBeingDeleted);
+}
+
+#[tokio::test]
+async fn only_ended_executions_are_deleted() {
+    let fixture = test_store().await;
+    let (store, name) = (&fixture.store, &fixture.tenant);
+    let other = tenant(store, "other").await;
     let id = begin(store, running_execution(name)).await;
+    let refused = store.delete_execution(name, &id).await;
+    assert!(matches!(refused, Err(Error::Unfinished(ObjectKind::Execution))), "{refused:?}");
     finish(store, name, &id, 2_000, 10).await;
-    let key = store.add_key(name, "ci", Scopes::all(), None, timestamp(1)).await.unwrap();
-    assert!(matches!(store.remove_tenant(name).await, Err(Error::InUse(ObjectKind::Tenant))));
-    assert!(
-        store.verify_key(key.secret.reveal(), timestamp(2)).await.unwrap().is_some(),
-        "nothing was removed"
-    );
-    let all = belljar_store::Retention { max_age: Some(Duration::ZERO), ..Default::default() };
-    store.prune(all, timestamp(3_000)).await.unwrap();
-    store.remove_tenant(name).await.unwrap();
-    assert!(store.tenant(name).await.unwrap().is_none());
-    assert!(matches!(store.remove_tenant(name).await, Err(Error::NotFound(ObjectKind::Tenant))));
-    let orphan = store.begin_execution(running_execution(name)).await;
-    assert!(matches!(orphan, Err(Error::NotFound(ObjectKind::Tenant))));
+    for (tenant, id) in [(&other, id.clone()), (name, ExecutionId::generate().unwrap())] {
+        let unknown = store.delete_execution(tenant, &id).await;
+        assert!(matches!(unknown, Err(Error::NotFound(ObjectKind::Execution))), "{unknown:?}");
+    }
+    assert!(store.owned_objects(name).await.unwrap().unwrap().executions_bytes > 0);
+    store.delete_execution(name, &id).await.unwrap();
+    assert!(store.execution(name, &id).await.unwrap().is_none());
+    assert_eq!(store.owned_objects(name).await.unwrap(), Some(OwnedObjects::default()));
+    assert_eq!(store.usage(name, timestamp(2_000).day()).await.unwrap().executions, 1);
 }
 
 #[tokio::test]
