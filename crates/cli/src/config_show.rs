@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ConfigArgs, settings: Vec<ShownSetting>) -> Result<u8, 
     }
     let mut table = table_with(["SETTING", "VALUE", "FROM"]);
     for setting in settings {
-        table.add_row([setting.name, setting.value.escape_debug().to_string(), setting.origin]);
+        table.add_row([setting.name, say::printable(&setting.value), setting.origin]);
     }
     say::answer(&table.to_string());
     Ok(0)

@@ -176,7 +176,9 @@ fn leaves_line_open(output: &str) -> bool {
 fn notes(report: &Report, artifacts: Option<&ArtifactFolder>) -> Vec<String> {
     let mut notes = Vec::new();
     let explains_itself = report.exit_code.is_some_and(|code| code != 0) && report.limit.is_none();
-    if !explains_itself {
+    // A warning before the output has said so.
+    let is_simulated = report.receipt.as_ref().is_some_and(|receipt| receipt.simulated);
+    if !explains_itself && !is_simulated {
         notes.extend(report.error.clone());
     }
     let cut: Vec<_> = [("stdout", report.stdout_truncated), ("stderr", report.stderr_truncated)]

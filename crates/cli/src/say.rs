@@ -51,6 +51,19 @@ pub(crate) fn answer(message: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{message}");
 }
 
+/// Escapes what controls a terminal or hides in a text, such as a name that a tenant chose. Quotes stay, because
+/// the text is not put in quotes.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\'' | '"' => shown.push(c),
+            other => shown.extend(other.escape_debug()),
+        }
+    }
+    shown
+}
+
 /// Prints a progress line in place of the previous one; for terminals only.
 pub(crate) fn progress(message: &str) {
     let _ = write!(std::io::stderr().lock(), "\r\x1b[2Kbelljar: {message}");

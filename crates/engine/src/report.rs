@@ -27,6 +27,9 @@ impl From<ProvidedPackages> for DependenciesReport {
     }
 }
 
+/// Error line of an execution that was only simulated, whatever its status.
+const SIMULATED: &str = "nothing ran: the provider only simulates; use another one to run code";
+
 /// Creates the report of an execution from its outcome.
 pub(crate) fn from_outcome(
     id: String,
@@ -39,7 +42,10 @@ pub(crate) fn from_outcome(
     let (stdout_text, stdout_base64) = text_and_base64(stdout.bytes());
     let (stderr_text, stderr_base64) = text_and_base64(stderr.bytes());
     let (mut status, exit_code, signal, limit) = ending_fields(outcome.ending);
-    let mut error = explain::error_line(outcome.ending, limits, &stderr_text);
+    let mut error = match outcome.receipt.simulated {
+        true => Some(SIMULATED.to_owned()),
+        false => explain::error_line(outcome.ending, limits, &stderr_text),
+    };
     let result = match outcome.result {
         ReturnValue::Absent => ResultValue::default(),
         ReturnValue::Present(value) => ResultValue { present: true, value },

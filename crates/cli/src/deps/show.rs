@@ -113,7 +113,7 @@ fn explain(one: &UnresolvedName, registry: PackageRegistry) -> (String, String) 
             "use a package name, or set direct = true in [dependencies] of belljar.toml".to_owned(),
         ),
         UnresolvedReason::Invalid { message } => {
-            (message.escape_debug().to_string(), "correct the requirement".to_owned())
+            (say::printable(message), "correct the requirement".to_owned())
         }
     }
 }

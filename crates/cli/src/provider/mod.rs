@@ -168,6 +168,11 @@ fn show_test(tested: &Value, json: bool) -> u8 {
     let passed = tested["passed"] == true;
     if json {
         say::answer(&tested.to_string());
+    } else if passed && tested["result"]["receipt"]["simulated"] == true {
+        say::answer(&format!(
+            "{}: nothing ran, because this provider only simulates",
+            escape_value(&tested["provider"])
+        ));
     } else if passed {
         let (ms, result) = (tested["duration_ms"].as_f64().unwrap_or_default(), &tested["result"]);
         say::answer(&format!(
@@ -186,7 +191,7 @@ fn show_test(tested: &Value, json: bool) -> u8 {
 fn escape_value(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => text.escape_debug().to_string(),
+        Value::String(text) => say::printable(text),
         other => other.to_string(),
     }
 }

@@ -16,7 +16,7 @@ pub(super) type Columns = &'static [&'static str];
 /// Suffix of fields that are sizes.
 const BYTES: &str = "_bytes";
 /// Fields that are times, in milliseconds since 1970.
-const MOMENTS: &[&str] = &["created", "expires", "last_used", "revoked", "disabled"];
+const MOMENTS: &[&str] = &["created", "expires", "last_used", "ready", "revoked", "disabled"];
 
 /// Prints one object.
 pub(crate) fn print_object(object: &Value) -> Result<u8, CliError> {
@@ -74,7 +74,7 @@ pub(super) fn print_list(answer: &Value, name: &str, columns: Columns, json: boo
 fn cell(column: &str, value: &Value, now: Duration) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => text.escape_debug().to_string(),
+        Value::String(text) => say::printable(text),
         Value::Array(values) => values.iter().map(|value| cell("", value, now)).collect::<Vec<_>>().join(","),
         Value::Number(number) => match number.as_u64() {
             Some(bytes) if column.ends_with(BYTES) => show_bytes(bytes),
@@ -84,7 +84,7 @@ fn cell(column: &str, value: &Value, now: Duration) -> String {
         Value::Object(fields) => {
             let present = fields.iter().filter(|(_, value)| !value.is_null());
             let shown =
-                present.map(|(name, value)| format!("{}={}", name.escape_debug(), cell(name, value, now)));
+                present.map(|(name, value)| format!("{}={}", say::printable(name), cell(name, value, now)));
             shown.collect::<Vec<_>>().join(" ")
         }
         Value::Bool(value) => value.to_string(),
@@ -127,6 +127,8 @@ mod tests {
         let shown = |column, value| cell(column, &value, now);
         assert_eq!(shown("created", json!(999_700_000)), "5m ago");
         assert_eq!(shown("expires", json!(1_043_200_000)), "in 12h");
+        assert_eq!(shown("ready", json!(999_700_000)), "5m ago");
+        assert_eq!(shown("error", json!("Docker's \"runsc\" \u{1b}[2J")), "Docker's \"runsc\" \\u{1b}[2J");
         assert_eq!(shown("used_bytes", json!(1 << 20)), "1 MB");
         assert_eq!(shown("scopes", json!(["run", "admin"])), "run,admin");
         assert_eq!(shown("quotas", json!({"concurrency": 4, "sandboxes": null})), "concurrency=4");

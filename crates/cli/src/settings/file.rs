@@ -263,7 +263,7 @@ fn unknown(above: &[&str], name: &str, is_table: bool) -> String {
 /// Describes an error on one line; the parser's own display quotes several lines of the file.
 fn syntax_error(path: &Path, text: &str, error: &toml::de::Error) -> CliError {
     let line = line_at(text, error.span());
-    CliError::invalid(format!("{}, line {line}: {}", quote_path(path), error.message().escape_debug()))
+    CliError::invalid(format!("{}, line {line}: {}", quote_path(path), say::printable(error.message())))
 }
 
 /// Returns the first of these files that exists, with its text.

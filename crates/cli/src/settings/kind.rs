@@ -17,6 +17,7 @@ use toml::Value;
 use tracing::level_filters::LevelFilter;
 
 use crate::env::SecretValue;
+use crate::say;
 
 /// A value as written in a variable or a file. It may be a secret, so it cannot be printed.
 pub(super) enum Raw {
@@ -340,7 +341,7 @@ pub(super) fn ranges() -> Kind<PrivateRanges> {
 pub(super) fn table<V: DeserializeOwned + Serialize>() -> Kind<BTreeMap<String, V>> {
     let parse = |raw: &Raw| {
         let parsed = raw.structure()?.try_into();
-        parsed.map_err(|error: toml::de::Error| error.message().escape_debug().to_string())
+        parsed.map_err(|error: toml::de::Error| say::printable(error.message()))
     };
     let show = |value: &BTreeMap<String, V>| match Value::try_from(value) {
         Ok(shown) if !value.is_empty() => shown.to_string(),

@@ -11,6 +11,13 @@ async fn make(client: &HttpTestClient, name: &str, size_bytes: u64) -> (u16, Val
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_volume_without_a_size_has_the_default_size() {
+    let server = ServerHarness::new().await;
+    let made = server.client().post("/v1/volumes", &json!({"name": "data"})).await;
+    assert_eq!((made.status, made.json()["size_bytes"].as_u64()), (201, Some(1 << 30)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn volumes_are_isolated_between_tenants() {
     let server = ServerHarness::new().await;
     let (ada, bob) = (server.tenant("ada", json!({})).await, server.tenant("bob", json!({})).await);

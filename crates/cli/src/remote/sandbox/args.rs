@@ -296,7 +296,7 @@ pub(super) enum VolumeCommand {
     Create {
         /// Name of the volume
         name: String,
-        /// Maximum size
+        /// Maximum size [default: 1G]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
         size: Option<i64>,
     },

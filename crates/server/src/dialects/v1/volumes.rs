@@ -23,9 +23,14 @@ use crate::storage::volumes;
 struct VolumeBody {
     /// Name of the volume.
     name: String,
-    /// Maximum size in bytes.
+    /// Maximum size in bytes; default 1 GB.
+    #[serde(default = "default_volume_bytes")]
     #[schemars(range(min = 1))]
     size_bytes: u64,
+}
+
+fn default_volume_bytes() -> u64 {
+    1 << 30
 }
 
 /// A named directory that outlives sandboxes.
