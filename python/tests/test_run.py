@@ -275,3 +275,13 @@ def test_submit_follow_and_cancel(client: belljar.Client) -> None:
     assert client.get(id).status == "running"
     assert client.cancel(id).status == "cancelled"
     assert stream.result().status == "cancelled"
+
+
+def test_a_stored_execution_is_deleted(client: belljar.Client) -> None:
+    id = client.run("print(1)").id
+    with pytest.raises(belljar.Conflict):
+        client.cancel(id)
+    assert client.get(id).status == "succeeded"
+    client.delete_execution(id)
+    with pytest.raises(belljar.NotFound):
+        client.get(id)

@@ -16,10 +16,11 @@ EXISTING = {"tenant": "default", "profile": "there"}
 def map_path_parameters(ctx, path_parameters):
     """Replaces about half of the generated names by names of existing objects."""
     operation = ctx.operation
-    existing = dict(EXISTING, id=os.environ["EXECUTION"])
+    deletes = operation.method.upper() == "DELETE"
+    # A deleted execution or sandbox would refuse all other requests.
+    existing = dict(EXISTING, id=os.environ["EXECUTION"] if not deletes else "exec_gone")
     if operation.path.startswith("/v1/sandboxes"):
-        # A deleted sandbox would refuse all other requests.
-        existing["id"] = os.environ["SANDBOX"] if operation.method.upper() != "DELETE" else "sbx_gone"
+        existing["id"] = os.environ["SANDBOX"] if not deletes else "sbx_gone"
     if operation.path.startswith("/v1/tools"):
         existing["name"] = "check_code"
     for name, value in (path_parameters or {}).items():

@@ -5,6 +5,8 @@
 mod common;
 mod expect;
 mod mcp;
+#[path = "serve/tenants.rs"]
+mod tenants;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -124,17 +126,20 @@ fn a_temporary_server_ends_with_its_input_and_keeps_nothing() {
     assert_eq!(kept(), 0);
 }
 
+/// Runs a command that calls the server. Returns its exit status, and its output with its messages.
+fn call(server: &Server, arguments: &[&str], key: &str) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command.args(arguments).env("BELLJAR_SERVER", &server.url).env("BELLJAR_API_KEY", key);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    (output.status.code().unwrap(), text)
+}
+
 #[test]
 fn the_command_line_is_a_client() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), Some(KEY), &[]);
-    let belljar = |arguments: &[&str], key: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
-        command.args(arguments).env("BELLJAR_SERVER", &server.url).env("BELLJAR_API_KEY", key);
-        let output = command.output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-        (output.status.code().unwrap(), text)
-    };
+    let belljar = |arguments: &[&str], key: &str| call(&server, arguments, key);
     let run = |arguments: &[&str]| belljar(&[&["run", "--server", &server.url], arguments].concat(), KEY);
     assert_eq!(run(&["-c", "print(6 * 7)"]), (0, "42\n".to_owned()));
     assert_eq!(run(&["-c", "exit 3", "--language", "bash"]).0, 3);

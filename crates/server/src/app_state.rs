@@ -10,6 +10,7 @@ use belljar_store::Store;
 use crate::authentication::{Authenticator, Caller};
 use crate::body_memory::BodyMemory;
 use crate::check_workers::CheckWorkers;
+use crate::closed_tenants::ClosedTenants;
 use crate::connections::Connections;
 use crate::error::Error;
 use crate::executions::live_executions::LiveExecutions;
@@ -34,6 +35,7 @@ pub struct AppState {
     pub(crate) settings: Settings,
     pub(crate) authenticator: Authenticator,
     pub(crate) connection_handles: ConnectionHandles,
+    pub(crate) closed_tenants: ClosedTenants,
     pub(crate) run_queue: RunQueue,
     pub(crate) check_workers: CheckWorkers,
     pub(crate) live_executions: Arc<LiveExecutions>,
@@ -77,6 +79,7 @@ impl AppState {
             streams: Streams::new(&settings, &other_tenants),
             check_workers: CheckWorkers::new(),
             connection_handles: ConnectionHandles::default(),
+            closed_tenants: ClosedTenants::default(),
             live_executions: Arc::default(),
             retention_trigger: RetentionTrigger::new(settings.retention.max_bytes),
             sandboxes: SandboxRegistry::new(settings.sandboxes, &other_tenants),
@@ -111,6 +114,11 @@ impl AppState {
         all.extend(self.connections.share_refusals());
         all.push(self.streams.share_refusals());
         all
+    }
+
+    /// Returns an error as this caller may see it.
+    pub(crate) fn error_for(&self, is_admin: bool, error: Error) -> Error {
+        error.with_cause_for(is_admin, |cause| self.provider_registry.mask(cause))
     }
 
     /// Returns the caller's disk quota in bytes, for its volumes and snapshots together.

@@ -90,6 +90,17 @@ pub(crate) struct ShareDelays {
     pub(crate) queue: u64,
 }
 
+/// The work of one tenant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct TenantLoad {
+    /// Running executions.
+    pub(crate) running: u64,
+    /// Queued executions.
+    pub(crate) queued: u64,
+    /// Memory limits of running executions and of sandboxes.
+    pub(crate) memory_bytes: u64,
+}
+
 /// The reason a tenant gets no slot now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WaitReason {
@@ -241,6 +252,15 @@ impl RunQueue {
     /// Returns how often a tenant was held back because of its share.
     pub(crate) fn share_delays(&self) -> ShareDelays {
         lock(&self.0).share_delays
+    }
+
+    /// Returns the work of one tenant.
+    pub(crate) fn tenant_load(&self, tenant: &TenantName) -> TenantLoad {
+        lock(&self.0).tenants.get(tenant).map_or_else(TenantLoad::default, |queue| TenantLoad {
+            running: queue.running as u64,
+            queued: queue.waiting.len() as u64,
+            memory_bytes: queue.memory,
+        })
     }
 
     /// Returns the number of queued requests.

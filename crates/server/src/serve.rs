@@ -23,7 +23,7 @@ use crate::listeners::{DialectListener, Listeners};
 use crate::mismatches::MismatchAudit;
 use crate::sandboxes::lifecycle;
 use crate::tls::Tls;
-use crate::{connection, provider_registry, routes};
+use crate::{connection, provider_registry, routes, tenant_deletion};
 
 /// How long canceled work may take to be recorded, and answers to be sent.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -50,6 +50,7 @@ pub async fn run(listeners: impl Into<Listeners>, state: Arc<AppState>, shutdown
         tokio::spawn(close_revoked(Arc::clone(&state))),
         tokio::spawn(provider_registry::check_health_periodically(Arc::clone(&state.engine))),
         tokio::spawn(Arc::clone(&mismatches).watch()),
+        tokio::spawn(tenant_deletion::complete_interrupted(Arc::clone(&state))),
     ];
     let mut accepting = JoinSet::new();
     for bound in bind_routes(listeners, &state) {

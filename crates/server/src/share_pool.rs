@@ -177,6 +177,11 @@ impl<P: Eq + Hash + Clone> SharePool<P> {
         (self.0.kind.label(), self.0.refused.load(Ordering::Relaxed))
     }
 
+    /// Returns the number of units that a party holds.
+    pub(crate) fn held(&self, party: &P) -> u64 {
+        self.lock().held(party)
+    }
+
     fn lock(&self) -> MutexGuard<'_, FairShare<P>> {
         self.0.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -79,7 +79,11 @@ def follow(id: str) -> Call[None]:
 
 
 def cancel(id: str) -> Call[Result]:
-    return Call("DELETE", f"/v1/executions/{_part(id)}", _json(read_result), waits=True)
+    return Call("POST", f"/v1/executions/{_part(id)}/cancel", _json(read_result), waits=True)
+
+
+def delete_execution(id: str) -> Call[None]:
+    return Call("DELETE", f"/v1/executions/{_part(id)}", _nothing, waits=True)
 
 
 def download(artifact: Artifact) -> Call[Artifact]:

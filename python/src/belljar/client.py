@@ -106,6 +106,10 @@ class Client:
     def cancel(self, id: str) -> Result:
         return self._transport.send(_calls.cancel(id))
 
+    def delete_execution(self, id: str) -> None:
+        """Deletes an execution that has ended, with its result. Cancels one that has not, and keeps its result."""
+        self._transport.send(_calls.delete_execution(id))
+
     def sandboxes(self) -> list[SandboxInfo]:
         """Lists open sandboxes, newest first."""
         found, cursor = self._transport.send(_calls.sandboxes(None))
@@ -196,6 +200,10 @@ class AsyncClient:
 
     async def cancel(self, id: str) -> Result:
         return await self._transport.send(_calls.cancel(id))
+
+    async def delete_execution(self, id: str) -> None:
+        """Deletes an execution that has ended, with its result. Cancels one that has not, and keeps its result."""
+        await self._transport.send(_calls.delete_execution(id))
 
     async def sandboxes(self) -> list[SandboxInfo]:
         found, cursor = await self._transport.send(_calls.sandboxes(None))

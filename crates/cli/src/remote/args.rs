@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+
+use super::quotas::QuotaArgs;
 
 /// Arguments common to all commands that call a server.
 #[derive(Debug, Args)]
@@ -21,7 +22,8 @@ const EXECUTIONS_EXAMPLES: &str = "\
 Examples:
   belljar executions list --status failed --limit 10    list the latest failures
   belljar executions list --metadata job=42 --json      list the executions of a job as JSON
-  belljar executions cancel exec_01m7g556e5…";
+  belljar executions cancel exec_01m7g556e5…
+  belljar executions remove exec_01m7g556e5…            delete an execution with its result";
 
 /// Arguments of `belljar executions`.
 #[derive(Debug, Args)]
@@ -63,14 +65,26 @@ pub(super) enum ExecutionsCommand {
         /// Id of the execution
         id: String,
     },
+    /// Deletes executions that have ended, with their results; cancels those that have not
+    Remove {
+        /// Ids of the executions
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+        /// Remove without asking
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 const TENANT_EXAMPLES: &str = "\
 Examples:
   belljar tenant create ada --concurrency 4
-  belljar tenant quotas ada --cpu-seconds-per-day 3600  one core-hour per day
-  belljar tenant policy ada strict                      enforce policy 'strict' for all runs of 'ada'
-  belljar tenant disable ada                            disable the keys of 'ada' at once";
+  belljar tenant quotas ada --cpu-seconds-per-day 3600  one core-hour per day; other quotas stay
+  belljar tenant quotas ada --concurrency none          remove a quota
+  belljar tenant usage ada                              what 'ada' uses now, owns, and has used per day
+  belljar tenant policy ada strict                      a policy floor: at least 'strict' for all runs of 'ada'
+  belljar tenant disable ada                            disable the keys of 'ada' at once
+  belljar tenant remove ada                             delete 'ada' with everything it owns";
 
 /// Arguments of `belljar tenant`.
 #[derive(Debug, Args)]
@@ -93,14 +107,22 @@ pub(super) enum TenantCommand {
         #[command(flatten)]
         quotas: QuotaArgs,
     },
-    /// Sets a tenant's quotas; omitted ones are reset to their defaults
+    /// Sets the named quotas of a tenant; the others stay as they are
     Quotas {
         /// Name of the tenant
         name: String,
         #[command(flatten)]
         quotas: QuotaArgs,
     },
-    /// Enforces a minimum policy for all requests of a tenant; 'off' removes it
+    /// Shows what a tenant uses now, owns, and has used per day
+    Usage {
+        /// Name of the tenant
+        name: String,
+        /// Number of days up to today, up to 366
+        #[arg(long, value_name = "N", default_value_t = 7)]
+        days: u32,
+    },
+    /// Sets a tenant's policy floor: requests can be stricter, never more lenient; 'off' removes it
     Policy {
         /// Name of the tenant
         name: String,
@@ -124,27 +146,14 @@ pub(super) enum TenantCommand {
         /// Name of the tenant
         name: String,
     },
-    /// Deletes a tenant that owns nothing any more
+    /// Deletes a tenant with everything it owns: ends its work, deletes results, volumes and keys
     Remove {
         /// Name of the tenant
         name: String,
+        /// Remove without asking
+        #[arg(long)]
+        yes: bool,
     },
-}
-
-#[derive(Debug, Args)]
-pub(super) struct QuotaArgs {
-    /// Maximum number of concurrent executions
-    #[arg(long, value_name = "N")]
-    concurrency: Option<u32>,
-    /// CPU time per day
-    #[arg(long, value_name = "SECONDS")]
-    cpu_seconds_per_day: Option<u64>,
-}
-
-impl QuotaArgs {
-    pub(super) fn object(&self) -> Value {
-        json!({"concurrency": self.concurrency, "cpu_seconds_per_day": self.cpu_seconds_per_day})
-    }
 }
 
 const KEY_EXAMPLES: &str = "\

@@ -4,13 +4,16 @@
 mod args;
 mod artifacts;
 mod batch;
+mod confirm;
 mod early_response;
 mod events;
 mod http;
+mod quotas;
 mod run;
 mod sandbox;
 mod show;
 mod tls;
+mod usage;
 
 use belljar_engine::quantity::parse_millis;
 use hyper::Method;
@@ -30,7 +33,7 @@ use show::Columns;
 pub(crate) use show::print_object as show_one;
 
 const EXECUTIONS: Columns = &["id", "status", "language", "exit_code", "cpu_ms", "created"];
-const TENANTS: Columns = &["name", "disabled", "stored_bytes", "quotas"];
+const TENANTS: Columns = &["name", "disabled", "stored_bytes", "policy_floor", "provider", "quotas"];
 const KEYS: Columns = &["id", "label", "scopes", "expires", "last_used", "revoked"];
 const PROFILES: Columns = &["name", "profile"];
 
@@ -65,6 +68,27 @@ impl Client {
         Ok(0)
     }
 
+    /// Prints all tenants. In the table, their policy is called what it is.
+    fn list_tenants(&self) -> Result<u8, CliError> {
+        let mut list = call(&self.server, Method::GET, "/v1/tenants", None)?;
+        if !self.json {
+            for tenant in list["tenants"].as_array_mut().into_iter().flatten() {
+                tenant["policy_floor"] = tenant["policy"].take();
+            }
+        }
+        show::print_list(&list, "tenants", TENANTS, self.json)
+    }
+
+    /// Prints what a tenant uses; `path` is the tenant's.
+    fn tenant_usage(&self, path: &str, days: u32) -> Result<u8, CliError> {
+        let usage = call(&self.server, Method::GET, &format!("{path}/usage?days={days}"), None)?;
+        if self.json {
+            return show::print_object(&usage);
+        }
+        usage::print_usage(&usage);
+        Ok(0)
+    }
+
     fn delete(&self, path: &str) -> Result<u8, CliError> {
         call(&self.server, Method::DELETE, path, None).map(|_| 0)
     }
@@ -81,7 +105,13 @@ pub(crate) fn executions(args: ExecutionsArgs, environment: &Environment) -> Res
             client.list(&format!("/v1/executions?{query}"), "executions", EXECUTIONS)
         }
         ExecutionsCommand::Show { id } => client.show_result(Method::GET, &url(&id)),
-        ExecutionsCommand::Cancel { id } => client.show_result(Method::DELETE, &url(&id)),
+        ExecutionsCommand::Cancel { id } => client.show_result(Method::POST, &format!("{}/cancel", url(&id))),
+        ExecutionsCommand::Remove { ids, yes } => {
+            if !yes {
+                confirm::confirm_removal(&format!("{} executions with their results", ids.len()))?;
+            }
+            for_each_name(&ids, |id| call(&client.server, Method::DELETE, &url(id), None).map(drop))
+        }
     }
 }
 
@@ -90,19 +120,40 @@ pub(crate) fn tenant(args: TenantArgs, environment: &Environment) -> Result<u8, 
     let client = Client::new(&args.server, environment)?;
     let url = |name: &str| format!("/v1/tenants/{}", url_part(name));
     let (name, change) = match args.command {
-        TenantCommand::List => return client.list("/v1/tenants", "tenants", TENANTS),
+        TenantCommand::List => return client.list_tenants(),
         TenantCommand::Create { name, quotas } => {
-            let new = json!({"name": name, "quotas": quotas.object()});
+            let new = json!({"name": name, "quotas": quotas.changes()});
             return client.show(Method::POST, "/v1/tenants", Some(new));
         }
-        TenantCommand::Remove { name } => return client.delete(&url(&name)),
-        TenantCommand::Quotas { name, quotas } => (name, json!({"quotas": quotas.object()})),
-        TenantCommand::Policy { name, policy } => (name, json!({"policy": policy})),
+        TenantCommand::Usage { name, days } => return client.tenant_usage(&url(&name), days),
+        TenantCommand::Remove { name, yes } => {
+            if !yes {
+                let usage = call(&client.server, Method::GET, &format!("{}/usage", url(&name)), None)?;
+                confirm::confirm_removal(&usage::describe_tenant(&name, &usage))?;
+            }
+            return client.delete(&url(&name));
+        }
+        TenantCommand::Quotas { name, quotas } => (name, json!({"quotas": quotas.changes()})),
+        TenantCommand::Policy { name, policy } => {
+            client.show(Method::PATCH, &url(&name), Some(json!({"policy": policy})))?;
+            say::note(&describe_policy_floor(&name, &policy));
+            return Ok(0);
+        }
         TenantCommand::Provider { name, provider } => (name, json!({"provider": provider})),
         TenantCommand::Disable { name } => (name, json!({"disabled": true})),
         TenantCommand::Enable { name } => (name, json!({"disabled": false})),
     };
     client.show(Method::PATCH, &url(&name), Some(change))
+}
+
+fn describe_policy_floor(name: &str, policy: &str) -> String {
+    let (name, policy) = (name.escape_debug(), policy.escape_debug());
+    match policy.to_string().as_str() {
+        "off" => format!("'{name}' has no policy floor; its requests choose their policy"),
+        _ => {
+            format!("policy floor of '{name}': '{policy}'; its requests can be stricter, never more lenient")
+        }
+    }
 }
 
 /// Runs `belljar key`.
@@ -155,6 +206,20 @@ fn list_query<const N: usize>(
     query.extend(filters.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
     query.extend(metadata.into_iter().map(|(key, value)| (format!("metadata.{key}"), value)));
     http::query(&query)
+}
+
+/// Tries all names; returns the last failure, and prints the earlier ones as warnings.
+fn for_each_name(names: &[String], act: impl Fn(&str) -> Result<(), CliError>) -> Result<u8, CliError> {
+    let mut failed = None;
+    for name in names {
+        if let Err(CliError { code, message }) = act(name) {
+            let failure = CliError { code, message: format!("{}: {message}", name.escape_debug()) };
+            if let Some(before) = failed.replace(failure) {
+                say::warning(&before.message);
+            }
+        }
+    }
+    failed.map_or(Ok(0), Err)
 }
 
 pub(crate) fn call(

@@ -78,7 +78,11 @@ fn a_sandbox_has_the_requested_settings() {
     assert_eq!(found["sandboxes"].as_array().unwrap().len(), 1);
     assert!(fixture.refusal(&["create", "--memory", "-1"]).contains("memory"));
     assert!(fixture.refusal(&["create", "--volume", "data"]).contains("NAME:/PATH"));
-    assert!(fixture.refusal(&["rm", "--all"]).contains("would remove 2 sandboxes; add --yes"));
+    assert!(
+        fixture
+            .refusal(&["rm", "--all"])
+            .contains("would remove 2 sandboxes with everything in them; add --yes")
+    );
     assert_eq!(fixture.text(&["rm", "--all", "--yes"]).lines().count(), 2);
     assert_eq!(fixture.text(&["rm", "--all"]), "");
 }

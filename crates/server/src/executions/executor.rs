@@ -57,8 +57,8 @@ pub(crate) enum StartOutcome {
 /// Starts a job.
 ///
 /// # Errors
-/// The tenant's queue is full, the idempotency key was used for another request, or the start cannot be
-/// recorded.
+/// The tenant's queue is full, the tenant is being deleted, the idempotency key was used for another request, or
+/// the start cannot be recorded.
 pub(crate) async fn start(
     state: &Arc<AppState>,
     caller: &Caller,
@@ -80,6 +80,7 @@ pub(crate) async fn start(
     };
     let begin_first = job.detached || job.idempotency.is_some();
     let listed = LiveRegistration::new(&state.live_executions, &running);
+    state.closed_tenants.check(&caller.tenant)?;
     let unrecorded = UnrecordedStart::default();
     let work = ExecutionTask { state: Arc::clone(state), running: Arc::clone(&running), job, unrecorded };
     if !begin_first {
@@ -283,6 +284,7 @@ impl ExecutionEnd<'_> {
     async fn finish_failed(self, error: Error, detached: bool) -> ExecutionResult {
         let LiveExecution { tenant, id, .. } = &**self.running;
         tracing::warn!(execution = %id, code = ?error.code(), detail = %error, "nothing ran");
+        let error = self.state.error_for(self.running.by_admin, error);
         if detached {
             let finished =
                 ExecutionOutcome::failed_to_start(&self.blank(&error.message()), Timestamp::now())?;
@@ -354,8 +356,10 @@ async fn retry_commit(
 ) {
     for _ in 0..COMMIT_RETRIES {
         sleep(Duration::from_secs(1)).await;
-        if write_result(&state, &running, &mut unrecorded, &finished).await.is_ok() {
-            return;
+        match write_result(&state, &running, &mut unrecorded, &finished).await {
+            // Not found: the execution or its tenant was deleted meanwhile.
+            Ok(_) | Err(StoreError::NotFound(_)) => return,
+            Err(_) => {}
         }
     }
     tracing::error!(execution = %running.id, "lost a result: cannot commit it");

@@ -46,6 +46,8 @@ impl Default for LiveExecutions {
 pub(crate) struct LiveExecution {
     pub(crate) id: ExecutionId,
     pub(crate) tenant: TenantName,
+    /// Whether an administrator started it, who may see causes on the host.
+    pub(crate) by_admin: bool,
     started: SystemTime,
     /// Span of the request that started it, if traces are exported.
     context: Option<TraceContext>,
@@ -93,6 +95,15 @@ impl LiveExecutions {
     pub(crate) async fn idle(&self) {
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
         let _ = self.commands.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Cancels the executions of a tenant, and returns how many are in progress.
+    pub(crate) fn cancel_tenant(&self, tenant: &TenantName) -> usize {
+        self.lock()
+            .values()
+            .filter(|running| running.tenant == *tenant)
+            .map(|running| running.cancel())
+            .count()
     }
 
     pub(crate) fn cancel_all(&self) {
@@ -159,6 +170,7 @@ impl LiveExecution {
         Arc::new(Self {
             id,
             tenant: caller.tenant.clone(),
+            by_admin: caller.is_admin(),
             started: SystemTime::now(),
             context: caller.context,
             transcript: watched.then(Transcript::default),

@@ -65,7 +65,7 @@ pub(crate) async fn admit(
         };
         Ok::<_, Error>((admitted, inside))
     });
-    let (admitted, inside) = check.await??;
+    let (admitted, inside) = check.await?.map_err(|error| state.error_for(caller.is_admin(), error))?;
     // An execution inside a sandbox already belongs to the sandbox's tenant.
     let admitted = if inside.is_none() { admitted.with_tenant(caller.tenant.as_str()) } else { admitted };
     Ok(ExecutionJob {

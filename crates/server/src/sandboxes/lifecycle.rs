@@ -57,6 +57,7 @@ pub(crate) async fn open(
         state.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?,
         state.run_queue.reserve_memory(&caller.tenant, &caller.quotas, memory)?,
     );
+    state.closed_tenants.check(&caller.tenant)?;
     let snapshot = snapshots::resolve_snapshot(state, caller, admitted.snapshot.as_deref()).await?;
     let (admitted, mounts) = mount_volumes(state, &caller.tenant, admitted).await?;
     slots.0.mounts = mounts;
@@ -69,7 +70,7 @@ pub(crate) async fn open(
         snapshot,
     };
     let (sender, receiver) = oneshot::channel();
-    let state = Arc::clone(state);
+    let (shown, state) = (state, Arc::clone(state));
     tokio::spawn(async move {
         let _awaited = awaited;
         let made = builder.build(&state, slots, &mut progress).await;
@@ -80,7 +81,8 @@ pub(crate) async fn open(
             end(&state, &open, SandboxEnd::Closed).await;
         }
     });
-    receiver.await.map_err(|_| Error::Internal)?
+    let opened = receiver.await.map_err(|_| Error::Internal)?;
+    opened.map_err(|error| shown.error_for(caller.is_admin(), error))
 }
 
 fn check_lifetime(state: &AppState, timeout: Duration, left: Duration) -> Result<(), Error> {

@@ -66,6 +66,17 @@ impl SandboxRegistry {
         lock(&self.open).get(id).filter(|open| open.tenant == *tenant).cloned()
     }
 
+    /// Returns the sandboxes of a tenant.
+    pub(crate) fn of_tenant(&self, tenant: &TenantName) -> Vec<Arc<LiveSandbox>> {
+        lock(&self.open).values().filter(|open| open.tenant == *tenant).cloned().collect()
+    }
+
+    /// Returns the number of slots that a tenant holds, including those of sandboxes that are being created or
+    /// ended.
+    pub(crate) fn held_slots(&self, tenant: &TenantName) -> u64 {
+        self.slots.held(tenant)
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<LiveSandbox>> {
         lock(&self.open).values().cloned().collect()
     }

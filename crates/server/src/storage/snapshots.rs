@@ -6,7 +6,7 @@ use std::time::Duration;
 use belljar_engine::host_storage::HostStorageError;
 use belljar_engine::plan::WORKSPACE;
 use belljar_engine::sandbox_handle::{ArchiveFormat, ArchiveLimits, SandboxHandle};
-use belljar_store::{Snapshot, SnapshotId, Timestamp};
+use belljar_store::{Error as StoreError, Snapshot, SnapshotId, Timestamp};
 use tokio::time::timeout;
 
 use crate::app_state::AppState;
@@ -84,14 +84,21 @@ async fn write(state: &AppState, used: &SandboxInUse, id: &SnapshotId, most: u64
 
 /// Removes a failed snapshot. Anything that cannot be removed now is removed at the next start.
 async fn discard(state: &AppState, snapshot: &Snapshot) {
-    let file = state.host_storage.remove_snapshot(snapshot.id.as_str()).await;
-    let row = state.store.remove_snapshot(&snapshot.tenant, &snapshot.id).await;
-    if let Err(error) = row {
-        tracing::error!(snapshot = %snapshot.id, %error, "cannot remove the record of a failed snapshot");
+    remove_file(state, &snapshot.id).await;
+    match state.store.remove_snapshot(&snapshot.tenant, &snapshot.id).await {
+        // Deleted with its tenant.
+        Ok(()) | Err(StoreError::NotFound(_)) => {}
+        Err(error) => {
+            tracing::error!(snapshot = %snapshot.id, %error, "cannot remove the record of a failed snapshot");
+        }
     }
-    match file {
+}
+
+/// Removes the file of a snapshot, if there is one.
+pub(crate) async fn remove_file(state: &AppState, id: &SnapshotId) {
+    match state.host_storage.remove_snapshot(id.as_str()).await {
         Ok(()) | Err(HostStorageError::Missing) => {}
-        Err(error) => tracing::error!(snapshot = %snapshot.id, %error, "cannot remove a failed snapshot"),
+        Err(error) => tracing::error!(snapshot = %id, %error, "cannot remove a snapshot's file now"),
     }
 }
 
@@ -106,9 +113,7 @@ async fn remove_snapshot(state: &AppState, caller: &Caller, id: &str) -> Result<
         return Err(Error::SnapshotInProgress);
     }
     state.store.remove_snapshot(&caller.tenant, &snapshot.id).await?;
-    if let Err(error) = state.host_storage.remove_snapshot(snapshot.id.as_str()).await {
-        tracing::error!(snapshot = %snapshot.id, %error, "cannot remove a snapshot's file now");
-    }
+    remove_file(state, &snapshot.id).await;
     Ok(())
 }
 

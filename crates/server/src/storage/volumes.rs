@@ -41,12 +41,18 @@ async fn remove_volume(state: &AppState, caller: &Caller, name: &str) -> Result<
         return Err(belljar_store::Error::InUse(ObjectKind::Volume).into());
     }
     state.store.remove_volume(&caller.tenant, &volume.name).await?;
-    state.volume_mounts.forget(&volume.id);
     drop(step);
-    if let Err(error) = state.host_storage.remove_volume(volume.id.as_str()).await {
-        tracing::error!(volume = %volume.id, %error, "cannot remove a volume's files now");
-    }
+    remove_files(state, &volume.id).await;
     Ok(())
+}
+
+/// Removes the files of a volume whose record is deleted. Anything that cannot be removed now is removed at the
+/// next start.
+pub(crate) async fn remove_files(state: &AppState, id: &VolumeId) {
+    state.volume_mounts.forget(id);
+    if let Err(error) = state.host_storage.remove_volume(id.as_str()).await {
+        tracing::error!(volume = %id, %error, "cannot remove a volume's files now");
+    }
 }
 
 /// Returns a volume of the caller's tenant. A malformed name is reported as an unknown one.

@@ -154,13 +154,23 @@ async fn tenants_are_changed_disabled_and_removed() {
     };
     assert_eq!(patch(json!({"quotas": {"concurrency": 7}})).await.json()["quotas"]["concurrency"], 7);
     assert_eq!(patch(json!({"quota": {}})).await.status, 422);
+    let quotas = async |change: Value| patch(json!({ "quotas": change })).await.json()["quotas"].clone();
+    let all = json!({"concurrency": 7, "sandboxes": 2, "cpu_seconds_per_day": 3_600, "memory_bytes": 1 << 30,
+        "disk_bytes": 1 << 20});
+    let mut others = all.clone();
+    others.as_object_mut().unwrap().remove("concurrency");
+    assert_eq!(quotas(others).await, all, "a quota that is not named stays");
+    assert_eq!(quotas(json!({})).await, all);
+    let removed = quotas(json!({"sandboxes": null})).await;
+    assert_eq!((&removed["sandboxes"], &removed["disk_bytes"]), (&Value::Null, &all["disk_bytes"]));
+    assert_eq!(patch(json!({"quotas": {"disk_bytes": u64::MAX}})).await.status, 422);
     patch(json!({"disabled": true})).await;
     assert_eq!(ada.run("print x").await.status, 401);
     patch(json!({"disabled": false})).await;
     assert_eq!(ada.run("print x").await.status, 200);
-    assert_eq!(admin.delete("/v1/tenants/ada").await.code(), "conflict");
+    assert_eq!(admin.delete("/v1/tenants/ada").await.status, 204);
+    assert_eq!(admin.delete("/v1/tenants/ada").await.status, 404);
     assert_eq!(admin.delete("/v1/tenants/nobody").await.status, 404);
-    // The tenant owns nothing yet, and the key in the environment does not count.
     assert_eq!(admin.delete("/v1/tenants/default").await.code(), "conflict");
     assert_eq!(admin.get("/v1/tenants").await.status, 200);
 }

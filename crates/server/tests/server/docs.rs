@@ -43,3 +43,21 @@ async fn the_page_lists_every_operation_and_is_self_contained() {
         text.matches("<script").count() == 1 && text.contains("<script src=\"docs/docs.js\" defer></script>")
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_documented_operation_is_served() {
+    let server = ServerHarness::new().await;
+    let anybody = server.without_key();
+    let document: Value = anybody.get("/openapi.json").await.json();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let real = path.replace(['{', '}'], "");
+        for method in methods.as_object().unwrap().keys() {
+            let answer = anybody.send(&method.to_uppercase(), &real, "", b"").await;
+            assert!(![404, 405].contains(&answer.status), "{method} {path}: {answer:?}");
+        }
+        let answer = anybody.send("PROPFIND", &real, "", b"").await;
+        assert!(answer.status == 405 || path.contains("/ports/"), "{path}: {answer:?}");
+    }
+    let unknown = anybody.get("/v1/nothing").await;
+    assert_eq!((unknown.status, unknown.code().as_str()), (404, "not_found"));
+}

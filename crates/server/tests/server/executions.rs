@@ -23,7 +23,7 @@ async fn program_outcomes_are_200_and_stored() {
         let kept = client.get(&format!("/v1/executions/{}", result["id"].as_str().unwrap())).await;
         assert_eq!((kept.status, kept.json()), (200, result));
     }
-    let broken = client.run("broken").await;
+    let broken = server.tenant("ada", json!({})).await.run("broken").await;
     assert_eq!((broken.status, broken.code().as_str()), (503, "setup_failed"));
     assert!(!broken.text().contains("secret"), "{}", broken.text());
     let list = client.get("/v1/executions").await.json();
@@ -143,9 +143,10 @@ async fn detached_executions_can_be_polled_followed_and_canceled() {
     follower.read_to_end(&mut followed).await.unwrap();
     let followed = String::from_utf8(followed).unwrap();
     assert!(followed.contains(r#""status":"cancelled""#), "{followed}");
-    let again = client.delete(&follow).await;
+    let again = client.post(&format!("{follow}/cancel"), &json!({})).await;
     assert_eq!((again.status, again.code().as_str()), (409, "conflict"));
-    // The failure of a detached execution is stored, without internal details.
+    // The failure of a detached execution is stored, for a tenant without internal details.
+    let client = server.tenant("ada", json!({})).await;
     let id = detached(&client, "broken").await;
     client.until_listed("status=failed", 1).await;
     let kept = client.get(&format!("/v1/executions/{id}")).await;

@@ -107,7 +107,7 @@ pub(crate) async fn test_state_with(
 }
 
 /// Opens the store, as soon as an earlier server has released it.
-async fn open_released_store(path: &Path) -> Store {
+pub(crate) async fn open_released_store(path: &Path) -> Store {
     for _ in 0..1_000 {
         match Store::open(path, &StoreOptions::default()) {
             Err(belljar_store::Error::Locked { .. }) => tokio::time::sleep(Duration::from_millis(10)).await,

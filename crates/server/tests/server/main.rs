@@ -23,6 +23,8 @@ mod log;
 mod metrics;
 mod policy;
 mod providers;
+mod tenant_deletion;
+mod tenant_usage;
 mod tls;
 mod traces;
 mod volumes;

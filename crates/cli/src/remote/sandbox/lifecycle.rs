@@ -1,6 +1,6 @@
 //! Creating, listing, changing and removing sandboxes.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use belljar_engine::limits::LimitsSpec;
@@ -13,9 +13,10 @@ use super::{call, sandbox_url, show as shown};
 use crate::error::CliError;
 use crate::intent::{parse_network, parse_variable};
 use crate::os::{self, Interrupts};
+use crate::remote::confirm::confirm_removal;
 use crate::remote::http::Server;
-use crate::remote::list_query;
 use crate::remote::show::{Columns, format_duration};
+use crate::remote::{for_each_name, list_query};
 use crate::say;
 use crate::table::plain_table;
 
@@ -103,30 +104,13 @@ pub(super) fn show(server: &Server, id: &str) -> Result<u8, CliError> {
 pub(super) fn remove(server: &Server, args: RmArgs, json: bool) -> Result<u8, CliError> {
     let ids = if args.all { all_ids(server)? } else { args.ids };
     if args.all && !ids.is_empty() && !args.yes {
-        confirm_removal(ids.len())?;
+        confirm_removal(&format!("{} sandboxes with everything in them", ids.len()))?;
     }
     for_each_name(&ids, |id| {
         let ended = call(server, Method::DELETE, &sandbox_url(id, ""), None)?;
         say::answer(&if json { ended.to_string() } else { id.to_owned() });
         Ok(())
     })
-}
-
-/// Tries all names; returns the last failure, and prints the earlier ones as warnings.
-pub(super) fn for_each_name(
-    names: &[String],
-    act: impl Fn(&str) -> Result<(), CliError>,
-) -> Result<u8, CliError> {
-    let mut failed = None;
-    for name in names {
-        if let Err(CliError { code, message }) = act(name) {
-            let failure = CliError { code, message: format!("{}: {message}", name.escape_debug()) };
-            if let Some(before) = failed.replace(failure) {
-                say::warning(&before.message);
-            }
-        }
-    }
-    failed.map_or(Ok(0), Err)
 }
 
 fn all_ids(server: &Server) -> Result<Vec<String>, CliError> {
@@ -138,19 +122,6 @@ fn all_ids(server: &Server) -> Result<Vec<String>, CliError> {
         ids.extend(found.filter_map(|sandbox| sandbox["id"].as_str().map(str::to_owned)));
         let Some(next) = page["next_cursor"].as_str() else { return Ok(ids) };
         cursor = Some(next.to_owned());
-    }
-}
-
-fn confirm_removal(count: usize) -> Result<(), CliError> {
-    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(CliError::invalid(format!("--all would remove {count} sandboxes; add --yes to confirm")));
-    }
-    say::note(&format!("remove {count} sandboxes with everything in them? [y/N]"));
-    let mut answer = String::new();
-    let read = io::stdin().lock().read_line(&mut answer);
-    match answer.trim() {
-        "y" | "Y" | "yes" if read.is_ok() => Ok(()),
-        _ => Err(CliError::invalid("nothing was removed")),
     }
 }
 

@@ -4,9 +4,9 @@ use hyper::Method;
 use serde_json::json;
 
 use super::args::{SnapshotCommand, VolumeCommand};
-use super::lifecycle::for_each_name;
 use super::{call, sandbox_url, show};
 use crate::error::CliError;
+use crate::remote::for_each_name;
 use crate::remote::http::{Server, encode_part};
 use crate::remote::show::Columns;
 use crate::say;

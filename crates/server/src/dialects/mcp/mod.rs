@@ -18,7 +18,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::Response;
-use axum::routing::any;
+use axum::routing::post;
 use axum::{Extension, Router};
 use belljar_store::TenantName;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
@@ -45,14 +45,20 @@ pub(crate) static DIALECT: Dialect = Dialect {
     // The protocol requires it.
     checks_all_origins: true,
     exposed_headers: &[SESSION_HEADER],
-    routes: |state| Router::new().route("/", any(handle).layer(Extension(Arc::new(McpEndpoint::new(state))))),
+    routes: |state| {
+        let methods = post(send).get(receive).delete(end_session);
+        Router::new().route("/", methods.layer(Extension(Arc::new(McpEndpoint::new(state)))))
+    },
 };
+
+/// Tag of its operations in the OpenAPI document.
+pub(crate) const TAG: &str = "mcp";
 
 /// Header that names a session, in requests and in the response that starts it.
 const SESSION_HEADER: &str = "mcp-session-id";
 
 /// The MCP service of one listener, and its sessions.
-struct McpEndpoint {
+pub(crate) struct McpEndpoint {
     service: StreamableHttpService<belljar_tools::McpServer<McpSession>, LocalSessionManager>,
     sessions: McpSessions,
 }
@@ -86,7 +92,49 @@ fn shut_down_error() -> std::io::Error {
     std::io::Error::other("the server has shut down")
 }
 
-/// Handles all MCP requests.
+/// Sends a message of the Model Context Protocol (streamable HTTP transport). The first one, `initialize`, starts
+/// a session.
+#[utoipa::path(post, path = "/mcp", tag = TAG, request_body = serde_json::Value,
+    params(("mcp-session-id" = Option<String>, Header, description = "The session; absent to start one")),
+    responses((status = 200, description = "The response: JSON, or events. `mcp-session-id` names a new session",
+        body = String, content_type = "text/event-stream"),
+        (status = 202, description = "The message needs no response")))]
+pub(crate) async fn send(
+    state: State<Arc<AppState>>,
+    endpoint: Extension<Arc<McpEndpoint>>,
+    caller: RunCaller,
+    request: Request,
+) -> Result<Response, Error> {
+    handle(state, endpoint, caller, request).await
+}
+
+/// Opens the event stream of an MCP session, for messages from the server.
+#[utoipa::path(get, path = "/mcp", tag = TAG,
+    params(("mcp-session-id" = String, Header, description = "The session")),
+    responses((status = 200, description = "The events, until the client disconnects",
+        body = String, content_type = "text/event-stream")))]
+pub(crate) async fn receive(
+    state: State<Arc<AppState>>,
+    endpoint: Extension<Arc<McpEndpoint>>,
+    caller: RunCaller,
+    request: Request,
+) -> Result<Response, Error> {
+    handle(state, endpoint, caller, request).await
+}
+
+/// Ends an MCP session.
+#[utoipa::path(delete, path = "/mcp", tag = TAG,
+    params(("mcp-session-id" = String, Header, description = "The session")),
+    responses((status = 204, description = "The session has ended")))]
+pub(crate) async fn end_session(
+    state: State<Arc<AppState>>,
+    endpoint: Extension<Arc<McpEndpoint>>,
+    caller: RunCaller,
+    request: Request,
+) -> Result<Response, Error> {
+    handle(state, endpoint, caller, request).await
+}
+
 async fn handle(
     State(state): State<Arc<AppState>>,
     Extension(endpoint): Extension<Arc<McpEndpoint>>,

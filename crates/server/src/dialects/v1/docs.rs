@@ -36,14 +36,23 @@ pub(crate) async fn page() -> impl IntoResponse {
     file("text/html; charset=utf-8", PAGE.as_str())
 }
 
+/// Returns the style sheet of the documentation page.
+#[utoipa::path(get, path = "/docs/docs.css", tag = "service", security(()),
+    responses((status = 200, description = "The style sheet", body = String, content_type = "text/css")))]
 pub(crate) async fn style() -> impl IntoResponse {
     file("text/css; charset=utf-8", STYLE)
 }
 
+/// Returns the script of the documentation page.
+#[utoipa::path(get, path = "/docs/docs.js", tag = "service", security(()),
+    responses((status = 200, description = "The script", body = String, content_type = "text/javascript")))]
 pub(crate) async fn script() -> impl IntoResponse {
     file("text/javascript; charset=utf-8", SCRIPT)
 }
 
+/// Returns the icon of the documentation page.
+#[utoipa::path(get, path = "/docs/icon.svg", tag = "service", security(()),
+    responses((status = 200, description = "The icon", body = String, content_type = "image/svg+xml")))]
 pub(crate) async fn icon() -> impl IntoResponse {
     file("image/svg+xml", ICON)
 }

@@ -1,4 +1,4 @@
-//! `/v1/executions`: run, show, list and cancel executions.
+//! `/v1/executions`: run, show, list, cancel and delete executions.
 
 use std::sync::Arc;
 
@@ -204,9 +204,35 @@ pub(crate) async fn show(
     }
 }
 
-/// Cancels a queued or running execution.
+/// Cancels a queued or running execution. Deletes one that has ended, with its result.
 #[utoipa::path(
     delete, path = "/v1/executions/{id}", tag = "executions",
+    params(("id" = String, Path, description = "Execution id")),
+    responses(
+        (status = 200, description = "The execution was canceled; its result, which is kept",
+            body = ref(schema::response::<Report>())),
+        (status = 204, description = "The execution had ended and is deleted"),
+        (status = 404, description = "No such execution in this tenant"),
+        (status = 409, description = "The end of the execution is not recorded yet"),
+    )
+)]
+pub(crate) async fn remove(
+    State(state): State<Arc<AppState>>,
+    RunCaller(caller): RunCaller,
+    Path(id): Path<String>,
+) -> Result<Response, Error> {
+    let id = parse_id(&id)?;
+    if let Some(running) = state.live_executions.find(&caller.tenant, &id) {
+        running.cancel();
+        return running.done().await.map(result);
+    }
+    state.store.delete_execution(&caller.tenant, &id).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Cancels a queued or running execution. Never deletes anything, even if it ends at the same time.
+#[utoipa::path(
+    post, path = "/v1/executions/{id}/cancel", tag = "executions",
     params(("id" = String, Path, description = "Execution id")),
     responses(
         (status = 200, description = "The execution has ended; its result", body = ref(schema::response::<Report>())),

@@ -39,21 +39,24 @@ pub(crate) static DIALECT: Dialect = Dialect {
     render_error: problem::render,
     checks_all_origins: false,
     exposed_headers: &[],
-    routes: |_state| {
-        service_routes()
-            .merge(execution_routes())
-            .merge(sandbox_routes())
-            .merge(file_routes())
-            .merge(port_routes())
-            .merge(storage_routes())
-            .merge(admin_routes())
-    },
+    routes: |_state| routes(),
 };
+
+fn routes() -> Router<Arc<AppState>> {
+    service_routes()
+        .merge(execution_routes())
+        .merge(sandbox_routes())
+        .merge(file_routes())
+        .merge(port_routes())
+        .merge(storage_routes())
+        .merge(admin_routes())
+}
 
 fn execution_routes() -> Router<Arc<AppState>> {
     Router::new()
         .route("/v1/executions", get(executions::list).post(executions::create))
-        .route("/v1/executions/{id}", get(executions::show).delete(executions::cancel))
+        .route("/v1/executions/{id}", get(executions::show).delete(executions::remove))
+        .route("/v1/executions/{id}/cancel", post(executions::cancel))
         .route("/v1/executions/{id}/artifacts/{*path}", get(artifacts::download))
         .route("/v1/batches", post(batches::create))
         .route("/v1/check", post(executions::check))
@@ -94,8 +97,8 @@ fn file_routes() -> Router<Arc<AppState>> {
 /// A program in a sandbox answers these, so that every response to them has a policy of its own.
 fn port_routes() -> Router<Arc<AppState>> {
     Router::new()
-        .route("/v1/sandboxes/{id}/ports/{port}", any(ports::pass))
-        .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::pass))
+        .route("/v1/sandboxes/{id}/ports/{port}", any(ports::redirect))
+        .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::pass_root))
         .route("/v1/sandboxes/{id}/ports/{port}/{*rest}", any(ports::pass))
         .route_layer(map_response(ports::add_sandbox_policy))
 }
@@ -113,6 +116,7 @@ fn admin_routes() -> Router<Arc<AppState>> {
     Router::new()
         .route("/v1/tenants", get(tenants::list).post(tenants::create))
         .route("/v1/tenants/{tenant}", get(tenants::show).patch(tenants::change).delete(tenants::remove))
+        .route("/v1/tenants/{tenant}/usage", get(tenants::usage))
         .route("/v1/tenants/{tenant}/keys", get(keys::list).post(keys::create))
         .route("/v1/tenants/{tenant}/keys/{key}", delete(keys::revoke))
         .route("/v1/tenants/{tenant}/keys/{key}/rotate", post(keys::rotate))
@@ -142,3 +146,7 @@ fn service_routes() -> Router<Arc<AppState>> {
         .route("/docs/docs.js", get(docs::script))
         .route("/docs/icon.svg", get(docs::icon))
 }
+
+#[cfg(test)]
+#[path = "route_tests.rs"]
+mod tests;

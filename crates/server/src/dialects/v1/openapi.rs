@@ -16,6 +16,7 @@ use super::sandboxes::{archives, commands, files, network, ports, terminal, watc
 use super::{
     artifacts, batches, docs, executions, health, metrics, sandboxes, schema, snapshots, tools, volumes,
 };
+use crate::dialects::mcp;
 use crate::http::problem::Problem;
 
 /// Examples, by schema name.
@@ -27,21 +28,24 @@ const EXAMPLES: &str = include_str!("../../../docs/examples.json");
     modifiers(&KeySecurity, &CommonParts),
     security(("key" = [])),
     paths(
-        executions::create, executions::list, executions::show, executions::cancel, artifacts::download, batches::create, tools::call,
+        executions::create, executions::list, executions::show, executions::remove,
+        executions::cancel, executions::check, artifacts::download, batches::create, tools::call,
         sandboxes::create, sandboxes::list, sandboxes::show, sandboxes::close, sandboxes::extend, sandboxes::pause,
         sandboxes::resume, sandboxes::stats, sandboxes::execute, network::show, network::set,
         commands::start_command, commands::list_commands, commands::show_command, commands::command_output,
         commands::write_stdin, commands::signal_command, commands::resize_terminal, terminal::terminal,
         files::read, files::write, files::remove, files::stat, files::list, files::make_folder, files::rename,
-        files::set_permissions, archives::unpack, archives::pack, watch::start, ports::pass,
+        files::set_permissions, archives::unpack, archives::pack, watch::start,
+        ports::redirect, ports::pass_root, ports::pass,
         volumes::create, volumes::list, volumes::show, volumes::remove,
         snapshots::make, snapshots::list, snapshots::show, snapshots::remove,
-        tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove,
+        tenants::list, tenants::create, tenants::show, tenants::change, tenants::remove, tenants::usage,
         keys::list, keys::create, keys::rotate, keys::revoke,
         profiles::list, profiles::show, profiles::set, profiles::remove, audit::list,
         providers::list, providers::schema, providers::show, providers::set, providers::remove, providers::versions,
         providers::roll_back, providers::activate, providers::test,
-        health::show, health::ready, metrics::show, show, docs::page,
+        mcp::send, mcp::receive, mcp::end_session,
+        health::show, health::ready, metrics::show, show, docs::page, docs::style, docs::script, docs::icon,
     ),
 )]
 struct ApiDocument;
@@ -59,14 +63,19 @@ impl Modify for KeySecurity {
 }
 
 /// Makes request bodies required, adds the two generic error responses to every operation, and the error object
-/// to every error response.
+/// to every error response. Gives each operation an id of its own, from its method and path.
 struct CommonParts;
 
 impl Modify for CommonParts {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let problem = Ref::new(schema::response::<Problem>());
         let content = ContentBuilder::new().schema(Some(problem)).build();
-        for operation in document.paths.paths.values_mut().flat_map(operations) {
+        for (path, item) in &mut document.paths.paths {
+            for (method, operation) in operations(item) {
+                operation.operation_id = Some(operation_id(method, path));
+            }
+        }
+        for (_, operation) in document.paths.paths.values_mut().flat_map(operations) {
             if let Some(RefOr::T(body)) = &mut operation.request_body {
                 body.required = Some(Required::True);
             }
@@ -77,6 +86,9 @@ impl Modify for CommonParts {
                 let response = ResponseBuilder::new().description(description).build();
                 responses.entry(statuses.to_owned()).or_insert(RefOr::T(response));
             }
+            // The errors of MCP are in the format of its protocol.
+            let tags = operation.tags.get_or_insert_default();
+            let responses = responses.iter_mut().filter(|_| !tags.iter().any(|tag| tag == mcp::TAG));
             for (status, response) in responses {
                 if let RefOr::T(response) = response
                     && status.starts_with(['4', '5'])
@@ -88,8 +100,18 @@ impl Modify for CommonParts {
     }
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete].into_iter().flatten()
+/// Returns the operations of a path, by method.
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
+    let PathItem { get, put, post, patch, delete, .. } = item;
+    let all = [("get", get), ("put", put), ("post", post), ("patch", patch), ("delete", delete)];
+    all.into_iter().filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+/// Returns `get_v1_executions_id` for `GET /v1/executions/{id}`. A slash at the end becomes `_root`.
+fn operation_id(method: &str, path: &str) -> String {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let root = path.ends_with('/').then_some("root");
+    [method].into_iter().chain(words).chain(root).collect::<Vec<_>>().join("_")
 }
 
 /// The document with schemas that are plain JSON.

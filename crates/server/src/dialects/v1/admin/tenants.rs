@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::Path;
+use axum::extract::{Path, RawQuery};
 use axum::http::StatusCode;
 use belljar_store::{Quotas, Tenant, TenantName, Timestamp};
 use schemars::JsonSchema;
@@ -13,6 +13,12 @@ use super::AdminRequest;
 use crate::dialects::v1::schema;
 use crate::error::Error;
 use crate::http::body::{JsonBody, SortedJson, parse};
+use crate::http::query::Query;
+use crate::tenant_deletion;
+use crate::tenant_usage::{TenantUsage, tenant_usage};
+use crate::uncancellable::run_uncancellable;
+
+const DEFAULT_USAGE_DAYS: u32 = 7;
 
 /// A tenant to create.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -27,16 +33,50 @@ struct NewTenantBody {
     quotas: Quotas,
 }
 
+/// Changes to quotas. Absent ones stay as they are; null removes a quota, so that the server's default applies.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct QuotaChanges {
+    /// Concurrent executions.
+    #[serde(deserialize_with = "some_if_present")]
+    concurrency: Option<Option<u32>>,
+    /// Live sandboxes.
+    #[serde(deserialize_with = "some_if_present")]
+    sandboxes: Option<Option<u32>>,
+    /// CPU seconds per day (UTC).
+    #[serde(deserialize_with = "some_if_present")]
+    cpu_seconds_per_day: Option<Option<u64>>,
+    /// Memory limits of all running executions and sandboxes together, in bytes.
+    #[serde(deserialize_with = "some_if_present")]
+    memory_bytes: Option<Option<u64>>,
+    /// Size of all volumes and snapshots together, in bytes.
+    #[serde(deserialize_with = "some_if_present")]
+    disk_bytes: Option<Option<u64>>,
+}
+
+impl QuotaChanges {
+    fn apply(self, quotas: &mut Quotas) {
+        let before = *quotas;
+        *quotas = Quotas {
+            concurrency: self.concurrency.unwrap_or(before.concurrency),
+            sandboxes: self.sandboxes.unwrap_or(before.sandboxes),
+            cpu_seconds_per_day: self.cpu_seconds_per_day.unwrap_or(before.cpu_seconds_per_day),
+            memory_bytes: self.memory_bytes.unwrap_or(before.memory_bytes),
+            disk_bytes: self.disk_bytes.unwrap_or(before.disk_bytes),
+        };
+    }
+}
+
 /// Changes to a tenant. Absent fields stay as they are.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "TenantChange")]
 struct TenantChangeBody {
-    /// New quotas.
-    quotas: Option<Quotas>,
+    /// Quotas to change.
+    quotas: Option<QuotaChanges>,
     /// Whether the tenant is disabled.
     disabled: Option<bool>,
-    /// Policy that always applies to the tenant's requests; `off` lets them choose freely.
+    /// Policy floor: requests can select a stricter policy, never a more lenient one. `off` removes the floor.
     policy: Option<String>,
     /// Default provider of the tenant's requests: a name, `auto`, or null for the server's default.
     #[serde(default, deserialize_with = "some_if_present")]
@@ -44,7 +84,9 @@ struct TenantChangeBody {
 }
 
 /// Deserializes a present field to `Some`, to distinguish `null` from an absent field.
-fn some_if_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+fn some_if_present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
@@ -106,7 +148,7 @@ pub(crate) async fn change(
     let (store, changed) = (admin.store(), tenant.clone());
     let work = async move {
         if let Some(quotas) = change.quotas {
-            store.set_quotas(&changed, quotas).await?;
+            store.change_quotas(&changed, move |all| quotas.apply(all)).await?;
         }
         if let Some(disabled) = change.disabled {
             store.disable_tenant(&changed, disabled.then(Timestamp::now)).await?;
@@ -123,22 +165,35 @@ pub(crate) async fn change(
     Ok(Json(find(&admin, &tenant).await?))
 }
 
-/// Removes a tenant that owns nothing.
+/// Returns what a tenant uses now, owns, and has used per day.
+#[utoipa::path(get, path = "/v1/tenants/{tenant}/usage", tag = "administration",
+    params(("tenant" = String, Path, description = "Tenant name"),
+        ("days" = Option<u32>, Query, description = "Number of days up to today, 1 to 366; default 7")),
+    responses((status = 200, description = "The tenant's usage", body = ref(schema::response::<TenantUsage>())),
+        (status = 404, description = "No such tenant")))]
+pub(crate) async fn usage(
+    admin: AdminRequest,
+    Path(name): Path<String>,
+    query: RawQuery,
+) -> Result<SortedJson<TenantUsage>, Error> {
+    let days = Query::parse(query, &["days"])?.parsed("days")?.unwrap_or(DEFAULT_USAGE_DAYS);
+    Ok(SortedJson(tenant_usage(&admin.state, &parse_tenant_name(&name)?, days).await?))
+}
+
+/// Deletes a tenant with everything it owns: cancels its executions, ends its sandboxes, and deletes results,
+/// volumes, snapshots, keys and cached packages. Its keys are refused from the beginning. If the server stops
+/// meanwhile, it continues at the next start. The audit log keeps its entries.
 #[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "administration",
     params(("tenant" = String, Path, description = "Tenant name")),
-    responses((status = 204, description = "The tenant is removed"),
+    responses((status = 204, description = "The tenant is deleted"),
         (status = 404, description = "No such tenant"),
-        (status = 409, description = "The tenant still owns sandboxes, volumes or other resources")))]
+        (status = 409, description = "The server's own tenant cannot be deleted")))]
 pub(crate) async fn remove(admin: AdminRequest, Path(name): Path<String>) -> Result<StatusCode, Error> {
     let (tenant, state) = (parse_tenant_name(&name)?, Arc::clone(&admin.state));
-    let work = async move {
-        // Callers without a key in the database belong to this tenant.
-        if state.authenticator.is_default_tenant(&tenant) {
-            return Err(Error::DefaultTenant);
-        }
-        Ok(state.store.remove_tenant(&tenant).await?)
-    };
-    admin.run_audited("tenant.remove", &name, work).await?;
+    let (begun, beginning) = (tenant.clone(), Arc::clone(&state));
+    let begin = async move { tenant_deletion::begin(&beginning, &begun).await };
+    admin.run_audited("tenant.remove", &name, begin).await?;
+    run_uncancellable(async move { tenant_deletion::complete(&state, &tenant).await }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -12,6 +12,43 @@ use crate::http::callers::SandboxCaller;
 use crate::sandboxes::lifecycle;
 use crate::sandboxes::port_proxy::{self, PortRequest};
 
+/// Redirects a request of any method to the URL with a slash at its end.
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{id}/ports/{port}", tag = "ports",
+    params(("id" = String, Path, description = "Sandbox id"), ("port" = u16, Path, description = "Port number")),
+    responses(
+        (status = 308, description = "The URL with a slash, because relative links of a page start at its last one"),
+        (status = 404, description = "No such sandbox in this tenant"),
+    )
+)]
+pub(crate) async fn redirect(
+    state: State<Arc<AppState>>,
+    caller: SandboxCaller,
+    request: Request,
+) -> Result<Response, Error> {
+    pass(state, caller, request).await
+}
+
+/// Forwards a request of any method to the root of a port of a sandbox, and returns the response.
+#[utoipa::path(
+    get, path = "/v1/sandboxes/{id}/ports/{port}/", tag = "ports",
+    params(("id" = String, Path, description = "Sandbox id"), ("port" = u16, Path, description = "Port number")),
+    responses(
+        (status = "default", description = "The program's response"),
+        (status = 404, description = "No such sandbox in this tenant"),
+        (status = 409, description = "No program listens on this port, or the sandbox is paused"),
+        (status = 502, description = "The program does not answer in HTTP"),
+        (status = 504, description = "The program did not answer in time"),
+    )
+)]
+pub(crate) async fn pass_root(
+    state: State<Arc<AppState>>,
+    caller: SandboxCaller,
+    request: Request,
+) -> Result<Response, Error> {
+    pass(state, caller, request).await
+}
+
 /// Forwards a request of any method to a port of a sandbox, and returns the response.
 ///
 /// HTTP/1.1 and WebSocket.
