@@ -201,7 +201,7 @@ def test_terminal(box: belljar.Sandbox) -> None:
 
 
 def test_lifecycle(client: belljar.Client) -> None:
-    with belljar.Sandbox(client=client, timeout=600, memory="256M", metadata={"a": 1}) as box:
+    with belljar.Sandbox(client=client, timeout=600, life=7200, memory="256M", metadata={"a": 1}) as box:
         assert box.pause().state == "paused"
         with pytest.raises(belljar.SandboxPaused):
             box.command("true")
@@ -217,9 +217,10 @@ def test_lifecycle(client: belljar.Client) -> None:
         same = belljar.Sandbox.connect(box.id, client=client)
         assert same.info().metadata == {"a": 1}
         assert box.id in [each.id for each in client.sandboxes()]
-    assert client._transport.send(belljar._calls.sandbox(box.id)).state == "ended"
+    ended = client._transport.send(belljar._calls.sandbox(box.id))
+    assert (ended.state, ended.halted, ended.raw["life_ms"]) == ("ended", "closed on request", 7_200_000)
     box.close()
-    with pytest.raises(belljar.SandboxEnded):
+    with pytest.raises(belljar.SandboxEnded, match="closed on request"):
         box.command("true")
     with belljar.Sandbox(client=client, snapshot=snapshot.id) as again:
         assert again.files.read("kept") == b"yes"

@@ -76,6 +76,16 @@ pub fn show_duration(duration: Duration) -> String {
     }
 }
 
+/// Formats a time as settings are written, in the largest unit that is exact, e.g. `24h`, `5m`, `1500ms`.
+pub fn show_time(time: Duration) -> String {
+    let millis = time.as_millis();
+    let (unit, name) = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")]
+        .into_iter()
+        .find(|(unit, _)| millis.is_multiple_of(*unit))
+        .unwrap_or((1, "ms"));
+    format!("{}{name}", millis / unit)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

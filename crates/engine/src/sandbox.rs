@@ -28,7 +28,7 @@ pub use belljar_model::command::{CommandRequest, SignalSpec, TerminalSizeSpec};
 pub use belljar_model::sandbox::{OnTimeout, SandboxRequest, VolumeSpec};
 pub use command::{AdmittedCommand, admit_command, admit_signal, admit_terminal_size};
 
-/// Default lifetime of a sandbox.
+/// Default of how long a sandbox may be unused.
 pub const DEFAULT_SANDBOX_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// Default timeout of a command in a sandbox.
 pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
@@ -51,9 +51,11 @@ pub fn volume_not_found(volume: &VolumeSpec) -> Error {
 pub struct AdmittedSandbox {
     /// The plan for the sandbox.
     pub plan: Plan,
-    /// Lifetime of the sandbox.
+    /// How long the sandbox may be unused.
     pub timeout: Duration,
-    /// Action taken when the lifetime ends.
+    /// Life of the sandbox, used or not; `None` if the request has no opinion.
+    pub life: Option<Duration>,
+    /// Action taken when it was not used for its timeout.
     pub on_timeout: OnTimeout,
     /// Volumes to mount; see [`AdmittedSandbox::with_volumes`].
     pub volumes: Vec<VolumeSpec>,
@@ -122,6 +124,7 @@ pub fn admit_sandbox(
     require_package_layers(&request.dependencies, rules.provider)?;
     let admitted = AdmittedSandbox {
         timeout: admit_timeout(request.timeout_ms, rules.ceiling.timeout)?,
+        life: request.life_ms.map(|life| positive_time("life_ms", life)).transpose()?,
         on_timeout: admit_on_timeout(request.on_timeout, rules)?,
         volumes: admit_volumes(request.volumes)?,
         snapshot: request.snapshot,
@@ -216,15 +219,17 @@ fn refuse_fixed_fields(request: &Request) -> Result<(), Error> {
 
 pub(crate) fn admit_timeout(given: Option<i64>, most: Duration) -> Result<Duration, Error> {
     let Some(given) = given else { return Ok(DEFAULT_SANDBOX_TIMEOUT.min(most)) };
-    let timeout = u64::try_from(given).ok().filter(|ms| *ms > 0).map(Duration::from_millis);
-    let Some(timeout) = timeout else {
-        return Err(Error::invalid("timeout_ms", "must be above zero: there is no 'forever'"));
-    };
+    let timeout = positive_time("timeout_ms", given)?;
     if timeout > most {
         let (given, most) = (show_duration(timeout), show_duration(most));
         return Err(Error::invalid("timeout_ms", format!("{given} is above the ceiling of {most}")));
     }
     Ok(timeout)
+}
+
+fn positive_time(field: &'static str, millis: i64) -> Result<Duration, Error> {
+    let time = u64::try_from(millis).ok().filter(|millis| *millis > 0).map(Duration::from_millis);
+    time.ok_or_else(|| Error::invalid(field, "must be above zero: there is no 'forever'"))
 }
 
 fn admit_on_timeout(wanted: OnTimeout, rules: &AdmissionRules<'_>) -> Result<OnTimeout, Error> {

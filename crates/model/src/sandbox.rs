@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use crate::limits::LimitsSpec;
 use crate::request::{Dependencies, NetworkSpec};
 
-/// Action when the lifetime of a sandbox ends.
+/// Action when a sandbox was not used for its timeout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTimeout {
@@ -53,10 +53,14 @@ pub struct SandboxRequest {
     pub require: Vec<String>,
     /// Values echoed in responses. Lists can be filtered by them.
     pub metadata: Map<String, Value>,
-    /// Lifetime in milliseconds; default one hour.
+    /// How long the sandbox may be unused, in milliseconds; default one hour. Calls, open streams and running
+    /// commands are use.
     #[schemars(range(min = 1))]
     pub timeout_ms: Option<i64>,
-    /// Action when the lifetime ends.
+    /// Life in milliseconds from its creation, used or not; by default the longest that the server allows.
+    #[schemars(range(min = 1))]
+    pub life_ms: Option<i64>,
+    /// Action when it was not used for `timeout_ms`. At the end of its life it is closed.
     pub on_timeout: OnTimeout,
     /// Volumes of the tenant, and host folders that the administrator allows.
     pub volumes: Vec<VolumeSpec>,

@@ -83,8 +83,8 @@ pub enum Error {
     #[error("this tenant's memory quota is in use; end a sandbox, or ask for less memory")]
     MemoryQuotaUsedUp,
     /// The sandbox has ended.
-    #[error("the sandbox has ended; open another")]
-    SandboxEnded,
+    #[error("the sandbox has ended ({0}); open another")]
+    SandboxEnded(String),
     /// The requested range is outside the file.
     #[error("the range is outside the file, which has {0} bytes")]
     Range(u64),
@@ -181,8 +181,7 @@ impl From<SandboxError> for Error {
         match error {
             // An error of the provider keeps its own code.
             SandboxError::Provider(error) => belljar_engine::Error::from(error).into(),
-            // The reason is recorded with the sandbox's end.
-            SandboxError::Gone(_) => Self::SandboxEnded,
+            SandboxError::Gone(why) => Self::SandboxEnded(why),
             SandboxError::Source(_) => Self::SlowBody,
             error => Self::Sandbox(Arc::new(error)),
         }
@@ -209,7 +208,7 @@ impl Error {
             Self::SnapshotTooSlow => Code::RequestTimeout,
             Self::SandboxesFull(_) => Code::TooManySandboxes,
             Self::MemoryQuotaUsedUp => Code::QuotaExceeded,
-            Self::SandboxEnded => Code::SandboxEnded,
+            Self::SandboxEnded(_) => Code::SandboxEnded,
             Self::Range(_) => Code::RangeNotSatisfiable,
             Self::PortFailed(_) => Code::PortFailed,
             Self::PortTimeout => Code::PortTimeout,

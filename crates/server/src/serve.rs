@@ -46,7 +46,7 @@ pub async fn run(listeners: impl Into<Listeners>, state: Arc<AppState>, shutdown
     let mismatches = MismatchAudit::new(&state.engine, &state.store);
     let sweepers = [
         tokio::spawn(enforce_retention(Arc::clone(&state))),
-        tokio::spawn(lifecycle::end_idle_periodically(Arc::clone(&state))),
+        tokio::spawn(lifecycle::record_usage_periodically(Arc::clone(&state))),
         tokio::spawn(close_revoked(Arc::clone(&state))),
         tokio::spawn(provider_registry::check_health_periodically(Arc::clone(&state.engine))),
         tokio::spawn(Arc::clone(&mismatches).watch()),

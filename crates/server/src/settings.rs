@@ -19,11 +19,11 @@ pub struct Settings {
     pub queue_total: usize,
     /// Maximum number of live sandboxes. A quarter more is reserved for tenants within their fair share.
     pub sandboxes: usize,
-    /// How long a sandbox may be unused before it expires.
+    /// How long a sandbox may be unused whose request names no timeout.
     pub sandbox_idle: Duration,
-    /// Interval at which idle sandboxes are ended or paused and usage is recorded.
+    /// Interval at which the CPU time of sandboxes is recorded.
     pub sandbox_sweep: Duration,
-    /// Maximum lifetime of a sandbox, including extensions and resumes.
+    /// Longest life of a sandbox from its creation, however much it is used; the default of a request.
     pub sandbox_life: Duration,
     /// How long a terminal client may be silent. Four pings are sent in that time.
     pub terminal_silence: Duration,

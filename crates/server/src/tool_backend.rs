@@ -11,7 +11,7 @@ use belljar_engine::provider::BoxFuture;
 use belljar_engine::request::Request;
 use belljar_engine::sandbox::SandboxRequest;
 use belljar_engine::sandbox_handle::Files;
-use belljar_store::{SandboxEnd, SandboxId, SandboxRecord, Scope, TenantName};
+use belljar_store::{SandboxId, SandboxRecord, Scope, TenantName};
 use belljar_tools::{BackendFuture, OpenResult, ProgressSender, SandboxFiles, ToolBackend, forward_progress};
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::executions::executor::{self, SpawnOnDrop, StartOutcome};
 use crate::executions::live_executions::{CancelOnDrop, LiveExecution};
 use crate::executions::{admit, check_quota};
+use crate::sandboxes::end_cause::EndCause;
 use crate::sandboxes::lifecycle;
 use crate::sandboxes::live_sandbox::SandboxInUse;
 
@@ -124,8 +125,8 @@ impl TenantBackend {
 
     async fn close_sandbox(&self, sandbox: &str) -> Result<(), Error> {
         let used = self.find(sandbox).await?;
-        if !lifecycle::end(&self.state, used.sandbox(), SandboxEnd::Closed).await {
-            return Err(Error::SandboxEnded);
+        if !lifecycle::end(&self.state, used.sandbox(), EndCause::closed()).await {
+            return Err(used.ended_error());
         }
         if let Some(opened) = &self.session_sandboxes {
             opened.remove(used.tenant.clone(), used.id.clone());
@@ -239,7 +240,7 @@ impl Drop for SessionSandboxes {
             let state = Arc::clone(&self.state);
             runtime.spawn(async move {
                 if let Some(open) = state.sandboxes.find(&tenant, &id) {
-                    lifecycle::end(&state, &open, SandboxEnd::Closed).await;
+                    lifecycle::end(&state, &open, EndCause::session_ended()).await;
                 }
             });
         }

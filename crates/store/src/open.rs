@@ -33,6 +33,7 @@ const MIGRATIONS: &[M<'static>] = &[
     M::up(include_str!("../migrations/0005_providers.sql")),
     M::up(include_str!("../migrations/0006_artifacts.sql")),
     M::up(include_str!("../migrations/0007_tenant_deletion.sql")),
+    M::up(include_str!("../migrations/0008_sandbox_end_reason.sql")),
 ];
 
 /// Which failures an acknowledged write survives.

@@ -21,6 +21,8 @@ text_enum! {
         Running = "running",
         /// Alive, but frozen.
         Paused = "paused",
+        /// Running, but nothing may start or write. Only a live sandbox is halted: the database has `running`.
+        Halted = "halted",
         /// Gone.
         Ended = "ended",
     }
@@ -31,9 +33,9 @@ text_enum! {
     SandboxEnd, "ended_because" {
         /// Closed on request.
         Closed = "closed",
-        /// Reached its expiry time.
+        /// Was not used for its timeout, or reached the end of its life.
         Expired = "expired",
-        /// Unused for longer than the idle timeout.
+        /// Unused for longer than the server's idle timeout; only in older records.
         Idle = "idle",
         /// Could not be created, or broke.
         Failed = "failed",
@@ -79,8 +81,18 @@ pub struct SandboxRecord {
     pub changed: Timestamp,
     /// When the sandbox expires.
     pub expires: Option<Timestamp>,
-    /// When and why it ended.
+    /// When it ended, and by which kind of end.
     pub ended: Option<(Timestamp, SandboxEnd)>,
+    /// Why it ended, for people.
+    pub ended_reason: Option<String>,
+}
+
+impl SandboxRecord {
+    /// Returns why the sandbox ended, or `None` if it lives. Older records only have the kind of end.
+    pub fn end_reason(&self) -> Option<&str> {
+        let (_, because) = self.ended?;
+        Some(self.ended_reason.as_deref().unwrap_or(because.as_str()))
+    }
 }
 
 /// Which sandboxes a list contains.
@@ -115,7 +127,9 @@ const NEVER_STORED: [&str; 10] = [
     "content",
 ];
 const COLUMNS: &str = "id, tenant, state, settings, metadata, created_ms, changed_ms, expires_ms, ended_ms, \
-                       ended_because";
+                       ended_because, ended_reason";
+/// Maximum length of a stored reason in bytes; longer ones are cut.
+const MAX_REASON_BYTES: usize = 512;
 
 impl Store {
     /// Records a sandbox as starting.
@@ -156,7 +170,7 @@ impl Store {
     /// Records the state of a live sandbox.
     ///
     /// # Errors
-    /// The sandbox does not exist or has ended, or the state is `Ended`, which requires a reason.
+    /// The sandbox does not exist or has ended, or the state is `Ended`, which requires a reason, or `Halted`.
     pub async fn set_sandbox_state(
         &self,
         tenant: &TenantName,
@@ -164,8 +178,10 @@ impl Store {
         state: SandboxState,
         at: Timestamp,
     ) -> Result<(), Error> {
-        if state == SandboxState::Ended {
-            return Err(Error::invalid("state", "ending a sandbox requires a reason"));
+        match state {
+            SandboxState::Ended => return Err(Error::invalid("state", "ending a sandbox requires a reason")),
+            SandboxState::Halted => return Err(Error::invalid("state", "a halt is never stored")),
+            SandboxState::Starting | SandboxState::Running | SandboxState::Paused => {}
         }
         let sql = "UPDATE sandboxes SET state = ?3, changed_ms = ?4 \
                    WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
@@ -188,21 +204,7 @@ impl Store {
         self.record_change(sql, (tenant.clone(), id.clone(), network), ObjectKind::Sandbox).await
     }
 
-    /// Records when a live sandbox expires.
-    ///
-    /// # Errors
-    /// The sandbox does not exist or has ended.
-    pub async fn set_sandbox_expiry(
-        &self,
-        tenant: &TenantName,
-        id: &SandboxId,
-        expires: Option<Timestamp>,
-    ) -> Result<(), Error> {
-        let sql = "UPDATE sandboxes SET expires_ms = ?3 WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
-        self.change_row(sql, (tenant.clone(), id.clone(), expires), ObjectKind::Sandbox).await
-    }
-
-    /// Records the end of a sandbox; the first end wins.
+    /// Records the end of a sandbox, with a reason for people; the first end wins.
     ///
     /// # Errors
     /// The sandbox does not exist or has ended.
@@ -211,11 +213,13 @@ impl Store {
         tenant: &TenantName,
         id: &SandboxId,
         because: SandboxEnd,
+        reason: &str,
         at: Timestamp,
     ) -> Result<(), Error> {
-        let sql = "UPDATE sandboxes SET state = 'ended', ended_because = ?3, ended_ms = ?4, changed_ms = ?4 \
-                   WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
-        self.record_change(sql, (tenant.clone(), id.clone(), because, at), ObjectKind::Sandbox).await
+        let sql = "UPDATE sandboxes SET state = 'ended', ended_because = ?3, ended_reason = ?4, ended_ms = ?5, \
+                   changed_ms = ?5, expires_ms = NULL WHERE tenant = ?1 AND id = ?2 AND ended_ms IS NULL";
+        let reason = reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].to_owned();
+        self.record_change(sql, (tenant.clone(), id.clone(), because, reason, at), ObjectKind::Sandbox).await
     }
 
     /// Marks all sandboxes that an earlier server left alive as interrupted, and returns their ids. Call at
@@ -225,8 +229,9 @@ impl Store {
     /// The database cannot be written.
     pub async fn interrupt_sandboxes(&self, at: Timestamp) -> Result<Vec<SandboxId>, Error> {
         self.write_waiting(0, move |db| {
-            let sql = "UPDATE sandboxes SET state = 'ended', ended_because = 'interrupted', ended_ms = ?1, \
-                       changed_ms = ?1 WHERE ended_ms IS NULL RETURNING id";
+            let sql = "UPDATE sandboxes SET state = 'ended', ended_because = 'interrupted', ended_reason = \
+                       'its server stopped unexpectedly', ended_ms = ?1, changed_ms = ?1, expires_ms = NULL \
+                       WHERE ended_ms IS NULL RETURNING id";
             let mut statement = db.prepare(sql)?;
             Ok(statement.query_map([at], |row| row.get(0))?.collect::<Result<_, _>>()?)
         })
@@ -320,5 +325,6 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<SandboxRecord> {
         changed: row.get(6)?,
         expires: row.get(7)?,
         ended: ended.0.zip(ended.1),
+        ended_reason: row.get(10)?,
     })
 }

@@ -71,8 +71,10 @@ class RunOptions(Limits, total=False):
 class SandboxOptions(TypedDict, total=False):
     """Options of a new sandbox."""
 
-    #: Lifetime in seconds.
+    #: Seconds that the sandbox may be unused; calls, open streams and running commands are use.
     timeout: float | None
+    #: Seconds that the sandbox may exist, used or not.
+    life: float | None
     #: Default time limit of a command, in seconds.
     command_timeout: float | None
     on_timeout: Literal["kill", "pause"] | None
@@ -150,6 +152,7 @@ def run_request(
 def sandbox_request(
     *,
     timeout: float | None = None,
+    life: float | None = None,
     command_timeout: float | None = None,
     memory: Size | None = None,
     cpus: float | None = None,
@@ -162,6 +165,7 @@ def sandbox_request(
     """Builds the body of ``POST /v1/sandboxes``."""
     return drop_none(
         timeout_ms=_milliseconds(timeout),
+        life_ms=_milliseconds(life),
         limits=limits(command_timeout, memory, cpus, disk, processes, output),
         network=network_spec(network),
         **_known(plain, (*_COMMON, "on_timeout", "snapshot", "volumes")),

@@ -1,4 +1,4 @@
-"""Long-lived sandboxes: opened once, used until they expire or are closed."""
+"""Long-lived sandboxes: opened once, used until they are closed, or expire because they are not used."""
 
 from __future__ import annotations
 
@@ -146,14 +146,14 @@ class Sandbox:
         return self._transport.send(_calls.stats(self.id))
 
     def pause(self) -> SandboxInfo:
-        """Freezes all processes. A paused sandbox does not expire."""
+        """Freezes all processes. A paused sandbox does not expire for lack of use, but at the end of its life."""
         return self._transport.send(_calls.pause(self.id))
 
     def resume(self) -> SandboxInfo:
         return self._transport.send(_calls.resume(self.id))
 
     def extend(self, seconds: float) -> SandboxInfo:
-        """Sets the remaining lifetime."""
+        """Sets how many seconds the sandbox may be unused."""
         return self._transport.send(_calls.extend(self.id, seconds))
 
     def snapshot(self, label: str | None = None) -> Snapshot:

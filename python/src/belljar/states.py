@@ -16,14 +16,16 @@ class SandboxInfo:
     """The state of a sandbox. Times are milliseconds since 1970."""
 
     id: str
-    #: starting, running, paused or ended.
+    #: starting, running, halted, paused or ended.
     state: str
     image: str
     profile: str
     created: int
-    #: None while the sandbox is paused.
+    #: When it expires if it is not used; None while the sandbox is paused, and after its end.
     expires: int | None
     ended_because: str | None
+    #: Why nothing runs in it: the reason of its end, or why the server halted it; else None.
+    halted: str | None
     receipt: Receipt | None
     metadata: Mapping[str, Any]
     #: The JSON object as received.
@@ -152,6 +154,7 @@ def read_sandbox(raw: Mapping[str, Any]) -> SandboxInfo:
         created=raw["created"],
         expires=raw["expires"],
         ended_because=raw["ended_because"],
+        halted=raw["halted"],
         receipt=read_receipt(raw["receipt"]),
         metadata=raw["metadata"],
         raw=raw,

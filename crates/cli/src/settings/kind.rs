@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use belljar_engine::network::PrivateRanges;
-use belljar_engine::quantity::{parse_bytes, parse_millis, show_bytes};
+use belljar_engine::quantity::{parse_bytes, parse_millis, show_bytes, show_time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Value;
@@ -173,16 +173,6 @@ pub(super) fn size_up_to(most: u64) -> Kind<u64> {
 /// A number of bytes; the setting's name has the unit.
 pub(super) fn bytes<N: Number>() -> Kind<N> {
     Kind { name: "bytes".to_owned(), show: Box::new(|value| value.as_u64().to_string()), ..size(1) }
-}
-
-/// Shows a time in the largest unit that is exact.
-fn show_time(time: Duration) -> String {
-    let millis = time.as_millis();
-    let (unit, name) = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")]
-        .into_iter()
-        .find(|(unit, _)| millis.is_multiple_of(*unit))
-        .unwrap_or((1, "ms"));
-    format!("{}{name}", millis / unit)
 }
 
 fn parse_time(raw: &Raw) -> Result<Duration, String> {

@@ -20,8 +20,48 @@ fn a_sandbox_is_opened_changed_and_ended() {
     assert!(table.contains("running") && table.contains("in 19m"), "{table}");
     assert!(fixture.text(&["stats", id]).contains("peak memory"));
     assert_eq!(fixture.text(&["rm", id]), format!("{id}\n"));
-    assert!(fixture.refusal(&["rm", id]).contains("ended"));
-    assert!(fixture.text(&["list", "--state", "ended"]).contains("closed"));
+    assert!(fixture.refusal(&["rm", id]).contains("ended (closed on request)"));
+    assert!(fixture.text(&["list", "--state", "ended"]).contains("closed on request"));
+}
+
+#[test]
+fn files_are_removed() {
+    let fixture = SandboxFixture::new();
+    let id = fixture.id.as_str();
+    let shell = |line: &str| fixture.text(&["exec", id, "--", "sh", "-c", line]);
+    shell("mkdir -p full/deep && touch a 'b c' full/deep/file && ln -s full link");
+    fixture.text(&["rm-file", id, "a", "/workspace/b c", "link"]);
+    assert_eq!(shell("ls"), "full\n", "a link is removed, and not what it points to");
+    assert!(fixture.refusal(&["rm-file", id, "a"]).contains("a: "));
+    assert!(fixture.refusal(&["rm-file", id, "full"]).contains("not empty"));
+    assert_eq!(shell("ls full/deep"), "file\n");
+    fixture.text(&["rm-file", id, "full", "--recursive"]);
+    assert_eq!(shell("ls"), "");
+}
+
+#[test]
+fn a_halted_sandbox_says_why_and_continues_when_files_are_removed() {
+    let fixture = SandboxFixture::new();
+    fixture.text(&["volume", "create", "small", "--size", "1M"]);
+    let id = fixture.text(&["create", "--volume", "small:/data"]).trim_end().to_owned();
+    let state =
+        |id: &str| serde_json::from_str::<Value>(&fixture.text(&["show", id])).unwrap()["state"].clone();
+    let wait_for = |wanted: &str| {
+        let started = std::time::Instant::now();
+        while state(&id) != wanted {
+            assert!(started.elapsed() < std::time::Duration::from_secs(60), "never {wanted}");
+        }
+    };
+    // The command is killed when the sandbox is halted.
+    fixture.run(&["exec", &id, "--", "sh", "-c", "head -c 2M /dev/zero > /data/big; sleep 1000"]);
+    wait_for("halted");
+    let table = fixture.text(&["list", "--state", "halted"]);
+    assert!(table.contains(&id) && table.contains("volume 'small' exceeds its size"), "{table}");
+    let refused = fixture.refusal(&["exec", &id, "--", "true"]);
+    assert!(refused.contains("the sandbox is halted: volume 'small' exceeds its size"), "{refused}");
+    fixture.text(&["rm-file", &id, "/data/big"]);
+    wait_for("running");
+    fixture.text(&["exec", &id, "--", "true"]);
 }
 
 #[test]
@@ -46,6 +86,8 @@ fn a_sandbox_has_the_requested_settings() {
             "--json",
             "--timeout",
             "5m",
+            "--life",
+            "1h",
             "--on-timeout",
             "pause",
             "--memory",
@@ -67,7 +109,7 @@ fn a_sandbox_has_the_requested_settings() {
         ][..],
     ];
     let opened: Value = serde_json::from_str(&fixture.text(&asked.concat())).unwrap();
-    assert_eq!(opened["on_timeout"], "pause");
+    assert_eq!((&opened["on_timeout"], &opened["life_ms"]), (&"pause".into(), &3_600_000.into()));
     assert_eq!(
         (&opened["limits"]["memory_bytes"], &opened["limits"]["processes"]),
         (&(256 << 20).into(), &20.into())

@@ -1,5 +1,6 @@
 //! The lifecycle of sandboxes: creation, state, pausing, expiry and removal.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -262,22 +263,139 @@ fn resuming_restores_the_lifetime_even_if_the_client_disconnects() {
 }
 
 #[test]
-fn idle_sandboxes_are_closed() {
+fn unused_sandboxes_are_closed() {
     let folder = tempfile::tempdir().unwrap();
-    // Longer than it takes to create the second one.
-    let settings = "sandbox_idle = \"4s\"\nsandbox_sweep = \"50ms\"\nsandboxes = 2";
-    let server = Server::configured(folder.path(), settings);
-    let (idle, used) = (server.sandbox(&json!({})), server.sandbox(&json!({})));
+    let server = Server::configured(folder.path(), "sandbox_idle = \"4s\"\nsandboxes = 2");
+    // Without a timeout of its own, a sandbox has the server's.
+    let (idle, used) = (server.sandbox(&json!({})), server.sandbox(&json!({"timeout_ms": 60000})));
+    assert_eq!(server.get(&idle).json()["timeout_ms"], 4000);
     let full = server.post("/v1/sandboxes", &json!({}));
     assert_eq!((full.status, full.code().as_str()), (429, "too_many_sandboxes"));
     assert_eq!(full.json()["error"]["message"], "Maximum number of sandboxes (2) reached");
     assert!(full.header("retry-after").is_some());
-    // A long execution counts as use.
-    let ran = server.post(&format!("{used}/executions"), &json!({"command": ["sleep", "6"]})).json();
-    assert_eq!(ran["status"], "succeeded");
-    wait_for("the end", || server.get(&idle).json()["ended_because"] == "idle");
-    wait_for("the end", || server.get(&used).json()["ended_because"] == "idle");
+    wait_for("the end", || server.get(&idle).json()["ended_because"] == "expired");
+    assert_eq!(server.get(&used).json()["state"], "running");
     server.sandbox(&json!({}));
+}
+
+/// Starts a use of a sandbox, and returns a function that ends it.
+fn start_use<'a>(server: &'a Server, url: &str, kind: &str) -> Box<dyn FnOnce() + 'a> {
+    let until_stopped = "until test -e stop; do sleep 0.05; done";
+    let file = format!("{url}/files?path=stop");
+    let stop = move || {
+        let octets = "Content-Type: application/octet-stream\r\n";
+        assert!(server.call("PUT", &file, octets, b"").status < 300);
+    };
+    match kind {
+        "a running command" => {
+            let command = json!({"shell": until_stopped, "background": true});
+            assert_eq!(server.post(&format!("{url}/commands"), &command).status, 201);
+            Box::new(stop)
+        }
+        "an execution" => {
+            let run = json!({"language": "bash", "code": until_stopped, "wait": false});
+            assert_eq!(server.post(&format!("{url}/executions"), &run).status, 202);
+            Box::new(stop)
+        }
+        _ => {
+            let watch = format!("{url}/files/watch?path=.");
+            let mut stream = server.send_as(KEY, "GET", &watch, "Accept: text/event-stream\r\n", b"");
+            // The first bytes are the head of the response: the watch has begun.
+            stream.read_exact(&mut [0; 12]).unwrap();
+            Box::new(move || drop(stream))
+        }
+    }
+}
+
+/// The uses begin before the timeouts are short, and the unused sandbox gets its timeout last: when it has
+/// ended, the others would have ended, too, if they were not in use.
+#[test]
+fn a_sandbox_in_use_does_not_expire() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let extend = |url: &str, timeout_ms: u32| {
+        let extended = server.post(&format!("{url}/extend"), &json!({"timeout_ms": timeout_ms}));
+        assert_eq!((extended.status, &extended.json()["timeout_ms"]), (200, &json!(timeout_ms)));
+    };
+    let uses: Vec<_> = ["a running command", "an execution", "an open stream"]
+        .into_iter()
+        .map(|kind| {
+            let url = server.sandbox(&json!({"timeout_ms": 600_000}));
+            let stop = start_use(&server, &url, kind);
+            (kind, url, stop)
+        })
+        .collect();
+    uses.iter().for_each(|(_, url, _)| extend(url, 1_000));
+    let unused = server.sandbox(&json!({"timeout_ms": 600_000}));
+    extend(&unused, 1_100);
+    wait_for("the end of the unused one", || server.get(&unused).json()["state"] == "ended");
+    for (kind, url, _) in &uses {
+        let info = server.get(url).json();
+        assert_eq!((&info["state"], &info["halted"]), (&json!("running"), &Value::Null), "{kind}");
+        assert!(info["expires"].as_i64().is_some(), "{kind}: {info}");
+    }
+    for (kind, url, stop) in uses {
+        stop();
+        wait_for(&format!("the end of one with {kind}"), || {
+            server.get(&url).json()["halted"] == "expired: not used for 1s"
+        });
+    }
+}
+
+#[test]
+fn a_life_ends_however_much_the_sandbox_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), "sandbox_life = \"10m\"");
+    let url = server.sandbox(&json!({"life_ms": 3000}));
+    let opened = server.get(&url).json();
+    // The default timeout is no longer than the life.
+    assert_eq!((&opened["life_ms"], &opened["timeout_ms"]), (&json!(3000), &json!(3000)));
+    let sleeping = json!({"command": ["sleep", "1000"], "background": true});
+    assert_eq!(server.post(&format!("{url}/commands"), &sleeping).status, 201);
+    wait_for("the end", || server.get(&url).json()["halted"] == "expired: its life of 3s has ended");
+    assert_eq!(server.get(&server.sandbox(&json!({}))).json()["life_ms"], 600_000);
+    for (request, says) in [
+        (
+            json!({"life_ms": 660_000}),
+            "life_ms: 11m is above 10m, the longest life here; server.sandbox_life",
+        ),
+        (json!({"life_ms": 0}), "life_ms: must be above zero"),
+        (json!({"life_ms": 1000, "timeout_ms": 2000}), "timeout_ms: 2s is longer than this sandbox's life"),
+    ] {
+        let refused = server.post("/v1/sandboxes", &request);
+        assert_eq!((refused.status, refused.code().as_str()), (422, "invalid_request"), "{request}");
+        assert!(refused.text().contains(says), "{}", refused.text());
+    }
+}
+
+#[test]
+fn an_ended_sandbox_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let (expired, closed, open) = {
+        let server = Server::new(folder.path());
+        let url = server.sandbox(&json!({"timeout_ms": 100}));
+        wait_for("the end", || server.get(&url).json()["state"] == "ended");
+        let closed = server.sandbox(&json!({}));
+        assert_eq!(server.delete(&closed).json()["halted"], "closed on request");
+        (url, closed, server.sandbox(&json!({})))
+    };
+    // The reasons outlive the server.
+    let server = Server::new(folder.path());
+    for (url, why) in [
+        (&expired, "expired: not used for 100ms"),
+        (&closed, "closed on request"),
+        (&open, "its server stopped unexpectedly"),
+    ] {
+        let info = server.get(url).json();
+        assert_eq!((&info["halted"], &info["expires"]), (&json!(why), &Value::Null), "{info}");
+        let later = server.post(&format!("{url}/executions"), &python("1"));
+        assert_eq!((later.status, later.code().as_str()), (410, "sandbox_ended"));
+        let message = later.json()["error"]["message"].clone();
+        assert_eq!(message, format!("the sandbox has ended ({why}); open another"));
+    }
+    let listed = server.get("/v1/sandboxes?state=ended").json();
+    let reasons = listed["sandboxes"].as_array().unwrap().iter().map(|sandbox| sandbox["halted"].clone());
+    assert!(reasons.into_iter().any(|why| why == "expired: not used for 100ms"), "{listed}");
 }
 
 #[test]

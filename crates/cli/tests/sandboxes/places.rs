@@ -90,7 +90,16 @@ fn a_sandbox_that_overfills_a_volume_is_halted() {
     let refused = shell(&server, &url, "true");
     assert_eq!((refused.status, refused.code().as_str()), (409, "disk_full"), "{}", refused.text());
     assert!(refused.text().contains("volume 'small' exceeds its size"), "{}", refused.text());
-    assert_eq!(server.get(&url).json()["state"], "running");
+    let halted = server.get(&url).json();
+    assert_eq!(
+        (&halted["state"], &halted["halted"]),
+        (&json!("halted"), &json!("volume 'small' exceeds its size"))
+    );
+    let listed = |state: &str| {
+        let page = server.get(&format!("/v1/sandboxes?state={state}")).json();
+        page["sandboxes"].as_array().unwrap().iter().any(|sandbox| sandbox["id"] == halted["id"])
+    };
+    assert!(listed("halted") && !listed("running"));
     assert!(server.get("/v1/volumes/small").json()["used_bytes"].as_u64().unwrap() > 8 << 20);
     // A sandbox that only reads the volume continues; a new one that could write is halted from the start.
     assert_eq!(says(&server, &reader, "test -s /data/big && echo fine"), "fine");
@@ -101,7 +110,9 @@ fn a_sandbox_that_overfills_a_volume_is_halted() {
     std::fs::remove_file(big).unwrap();
     for url in [&url, &another] {
         wait_for("the sandbox continues", || shell(&server, url, "true").status == 200);
+        assert_eq!(server.get(url).json()["halted"], Value::Null);
     }
+    assert!(listed("running"));
 }
 
 fn server_file(data: &Path, name: &str) -> std::path::PathBuf {

@@ -258,8 +258,7 @@ pub(crate) fn mute(server: &Server, path: &str) -> TcpStream {
 async fn unresponsive_clients_are_disconnected() {
     let folder = tempfile::tempdir().unwrap();
     // Longer than it takes to open a terminal.
-    let idle = "sandbox_idle = \"3s\"\nsandbox_sweep = \"50ms\"";
-    let server = Server::configured(folder.path(), &format!("terminal_silence = \"4s\"\n{idle}"));
+    let server = Server::configured(folder.path(), "terminal_silence = \"4s\"\nsandbox_idle = \"3s\"");
     let (sandbox, own) = shell(&server);
     let mut honest = Terminal::new(&server, &own, 0).await;
     let mut stream = mute(&server, &format!("{own}/terminal"));
@@ -279,10 +278,11 @@ async fn unresponsive_clients_are_disconnected() {
     };
     let bytes = timeout(PATIENCE, waiting).await.unwrap();
     assert!(bytes.starts_with(b"HTTP/1.1 101"));
-    honest.type_in("echo he''re\n").await;
+    // The shell is a running command, so the sandbox is in use until it ends.
+    honest.type_in("echo he''re; exit\n").await;
     honest.shows("here\r\n").await;
     drop(honest);
-    wait_for("the end", || server.get(&sandbox).json()["ended_because"] == "idle");
+    wait_for("the end", || server.get(&sandbox).json()["ended_because"] == "expired");
 }
 
 #[tokio::test]

@@ -177,6 +177,9 @@ pub trait Commands: Debug + Send + Sync {
     /// Sends a signal to the process group.
     fn signal(&self, process: ProcessId, signal: i32) -> SandboxFuture<'_, ()>;
 
+    /// Waits until a command has ended, without reading its output.
+    fn wait_for_end(&self, process: ProcessId) -> SandboxFuture<'_, ()>;
+
     /// Sets the size of the terminal.
     fn resize(&self, process: ProcessId, size: TerminalSize) -> SandboxFuture<'_, ()>;
 

@@ -143,6 +143,7 @@ async fn execute_request(
         }
         GuestRequest::Signal { process, signal } => process::signal(world, process, signal),
         GuestRequest::Resize { process, size } => process::resize(world, process, size),
+        GuestRequest::WaitForEnd { process } => process::wait_for_end(world, process).await,
         GuestRequest::Processes => Ok(GuestReply::Processes(world.processes.list())),
         GuestRequest::EndAll => process::end_all(),
         GuestRequest::Stat { path, follow } => files::stat(&base.resolve(path)?, follow),

@@ -93,6 +93,14 @@ impl Guest {
         self.send_request(GuestRequest::Signal { process, signal }).await
     }
 
+    /// Waits until a process has ended.
+    ///
+    /// # Errors
+    /// An error of the guest; `NotFound` if the process is forgotten.
+    pub async fn wait_for_end(&self, process: ProcessId) -> Result<(), GuestError> {
+        self.send_request(GuestRequest::WaitForEnd { process }).await
+    }
+
     /// Sets the size of a process's terminal.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Protocol version. Two sides with different versions do not talk to each other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Identifies the peer as a guest or its host.
 pub const MAGIC: u32 = 0x6a6c_6c62;
 
@@ -63,6 +63,7 @@ pub enum GuestRequest {
     Stdin { process: ProcessId, close: bool },
     Signal { process: ProcessId, signal: i32 },
     Resize { process: ProcessId, size: TerminalSize },
+    WaitForEnd { process: ProcessId },
     Processes,
     EndAll,
     Stat { path: String, follow: bool },

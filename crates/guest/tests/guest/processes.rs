@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use belljar_guest::host::OutputEvent;
 use belljar_guest::protocol::{
-    AttachOptions, CommandEnding, CommandLine, FailureKind, GuestSettings, StartCommand, StdinMode, Stream,
+    AttachOptions, CommandEnding, CommandLine, FailureKind, GuestSettings, ProcessId, StartCommand,
+    StdinMode, Stream,
 };
 use libtest_mimic::Trial;
 
@@ -25,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("input_is_written_and_closed", input_is_written_and_closed),
         trial("a_signal_reaches_the_group", a_signal_reaches_the_group),
         trial("a_timeout_kills_the_process", a_timeout_kills_the_process),
+        trial("the_end_is_awaited_without_output", the_end_is_awaited_without_output),
         trial("background_output_does_not_delay_the_ending", background_output_does_not_delay_the_ending),
         trial_with("old_processes_are_forgotten", few, old_processes_are_forgotten),
     ]
@@ -39,6 +41,21 @@ async fn endings_are_exact(world: GuestFixture) {
         let ran = world.shell(&format!("kill -{signal} $$")).await;
         assert_eq!(ran.ending, Some(CommandEnding::Signalled(signal)));
     }
+}
+
+async fn the_end_is_awaited_without_output(world: GuestFixture) {
+    let process = world.guest.start(shell("while :; do echo written; done")).await.unwrap();
+    let short = world.guest.start(shell("exit 0")).await.unwrap();
+    world.guest.wait_for_end(short).await.unwrap();
+    let (ended, signalled) = tokio::join!(world.guest.wait_for_end(process), world.guest.signal(process, 9));
+    ended.unwrap();
+    signalled.unwrap();
+    let listed = world.guest.processes().await.unwrap();
+    assert!(listed.iter().all(|info| info.ending.is_some()), "{listed:?}");
+    // A process that has already ended, and one that never existed.
+    world.guest.wait_for_end(process).await.unwrap();
+    let unknown = world.guest.wait_for_end(ProcessId(99)).await.unwrap_err();
+    assert!(unknown.to_string().contains("no such process"), "{unknown}");
 }
 
 async fn streams_are_apart(world: GuestFixture) {

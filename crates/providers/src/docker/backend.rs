@@ -206,7 +206,11 @@ impl Backend for ContainerBackend {
             if self.lock_owned().is_none() {
                 return "the sandbox was closed".to_owned();
             }
-            self.shared.daemon.exit_cause(&self.id).await.to_string()
+            match self.shared.daemon.exit_cause(&self.id).await {
+                // Tenants read this; the daemon's address is in the provider's health.
+                ExitCause::Unreachable(_) => "the Docker daemon became unreachable".to_owned(),
+                cause => cause.to_string(),
+            }
         })
     }
 

@@ -47,7 +47,7 @@ impl ExitCause {
 impl fmt::Display for ExitCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Memory => f.write_str("the container ran out of memory (limits.memory_bytes)"),
+            Self::Memory => f.write_str("out of memory (limits.memory_bytes)"),
             Self::Processes => f.write_str("gVisor could not create more processes (limits.processes)"),
             Self::Ended => f.write_str("the container was killed, or it ran out of memory"),
             Self::Unreachable(why) => write!(f, "the Docker daemon became unreachable: {why}"),

@@ -93,6 +93,10 @@ impl Commands for GuestSandbox {
         )
     }
 
+    fn wait_for_end(&self, process: ProcessId) -> SandboxFuture<'_, ()> {
+        Box::pin(async move { self.convert_result(self.running_guest()?.wait_for_end(process).await).await })
+    }
+
     fn resize(&self, process: ProcessId, size: TerminalSize) -> SandboxFuture<'_, ()> {
         Box::pin(async move { self.convert_result(self.running_guest()?.resize(process, size).await).await })
     }

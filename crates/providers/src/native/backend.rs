@@ -258,9 +258,11 @@ fn describe_exit(notice: Option<Result<LauncherEvent, tokio::sync::oneshot::erro
             JailEnding::Killed => "the sandbox was closed".to_owned(),
             JailEnding::TimedOut => "it timed out".to_owned(),
             JailEnding::MachineMemory => {
-                "the memory shared by all sandboxes ran out, and this one was killed".to_owned()
+                "out of memory: all sandboxes together used what the server has for them".to_owned()
             }
-            JailEnding::Memory => "it ran out of memory, and its init process was killed".to_owned(),
+            JailEnding::Memory => {
+                "out of memory: its init process was killed (limits.memory_bytes)".to_owned()
+            }
             JailEnding::Signalled(signal) => format!("its init process was killed by signal {signal}"),
             other => format!("its init process ended: {other:?}"),
         },

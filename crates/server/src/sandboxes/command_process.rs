@@ -99,9 +99,13 @@ impl CommandInProgress {
         })
     }
 
-    /// Detaches the command, so that it runs in the background.
+    /// Detaches the command, so that it runs in the background. The sandbox is in use until it ends.
     pub(crate) fn detach(mut self) -> CommandReport {
         self.kill_on_drop.armed = false;
+        tokio::spawn(hold_until_end(
+            SandboxInUse::new(Arc::clone(self.reader.sandbox())),
+            self.kill_on_drop.id,
+        ));
         if let Some(feed) = &mut self.feed {
             feed.abort_on_drop = false;
         }
@@ -147,6 +151,11 @@ fn start_error(error: SandboxError) -> Error {
         }
         other => other.into(),
     }
+}
+
+/// Holds the sandbox in use until a command has ended, or is gone with its sandbox.
+async fn hold_until_end(used: SandboxInUse, id: ProcessId) {
+    let _ended = used.retry_while_paused(|| used.living.commands().wait_for_end(id)).await;
 }
 
 /// Kills a command when dropped, which happens when its client disconnects.

@@ -64,7 +64,7 @@ impl CommandReader {
             let event = tokio::select! {
                 biased;
                 event = self.output.next() => event?,
-                () = self.used.wait_for_end() => return Err(Error::SandboxEnded),
+                () = self.used.wait_for_end() => return Err(self.used.ended_error()),
             };
             if let Some(OutputEvent::Bytes { stream: Stream::Stderr, bytes, .. }) = &event {
                 self.stderr.push(bytes);

@@ -8,20 +8,20 @@ use std::time::Duration;
 use belljar_engine::network::HostRules;
 use belljar_engine::packages::{Progress, ProvidedPackages};
 use belljar_engine::plan::Network;
-use belljar_engine::quantity::show_duration;
+use belljar_engine::quantity::{show_duration, show_time};
 use belljar_engine::report::DependenciesReport;
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
 use belljar_engine::sandbox_handle::{NetworkStats, SandboxError, SandboxHandle, SandboxPhase, SandboxStats};
 use belljar_store::{
-    DailyUsage, NewSandbox, SandboxEnd, SandboxId, SandboxRecord, SandboxState, SnapshotId, TenantName,
-    Timestamp,
+    DailyUsage, NewSandbox, SandboxId, SandboxRecord, SandboxState, SnapshotId, TenantName, Timestamp,
 };
 use futures_util::future::join_all;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::live_sandbox::{Expiry, LiveSandbox, SandboxDeadline, SandboxInUse};
+use super::end_cause::EndCause;
+use super::live_sandbox::{Expiry, LiveSandbox, SandboxInUse};
 use super::registry::SandboxSlot;
 use super::settings::{self, NetworkAccess, json_value};
 use crate::app_state::AppState;
@@ -50,8 +50,10 @@ pub(crate) async fn open(
         return Err(Error::ShuttingDown);
     }
     let names = settings::RequestedNames::from_request(&request);
-    let admitted = state.engine.admit_sandbox(request, caller.tenancy())?.with_tenant(caller.tenant.as_str());
-    check_lifetime(state, admitted.timeout, state.settings.sandbox_life)?;
+    let has_timeout = request.timeout_ms.is_some();
+    let mut admitted =
+        state.engine.admit_sandbox(request, caller.tenancy())?.with_tenant(caller.tenant.as_str());
+    let life = admit_life(state, &mut admitted, has_timeout)?;
     let memory = admitted.plan.limits.memory_bytes;
     let mut slots = (
         state.sandboxes.reserve(&caller.tenant, caller.quotas.sandboxes)?,
@@ -64,8 +66,8 @@ pub(crate) async fn open(
     let builder = SandboxBuilder {
         id: SandboxId::generate()?,
         tenant: caller.tenant.clone(),
-        settings: settings::stored_settings(names, &admitted),
-        deadline: SandboxDeadline::after(admitted.timeout),
+        settings: settings::stored_settings(names, &admitted, life),
+        life,
         admitted,
         snapshot,
     };
@@ -78,19 +80,40 @@ pub(crate) async fn open(
         if sender.send(made.map(|(_, shown)| shown)).is_err()
             && let Some(open) = opened
         {
-            end(&state, &open, SandboxEnd::Closed).await;
+            end(&state, &open, EndCause::creator_gone()).await;
         }
     });
     let opened = receiver.await.map_err(|_| Error::Internal)?;
     opened.map_err(|error| shown.error_for(caller.is_admin(), error))
 }
 
-fn check_lifetime(state: &AppState, timeout: Duration, left: Duration) -> Result<(), Error> {
-    if timeout <= left {
+/// Returns the life of a new sandbox. Without `has_timeout`, sets the server's default timeout.
+fn admit_life(
+    state: &AppState,
+    admitted: &mut AdmittedSandbox,
+    has_timeout: bool,
+) -> Result<Duration, Error> {
+    let most = state.settings.sandbox_life;
+    let life = admitted.life.unwrap_or(most);
+    if life > most {
+        let (life, most) = (show_time(life), show_time(most));
+        let message = format!("{life} is above {most}, the longest life here; server.sandbox_life raises it");
+        return Err(Error::Invalid { field: "life_ms", message });
+    }
+    if has_timeout {
+        check_timeout(admitted.timeout, life)?;
+    } else {
+        admitted.timeout = state.settings.sandbox_idle.min(life).min(state.engine.ceiling().timeout);
+    }
+    Ok(life)
+}
+
+fn check_timeout(timeout: Duration, life_left: Duration) -> Result<(), Error> {
+    if timeout <= life_left {
         return Ok(());
     }
-    let (most, left) = (show_duration(state.settings.sandbox_life), show_duration(left));
-    let message = format!("the maximum lifetime of a sandbox is {most}; this one has {left} left");
+    let (timeout, left) = (show_time(timeout), show_duration(life_left));
+    let message = format!("{timeout} is longer than this sandbox's life, of which {left} are left");
     Err(Error::Invalid { field: "timeout_ms", message })
 }
 
@@ -99,7 +122,7 @@ struct SandboxBuilder {
     id: SandboxId,
     tenant: TenantName,
     settings: Map<String, Value>,
-    deadline: SandboxDeadline,
+    life: Duration,
     admitted: AdmittedSandbox,
     snapshot: Option<SnapshotId>,
 }
@@ -118,7 +141,7 @@ impl SandboxBuilder {
             settings: self.settings.clone(),
             metadata: self.admitted.metadata.clone(),
             created,
-            expires: Some(self.deadline.shown),
+            expires: Some(created.plus(self.admitted.timeout.min(self.life))),
         };
         // Recorded in parallel, so that a failed creation is recorded as well.
         let (recorded, opened) =
@@ -128,11 +151,12 @@ impl SandboxBuilder {
             Ok(living) => living,
             Err(error) => {
                 let store = &state.store;
-                store.end_sandbox(&self.tenant, &self.id, SandboxEnd::Failed, Timestamp::now()).await?;
+                let EndCause { kind, reason } = EndCause::failed(format!("not created: {}", error.message()));
+                store.end_sandbox(&self.tenant, &self.id, kind, &reason, Timestamp::now()).await?;
                 return Err(error);
             }
         };
-        let shown = SandboxRecord {
+        let mut shown = SandboxRecord {
             id: self.id.clone(),
             tenant: self.tenant.clone(),
             state: SandboxState::Running,
@@ -140,14 +164,15 @@ impl SandboxBuilder {
             metadata: self.admitted.metadata.clone(),
             created,
             changed: running,
-            expires: Some(self.deadline.shown),
+            expires: None,
             ended: None,
+            ended_reason: None,
         };
-        let times = (self.deadline, state.settings.sandbox_life);
         let queue = state.settings.queue;
         let monitor = VolumeMonitor::for_mounts(&slots.0.mounts);
         let open =
-            Arc::new(LiveSandbox::new(self.id, self.tenant, living, self.admitted, slots, times, queue));
+            Arc::new(LiveSandbox::new(self.id, self.tenant, living, self.admitted, slots, self.life, queue));
+        shown.expires = open.expires();
         state.sandboxes.insert(&open);
         state.metrics.opened();
         if let Some(mut monitor) = monitor {
@@ -195,19 +220,19 @@ impl SandboxBuilder {
 async fn monitor_volumes(state: Arc<AppState>, open: Arc<LiveSandbox>, monitor: VolumeMonitor) {
     if monitor.run(&state, &open).await {
         tracing::error!(sandbox = %open.id, "sandbox ended: its volumes grow while it is halted");
-        end(&state, &open, SandboxEnd::Failed).await;
+        end(&state, &open, EndCause::failed("its volumes grew while it was halted")).await;
     }
 }
 
-/// Supervises the lifetime and the end of one sandbox.
+/// Supervises the use, the life and the end of one sandbox.
 async fn supervise(state: Arc<AppState>, open: Arc<LiveSandbox>) {
     loop {
         tokio::select! {
             biased;
             () = open.wait_for_end() => return,
             why = open.living.ended() => {
-                tracing::warn!(sandbox = %open.id, why, "sandbox ended unexpectedly");
-                end(&state, &open, SandboxEnd::Failed).await;
+                tracing::warn!(sandbox = %open.id, %why, "sandbox ended unexpectedly");
+                end(&state, &open, EndCause::failed(why)).await;
             }
             over = open.expired() => expire(&state, &open, over).await,
         }
@@ -215,11 +240,15 @@ async fn supervise(state: Arc<AppState>, open: Arc<LiveSandbox>) {
 }
 
 async fn expire(state: &Arc<AppState>, open: &Arc<LiveSandbox>, over: Expiry) {
-    let pauses = over == Expiry::Timeout && open.admitted.on_timeout == OnTimeout::Pause;
+    let pauses = over == Expiry::Unused && open.admitted.on_timeout == OnTimeout::Pause;
     if pauses && pause(state, open).await.is_ok() {
         return;
     }
-    end(state, open, SandboxEnd::Expired).await;
+    let cause = match over {
+        Expiry::Unused => EndCause::unused(open.timeout()),
+        Expiry::Life => EndCause::life_over(open.life()),
+    };
+    end(state, open, cause).await;
 }
 
 /// A change of one sandbox's state. Changes run one at a time.
@@ -240,41 +269,37 @@ impl StateChange {
     }
 }
 
-/// Freezes all processes, and stops the lifetime.
+/// Freezes all processes. A paused sandbox does not expire for lack of use, but at the end of its life.
 async fn pause(state: &AppState, open: &LiveSandbox) -> Result<(), Error> {
     let _step = open.state_lock.lock().await;
     if is_paused(open)? {
         return Ok(());
     }
     open.living.pause().await?;
-    record(state, open, SandboxState::Paused, None).await
+    open.set_paused(true);
+    record(state, open, SandboxState::Paused).await
 }
 
-/// Resumes a sandbox. The lifetime starts again with the last value set, up to the maximum lifetime.
+/// Resumes a sandbox. Its timeout counts again from now.
 async fn resume(state: &AppState, open: &LiveSandbox) -> Result<(), Error> {
     let _step = open.state_lock.lock().await;
     if !is_paused(open)? {
         return Ok(());
     }
     open.living.resume().await?;
-    record(
-        state,
-        open,
-        SandboxState::Running,
-        Some(SandboxDeadline::after(open.lifetime().min(open.remaining_lifetime()))),
-    )
-    .await
+    open.set_paused(false);
+    record(state, open, SandboxState::Running).await
 }
 
-/// Sets the lifetime, counted from now.
+/// Sets how long the sandbox may be unused.
 async fn extend(state: &AppState, open: &LiveSandbox, timeout: Duration) -> Result<(), Error> {
     let _step = open.state_lock.lock().await;
     if is_paused(open)? {
         return Err(SandboxError::Paused.into());
     }
-    check_lifetime(state, timeout, open.remaining_lifetime())?;
-    open.set_lifetime(timeout);
-    record(state, open, SandboxState::Running, Some(SandboxDeadline::after(timeout))).await
+    check_timeout(timeout, open.remaining_life())?;
+    open.set_timeout(timeout);
+    record(state, open, SandboxState::Running).await
 }
 
 /// Sets the hosts that a sandbox may reach, paused or not, and returns its network use. The rules are
@@ -286,7 +311,7 @@ pub(crate) async fn set_hosts(
 ) -> Result<NetworkStats, Error> {
     let _step = open.state_lock.lock().await;
     if open.is_ended() {
-        return Err(Error::SandboxEnded);
+        return Err(open.ended_error());
     }
     if open.living.network_stats().is_none() {
         return Err(SandboxError::hosts_not_changeable().into());
@@ -301,43 +326,32 @@ pub(crate) async fn set_hosts(
 
 fn is_paused(open: &LiveSandbox) -> Result<bool, Error> {
     if open.is_ended() {
-        return Err(Error::SandboxEnded);
+        return Err(open.ended_error());
     }
     Ok(open.living.state() == SandboxPhase::Paused)
 }
 
-async fn record(
-    state: &AppState,
-    open: &LiveSandbox,
-    new_state: SandboxState,
-    deadline: Option<SandboxDeadline>,
-) -> Result<(), Error> {
-    open.set_deadline(deadline);
-    let (store, tenant, id) = (&state.store, &open.tenant, &open.id);
-    let expires = deadline.map(|deadline| deadline.shown);
-    let (recorded, expiry) = tokio::join!(
-        store.set_sandbox_state(tenant, id, new_state, Timestamp::now()),
-        store.set_sandbox_expiry(tenant, id, expires)
-    );
-    Ok(recorded.and(expiry)?)
+async fn record(state: &AppState, open: &LiveSandbox, new_state: SandboxState) -> Result<(), Error> {
+    Ok(state.store.set_sandbox_state(&open.tenant, &open.id, new_state, Timestamp::now()).await?)
 }
 
 /// Ends a sandbox, and returns whether this call did. Completes once everything is removed and the end is
 /// recorded.
-pub(crate) async fn end(state: &Arc<AppState>, open: &Arc<LiveSandbox>, because: SandboxEnd) -> bool {
+pub(crate) async fn end(state: &Arc<AppState>, open: &Arc<LiveSandbox>, cause: EndCause) -> bool {
     let (state, open) = (Arc::clone(state), Arc::clone(open));
     let ending = tokio::spawn(async move {
         let _step = open.state_lock.lock().await;
-        if !open.begin_end() {
+        if !open.begin_end(&cause) {
             return false;
         }
         record_cpu_usage(&state, &open).await;
         open.living.close().await;
-        let ended = state.store.end_sandbox(&open.tenant, &open.id, because, Timestamp::now()).await;
+        let EndCause { kind, reason } = cause;
+        let ended = state.store.end_sandbox(&open.tenant, &open.id, kind, &reason, Timestamp::now()).await;
         if let Err(error) = ended {
             tracing::error!(sandbox = %open.id, %error, "cannot record the end of a sandbox");
         }
-        state.metrics.ended(because);
+        state.metrics.ended(kind);
         state.sandboxes.remove(&open.id);
         open.release();
         true
@@ -360,19 +374,12 @@ async fn record_cpu_usage(state: &AppState, open: &LiveSandbox) {
     }
 }
 
-/// Periodically records the usage of all sandboxes, and ends or pauses idle ones. Runs forever.
-pub(crate) async fn end_idle_periodically(state: Arc<AppState>) {
+/// Periodically records the usage of all sandboxes. Runs forever.
+pub(crate) async fn record_usage_periodically(state: Arc<AppState>) {
     loop {
         tokio::time::sleep(state.settings.sandbox_sweep).await;
         for open in state.sandboxes.all() {
             record_cpu_usage(&state, &open).await;
-            let idle =
-                open.is_idle(state.settings.sandbox_idle) && open.living.state() == SandboxPhase::Running;
-            match open.admitted.on_timeout {
-                _ if !idle => {}
-                OnTimeout::Pause if pause(&state, &open).await.is_ok() => {}
-                OnTimeout::Pause | OnTimeout::Kill => drop(end(&state, &open, SandboxEnd::Idle).await),
-            }
         }
     }
 }
@@ -380,17 +387,18 @@ pub(crate) async fn end_idle_periodically(state: Arc<AppState>) {
 /// Ends all sandboxes when the server shuts down.
 pub(crate) async fn end_all(state: &Arc<AppState>) {
     let all = state.sandboxes.all();
-    join_all(all.iter().map(|open| end(state, open, SandboxEnd::Interrupted))).await;
+    join_all(all.iter().map(|open| end(state, open, EndCause::shutdown()))).await;
 }
 
 /// Returns a live sandbox of the caller's tenant.
 pub(crate) async fn find(state: &AppState, caller: &Caller, id: &str) -> Result<SandboxInUse, Error> {
     let id = parse_id(id)?;
-    match state.sandboxes.find(&caller.tenant, &id).filter(|open| !open.is_ended()) {
+    match state.sandboxes.find(&caller.tenant, &id) {
+        Some(open) if open.is_ended() => Err(open.ended_error()),
         Some(open) => Ok(SandboxInUse::new(open)),
         None => {
-            state.store.sandbox(&caller.tenant, &id).await?.ok_or(Error::NotFound("sandbox"))?;
-            Err(Error::SandboxEnded)
+            let record = state.store.sandbox(&caller.tenant, &id).await?.ok_or(Error::NotFound("sandbox"))?;
+            Err(Error::SandboxEnded(record.end_reason().unwrap_or("it is not open").to_owned()))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One live sandbox: its lifetime, its users, and the CPU time it has used.
+//! One live sandbox: its life, its use, its end, and the CPU time it has used.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,9 @@ use belljar_store::{SandboxId, TenantName, Timestamp};
 use tokio::sync::{self, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::end_cause::EndCause;
 use super::registry::SandboxSlot;
+use crate::error::Error;
 use crate::run_queue::{MemoryReservation, RunQueue};
 use crate::share_pool::OtherTenants;
 
@@ -32,44 +34,51 @@ pub(crate) struct LiveSandbox {
     pub(crate) snapshot_lock: sync::Mutex<()>,
     /// Held while it is paused, resumed, extended or ended: one at a time, in the order of the requests.
     pub(super) state_lock: sync::Mutex<()>,
-    /// End of the maximum lifetime, which no extension can exceed.
-    lifetime_end: Instant,
-    /// The last lifetime that was set.
-    lifetime: Mutex<Duration>,
-    deadline: watch::Sender<Option<SandboxDeadline>>,
-    ended: watch::Sender<bool>,
+    created: Instant,
+    /// How long it may exist, used or not.
+    life: Duration,
+    /// Announces every change but the begin of a use.
+    usage: watch::Sender<SandboxUse>,
+    /// Why its end has begun, once it has.
+    end_cause: watch::Sender<Option<EndCause>>,
     slots: Mutex<Option<(SandboxSlot, MemoryReservation)>>,
-    users: Mutex<SandboxUsers>,
     accounted: AccountedCpu,
 }
 
-/// The end of a lifetime, by the monotonic clock and by the wall clock.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SandboxDeadline {
-    pub(super) at: Instant,
-    pub(super) shown: Timestamp,
-}
-
-impl SandboxDeadline {
-    pub(super) fn after(span: Duration) -> Self {
-        Self { at: Instant::now() + span, shown: Timestamp::now().plus(span) }
-    }
-}
-
-/// The reason a lifetime is over.
+/// The reason a sandbox is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expiry {
-    /// The lifetime set by its owner.
-    Timeout,
-    /// The maximum lifetime of any sandbox.
+    /// Nobody used it for its timeout.
+    Unused,
+    /// Its life has ended.
     Life,
 }
 
-/// The users of a sandbox.
+/// The use of a sandbox, from which its expiry follows.
 #[derive(Debug)]
-struct SandboxUsers {
+struct SandboxUse {
+    /// Number of calls, open streams and running commands.
     users: usize,
-    last: Instant,
+    /// End of the last use.
+    last: (Instant, Timestamp),
+    /// How long it may be unused.
+    timeout: Duration,
+    paused: bool,
+}
+
+impl SandboxUse {
+    fn new(timeout: Duration) -> Self {
+        Self { users: 0, last: (Instant::now(), Timestamp::now()), timeout, paused: false }
+    }
+
+    fn mark_used(&mut self) {
+        self.last = (Instant::now(), Timestamp::now());
+    }
+
+    /// Returns when it expires if it stays unused; `None` while it is used or paused.
+    fn deadline(&self) -> Option<Instant> {
+        (self.users == 0 && !self.paused).then(|| self.last.0 + self.timeout)
+    }
 }
 
 /// CPU time that is already accounted for.
@@ -88,11 +97,10 @@ impl LiveSandbox {
         living: Box<dyn SandboxHandle>,
         admitted: AdmittedSandbox,
         slots: (SandboxSlot, MemoryReservation),
-        times: (SandboxDeadline, Duration),
+        life: Duration,
         queue: usize,
     ) -> Self {
-        let (deadline, life) = times;
-        let (now, span) = (Instant::now(), Mutex::new(admitted.timeout));
+        let usage = watch::Sender::new(SandboxUse::new(admitted.timeout));
         Self {
             id,
             tenant,
@@ -101,30 +109,39 @@ impl LiveSandbox {
             run_queue: RunQueue::new(1, queue, queue, &OtherTenants::default()),
             snapshot_lock: sync::Mutex::default(),
             state_lock: sync::Mutex::default(),
-            lifetime_end: now + life,
-            lifetime: span,
-            deadline: watch::Sender::new(Some(deadline)),
-            ended: watch::Sender::new(false),
+            created: Instant::now(),
+            life,
+            usage,
+            end_cause: watch::Sender::default(),
             slots: Mutex::new(Some(slots)),
-            users: Mutex::new(SandboxUsers { users: 0, last: now }),
             accounted: AccountedCpu::default(),
         }
     }
 
     /// Returns whether its end has begun.
     pub(super) fn is_ended(&self) -> bool {
-        *self.ended.borrow()
+        self.end_cause.borrow().is_some()
     }
 
     /// Begins the end. Returns false if it had already begun.
-    pub(super) fn begin_end(&self) -> bool {
-        !self.ended.send_replace(true)
+    pub(super) fn begin_end(&self, cause: &EndCause) -> bool {
+        self.end_cause.send_if_modified(|begun| {
+            let is_first = begun.is_none();
+            begun.get_or_insert_with(|| cause.clone());
+            is_first
+        })
+    }
+
+    /// Returns the error of a call that comes after its end has begun.
+    pub(crate) fn ended_error(&self) -> Error {
+        let cause = self.end_cause.borrow();
+        Error::SandboxEnded(cause.as_ref().map_or_else(String::new, |cause| cause.reason.clone()))
     }
 
     /// Completes when its end begins, which stops all streams from it.
     pub(crate) async fn wait_for_end(&self) {
         // `self` owns the sender, so waiting cannot fail.
-        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+        let _ = self.end_cause.subscribe().wait_for(Option::is_some).await;
     }
 
     /// Performs an operation, and retries it while the sandbox is paused.
@@ -145,44 +162,63 @@ impl LiveSandbox {
         lock(&self.slots).take();
     }
 
-    pub(super) fn lifetime(&self) -> Duration {
-        *lock(&self.lifetime)
+    /// Returns how long it may be unused.
+    pub(super) fn timeout(&self) -> Duration {
+        self.usage.borrow().timeout
     }
 
-    pub(super) fn set_lifetime(&self, span: Duration) {
-        *lock(&self.lifetime) = span;
+    pub(super) fn set_timeout(&self, timeout: Duration) {
+        self.usage.send_modify(|usage| usage.timeout = timeout);
     }
 
-    /// Returns the time left until the maximum lifetime.
-    pub(super) fn remaining_lifetime(&self) -> Duration {
-        self.lifetime_end.saturating_duration_since(Instant::now())
+    /// Records that it was paused or resumed. While paused, it does not expire for lack of use.
+    pub(super) fn set_paused(&self, paused: bool) {
+        self.usage.send_modify(|usage| {
+            usage.paused = paused;
+            usage.mark_used();
+        });
     }
 
-    pub(super) fn deadline(&self) -> Option<SandboxDeadline> {
-        *self.deadline.borrow()
+    /// Returns its life, counted from its creation.
+    pub(super) fn life(&self) -> Duration {
+        self.life
     }
 
-    pub(super) fn set_deadline(&self, deadline: Option<SandboxDeadline>) {
-        self.deadline.send_replace(deadline);
+    /// Returns the time left until the end of its life.
+    pub(super) fn remaining_life(&self) -> Duration {
+        (self.created + self.life).saturating_duration_since(Instant::now())
     }
 
-    /// Completes when the lifetime is over, taking changes of the deadline into account.
+    /// Returns when it expires if it is not used from now on; `None` while it is paused.
+    pub(super) fn expires(&self) -> Option<Timestamp> {
+        let usage = self.usage.borrow();
+        let last = if usage.users > 0 { Timestamp::now() } else { usage.last.1 };
+        let end_of_life = Timestamp::now().plus(self.remaining_life());
+        (!usage.paused).then(|| last.plus(usage.timeout).min(end_of_life))
+    }
+
+    /// Completes when it was not used for its timeout, or at the end of its life.
     pub(super) async fn expired(&self) -> Expiry {
-        let mut deadline = self.deadline.subscribe();
+        let end_of_life = self.created + self.life;
+        let mut usage = self.usage.subscribe();
         loop {
-            let at = deadline.borrow_and_update().map(|deadline| deadline.at);
+            let due = usage.borrow_and_update().deadline();
             tokio::select! {
-                () = sleep_until(self.lifetime_end) => return Expiry::Life,
-                () = sleep_until(at.unwrap_or(self.lifetime_end)), if at.is_some() => return Expiry::Timeout,
-                _ = deadline.changed() => {}
+                () = sleep_until(end_of_life) => return Expiry::Life,
+                () = sleep_until(due.unwrap_or(end_of_life)), if due.is_some() => {
+                    // A use that has begun meanwhile is not announced.
+                    if self.is_unused() {
+                        return Expiry::Unused;
+                    }
+                }
+                _ = usage.changed() => {}
             }
         }
     }
 
-    /// Returns whether it has been unused for `span`.
-    pub(super) fn is_idle(&self, span: Duration) -> bool {
-        let attention = lock(&self.users);
-        attention.users == 0 && attention.last.elapsed() >= span
+    /// Returns whether it was not used for its timeout.
+    fn is_unused(&self) -> bool {
+        self.usage.borrow().deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// Adds the CPU time of an execution in the sandbox.
@@ -198,13 +234,16 @@ impl LiveSandbox {
     }
 }
 
-/// Marks a sandbox as in use, so that it is not idle.
+/// Marks a sandbox as in use, so that it does not expire for lack of use.
 #[derive(Debug)]
 pub(crate) struct SandboxInUse(Arc<LiveSandbox>);
 
 impl SandboxInUse {
     pub(super) fn new(open: Arc<LiveSandbox>) -> Self {
-        lock(&open.users).users += 1;
+        open.usage.send_if_modified(|usage| {
+            usage.users += 1;
+            false
+        });
         Self(open)
     }
 
@@ -223,9 +262,11 @@ impl Deref for SandboxInUse {
 
 impl Drop for SandboxInUse {
     fn drop(&mut self) {
-        let mut attention = lock(&self.0.users);
-        attention.users -= 1;
-        attention.last = Instant::now();
+        self.0.usage.send_if_modified(|usage| {
+            usage.users -= 1;
+            usage.mark_used();
+            usage.users == 0
+        });
     }
 }
 

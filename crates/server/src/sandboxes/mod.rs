@@ -1,13 +1,14 @@
 //! Long-lived sandboxes, with commands and ports.
 //!
 //! ```text
-//! open ─▶ running ⇄ paused            lifetime over: ended, or paused
-//!            └────────┴─▶ ended       closed · expired · idle · failed · interrupted; recorded once
+//! open ─▶ running ⇄ paused            unused for its timeout: ended, or paused; end of its life: ended
+//!            └────────┴─▶ ended       closed · expired · failed · interrupted; recorded once, with why
 //! ```
 //!
-//! A live sandbox is a `LiveSandbox` in the registry, and a task supervises its lifetime and its end
-//! (`lifecycle.rs`). A `SandboxInUse` marks it as in use, so that it is not idle. Pausing, resuming, extending
-//! and ending run one at a time, in the order of the requests; so do executions in one sandbox.
+//! A live sandbox is a `LiveSandbox` in the registry, and a task supervises its use and its end
+//! (`lifecycle.rs`). A `SandboxInUse` marks it as in use: each call, open stream and running command has one.
+//! Pausing, resuming, extending and ending run one at a time, in the order of the requests; so do executions
+//! in one sandbox.
 //!
 //! The guest buffers the output of commands. A reader of a command only has a position in that buffer
 //! (`command_reader.rs`). A client that waits for the end holds the command up instead of losing output, and its
@@ -16,6 +17,7 @@
 
 pub(crate) mod command_process;
 pub(crate) mod command_reader;
+pub(crate) mod end_cause;
 pub(crate) mod lifecycle;
 pub(crate) mod live_sandbox;
 pub(crate) mod port_proxy;

@@ -124,7 +124,7 @@ fn port_error(used: &SandboxInUse, error: &hyper::Error) -> Error {
         return Error::SlowBody;
     }
     if used.is_ended() {
-        return Error::SandboxEnded;
+        return used.ended_error();
     }
     Error::PortFailed(if error.is_parse() { "it is not HTTP" } else { "it closed the connection" })
 }

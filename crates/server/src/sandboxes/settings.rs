@@ -1,5 +1,7 @@
 //! The settings of a sandbox, as they are stored with its record.
 
+use std::time::Duration;
+
 use belljar_engine::limits::LimitsSpec;
 use belljar_engine::outcome::Receipt;
 use belljar_engine::plan::Network;
@@ -44,9 +46,11 @@ pub(crate) struct SandboxSettings {
     volumes: Vec<VolumeSpec>,
     /// Packages installed at the start.
     dependencies: DependenciesReport,
-    /// Lifetime in milliseconds.
+    /// How long it may be unused, in milliseconds.
     timeout_ms: u64,
-    /// Action when the lifetime ends: kill or pause.
+    /// Life in milliseconds from its creation, used or not.
+    life_ms: u64,
+    /// Action when it was not used for its timeout: kill or pause.
     on_timeout: OnTimeout,
     /// Isolation that is enforced; null if the sandbox never started.
     receipt: Option<Receipt>,
@@ -73,7 +77,11 @@ impl From<&Network> for NetworkAccess {
 }
 
 /// Returns the settings stored for a sandbox that is about to be created.
-pub(super) fn stored_settings(names: RequestedNames, admitted: &AdmittedSandbox) -> Map<String, Value> {
+pub(super) fn stored_settings(
+    names: RequestedNames,
+    admitted: &AdmittedSandbox,
+    life: Duration,
+) -> Map<String, Value> {
     let limits = &admitted.plan.limits;
     let settings = SandboxSettings {
         image: names.image,
@@ -93,6 +101,7 @@ pub(super) fn stored_settings(names: RequestedNames, admitted: &AdmittedSandbox)
         receipt: None,
         dependencies: DependenciesReport::default(),
         timeout_ms: admitted.timeout.as_millis() as u64,
+        life_ms: life.as_millis() as u64,
         on_timeout: admitted.on_timeout,
     };
     match serde_json::to_value(settings) {
@@ -105,9 +114,11 @@ pub(super) fn stored_settings(names: RequestedNames, admitted: &AdmittedSandbox)
 pub(crate) fn with_live_state(recorded: SandboxRecord, open: Option<&LiveSandbox>) -> SandboxRecord {
     let SandboxRecord { mut state, mut settings, mut expires, .. } = recorded;
     if let Some(open) = open.filter(|_| recorded.ended.is_none()) {
-        expires = open.deadline().map(|deadline| deadline.shown);
+        expires = open.expires();
+        settings.insert("timeout_ms".to_owned(), json_value(&(open.timeout().as_millis() as u64)));
         state = match open.living.state() {
             SandboxPhase::Paused => SandboxState::Paused,
+            SandboxPhase::Running if open.living.halt_reason().is_some() => SandboxState::Halted,
             SandboxPhase::Running | SandboxPhase::Ended => SandboxState::Running,
         };
     }

@@ -54,7 +54,7 @@ async fn create_snapshot(
         written = timeout(SNAPSHOT_TIMEOUT, write(state, used, &snapshot.id, most)) => {
             written.unwrap_or(Err(Error::SnapshotTooSlow))
         }
-        () = used.wait_for_end() => Err(Error::SandboxEnded),
+        () = used.wait_for_end() => Err(used.ended_error()),
     };
     let ready = match written {
         Ok(bytes) => {

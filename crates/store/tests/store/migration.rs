@@ -7,8 +7,8 @@ use crate::common::{begin, finish, object, open, running_execution, timestamp};
 use belljar_engine::report::Status;
 use belljar_store::executions::{ExecutionFilter, Idempotency, NewExecution};
 use belljar_store::{
-    AuditEntry, AuditOutcome, Digest, NewSandbox, SandboxId, Scope, Store, StoreOptions, TenantName,
-    Timestamp,
+    AuditEntry, AuditOutcome, Digest, NewSandbox, SandboxFilter, SandboxId, Scope, Store, StoreOptions,
+    TenantName, Timestamp,
 };
 use serde_json::json;
 
@@ -94,6 +94,8 @@ async fn bring_up_to_date(fixture: &str) {
         }
         assert_eq!(store.keys(tenant).await.unwrap().len(), 1);
         assert_eq!(store.count_live_sandboxes(tenant).await.unwrap(), 1);
+        let sandboxes = store.sandboxes(tenant, SandboxFilter::default(), None, 10).await.unwrap().sandboxes;
+        assert_eq!(sandboxes[0].end_reason(), None);
         assert_eq!(store.usage(tenant, timestamp(2_000).day()).await.unwrap().executions, 1);
     }
     assert_eq!(store.audit_log(None, None, 10).await.unwrap().entries.len(), 2);

@@ -95,8 +95,7 @@ async fn tenants_cannot_see_each_others_data() {
     missing(store.start_execution(&b, &execution, timestamp(1)).await.unwrap_err());
     missing(store.abandon_execution(&b, &execution).await.unwrap_err());
     missing(store.set_sandbox_state(&b, &sandbox, SandboxState::Paused, timestamp(4)).await.unwrap_err());
-    missing(store.set_sandbox_expiry(&b, &sandbox, None).await.unwrap_err());
-    missing(store.end_sandbox(&b, &sandbox, SandboxEnd::Closed, timestamp(4)).await.unwrap_err());
+    missing(store.end_sandbox(&b, &sandbox, SandboxEnd::Closed, "", timestamp(4)).await.unwrap_err());
     missing(store.mark_snapshot_ready(&b, &snapshot, 1, timestamp(4)).await.unwrap_err());
     missing(store.remove_snapshot(&b, &snapshot).await.unwrap_err());
     missing(store.remove_volume(&b, &name).await.unwrap_err());
@@ -132,13 +131,18 @@ async fn sandboxes_end_once() {
     assert_eq!(listed(&[], None).await, (vec![newer.clone()], Some(newer.clone())));
     assert_eq!(listed(&[], Some(newer)).await, (vec![older], None));
     assert_eq!(listed(&[SandboxState::Running, SandboxState::Paused], None).await, (vec![one.clone()], None));
-    store.end_sandbox(tenant, &one, SandboxEnd::Idle, timestamp(3)).await.unwrap();
-    assert!(store.end_sandbox(tenant, &one, SandboxEnd::Closed, timestamp(4)).await.is_err());
+    let long = format!("not used for {}", "ö".repeat(512));
+    store.end_sandbox(tenant, &one, SandboxEnd::Expired, &long, timestamp(3)).await.unwrap();
+    assert!(store.end_sandbox(tenant, &one, SandboxEnd::Closed, "closed", timestamp(4)).await.is_err());
     assert_eq!(store.interrupt_sandboxes(timestamp(5)).await.unwrap(), std::slice::from_ref(&two));
     assert!(store.interrupt_sandboxes(timestamp(6)).await.unwrap().is_empty());
-    let ended = |sandbox: Option<belljar_store::SandboxRecord>| sandbox.unwrap().ended.unwrap();
-    assert_eq!(ended(store.sandbox(tenant, &one).await.unwrap()), (timestamp(3), SandboxEnd::Idle));
-    assert_eq!(ended(store.sandbox(tenant, &two).await.unwrap()), (timestamp(5), SandboxEnd::Interrupted));
+    let (one, two) = (store.sandbox(tenant, &one).await.unwrap(), store.sandbox(tenant, &two).await.unwrap());
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert_eq!(one.ended, Some((timestamp(3), SandboxEnd::Expired)));
+    assert!(one.end_reason().unwrap().starts_with("not used for ö"));
+    assert_eq!(one.end_reason().unwrap().len(), 511, "cut, but not within a character");
+    assert_eq!(two.ended, Some((timestamp(5), SandboxEnd::Interrupted)));
+    assert_eq!((two.end_reason(), two.expires), (Some("its server stopped unexpectedly"), None));
 }
 
 #[tokio::test]
@@ -223,7 +227,7 @@ async fn a_deleted_tenant_leaves_nothing_and_a_crash_does_not_stop_its_deletion(
             finish(&store, name, &id, 2_000, 10).await;
         }
         let owner = sandbox(&store, name).await;
-        store.end_sandbox(name, &owner, SandboxEnd::Closed, timestamp(3)).await.unwrap();
+        store.end_sandbox(name, &owner, SandboxEnd::Closed, "closed", timestamp(3)).await.unwrap();
         let id = SnapshotId::generate().unwrap();
         store.add_snapshot(being_made(name, &id, &owner, 9), u64::MAX).await.unwrap();
         let id = VolumeId::generate().unwrap();

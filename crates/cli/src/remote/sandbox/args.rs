@@ -37,12 +37,12 @@ pub(super) enum SandboxCommand {
     /// Removes sandboxes with everything in them
     #[command(after_help = examples::RM)]
     Rm(RmArgs),
-    /// Changes when a sandbox expires
+    /// Changes how long a sandbox may be unused before it expires
     #[command(after_help = examples::EXTEND)]
     Extend {
         /// Id of the sandbox
         id: String,
-        /// Time from now until it expires, such as 30m
+        /// Time without use after which it expires, such as 30m
         #[arg(value_name = "TIME", value_parser = parse_millis)]
         time: i64,
     },
@@ -111,6 +111,18 @@ pub(super) enum SandboxCommand {
         #[arg(value_name = "DEST")]
         destination: String,
     },
+    /// Removes files and folders in a sandbox, also while it is halted
+    #[command(after_help = examples::RM_FILE)]
+    RmFile {
+        /// Id of the sandbox
+        id: String,
+        /// Files in the sandbox
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<String>,
+        /// Remove folders with everything in them
+        #[arg(long)]
+        recursive: bool,
+    },
     /// Forwards a port of a sandbox to this machine, or lists its listening ports
     #[command(after_help = examples::PORTS)]
     Ports {
@@ -160,10 +172,13 @@ pub(super) struct CreateArgs {
     /// Policy that checks code and commands before they run [default: balanced]
     #[arg(long, value_name = "POLICY")]
     pub(super) policy: Option<String>,
-    /// Lifetime, such as 30m, 1h [default: 1h]
+    /// How long it may be unused, such as 30m; running commands are use [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
     pub(super) timeout: Option<i64>,
-    /// Action when the lifetime ends [default: kill]
+    /// Life from its creation, used or not, such as 8h [default: the longest that the server allows]
+    #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
+    pub(super) life: Option<i64>,
+    /// Action when it was not used for its timeout [default: kill]
     #[arg(long, value_name = "WHAT", value_parser = ["kill", "pause"])]
     pub(super) on_timeout: Option<String>,
     /// Memory limit of the whole sandbox, such as 512M, 1G
@@ -198,7 +213,7 @@ pub(super) struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Only sandboxes in this state: running, paused, ended [default: all but ended]
+    /// Only sandboxes in this state: running, halted, paused, ended [default: all but ended]
     #[arg(long, value_name = "STATE")]
     pub(super) state: Option<String>,
     /// Only sandboxes with this value in their metadata

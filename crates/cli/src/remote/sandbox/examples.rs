@@ -14,7 +14,7 @@ Set the server with --server or BELLJAR_SERVER, and its API key with BELLJAR_API
 pub(super) const CREATE: &str = "\
 Examples:
   id=$(belljar sandbox create)                          prints only the id
-  belljar sandbox create --timeout 8h --on-timeout pause --memory 2G --cpus 2
+  belljar sandbox create --timeout 2h --on-timeout pause --memory 2G --cpus 2
   belljar sandbox create --network internet --env TOKEN
   belljar sandbox create --volume data:/data:ro --metadata job=42";
 
@@ -43,7 +43,7 @@ Examples:
 
 pub(super) const EXTEND: &str = "\
 Examples:
-  belljar sandbox extend $id 30m                        expire in 30 minutes from now";
+  belljar sandbox extend $id 30m                        expire when unused for 30 minutes";
 
 pub(super) const NETWORK: &str = "\
 Examples:
@@ -100,6 +100,14 @@ Examples:
 
 Paths in a sandbox are relative to /workspace. Symbolic links are copied as links; an archive from a
 server that tries to write outside of DEST is refused.";
+
+pub(super) const RM_FILE: &str = "\
+Examples:
+  belljar sandbox rm-file $id old.csv /tmp/scratch
+  belljar sandbox rm-file $id build --recursive         a folder with everything in it
+
+Links are removed, not followed. A sandbox that was halted because a volume is full continues when
+enough is removed.";
 
 pub(super) const PORTS: &str = "\
 Examples:

@@ -53,6 +53,7 @@ fn request(args: CreateArgs) -> Result<Value, CliError> {
         ("profile", args.profile.map(Value::from)),
         ("policy", args.policy.map(Value::from)),
         ("timeout_ms", args.timeout.map(Value::from)),
+        ("life_ms", args.life.map(Value::from)),
         ("on_timeout", args.on_timeout.map(Value::from)),
         ("network", args.network.map(|text| json!(parse_network(&text)))),
         ("snapshot", args.snapshot.map(Value::from)),
@@ -86,12 +87,12 @@ pub(super) fn list(server: &Server, args: ListArgs, json: bool) -> Result<u8, Cl
     shown::print_list(&page, "sandboxes", SANDBOXES, json)
 }
 
-/// Adds columns for age and end in human-readable form.
+/// Adds columns for age and end in human-readable form. A halted sandbox shows why instead of when it expires.
 fn add_times(sandbox: &mut Value, now: Duration) {
     let at = |name: &str| sandbox[name].as_u64().map(Duration::from_millis);
     let age = at("created").map(|created| format_duration(now.saturating_sub(created)));
-    let ends = match at("ended") {
-        Some(_) => sandbox["ended_because"].as_str().map(str::to_owned),
+    let ends = match sandbox["halted"].as_str() {
+        Some(why) => Some(why.to_owned()),
         None => at("expires").map(|expires| format!("in {}", format_duration(expires.saturating_sub(now)))),
     };
     (sandbox["age"], sandbox["ends"]) = (json!(age), json!(ends));
@@ -217,9 +218,8 @@ mod tests {
         let mut sandbox = json!({"created": 0, "expires": 7_200_000, "ended": null});
         add_times(&mut sandbox, Duration::from_secs(90));
         assert_eq!((&sandbox["age"], &sandbox["ends"]), (&json!("1m"), &json!("in 1h")));
-        sandbox["ended"] = json!(80_000);
-        sandbox["ended_because"] = json!("closed");
+        sandbox["halted"] = json!("expired: not used for 5m");
         add_times(&mut sandbox, Duration::from_secs(90));
-        assert_eq!(sandbox["ends"], json!("closed"));
+        assert_eq!(sandbox["ends"], json!("expired: not used for 5m"));
     }
 }

@@ -5,6 +5,7 @@ mod commands;
 mod copy;
 mod examples;
 mod exec;
+mod files;
 mod lifecycle;
 mod ports;
 mod shell;
@@ -39,6 +40,7 @@ pub(crate) fn sandbox(args: SandboxArgs, environment: &Environment) -> Result<u8
         SandboxCommand::Logs(args) => commands::logs(server, &args, json),
         SandboxCommand::Kill { id, number, signal } => commands::kill(server, &id, number, &signal),
         SandboxCommand::Cp { source, destination } => copy::copy(server, &source, &destination, json),
+        SandboxCommand::RmFile { id, paths, recursive } => files::remove(server, &id, &paths, recursive),
         SandboxCommand::Ports { id, port: Some(port), listen } => {
             ports::forward(server, &id, port, listen, json)
         }

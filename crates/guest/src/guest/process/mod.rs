@@ -132,6 +132,11 @@ pub(super) fn signal(world: &GuestContext, process: ProcessId, number: i32) -> R
     process.signal(signal).map(|()| GuestReply::Ok)
 }
 
+pub(super) async fn wait_for_end(world: &GuestContext, process: ProcessId) -> Result<GuestReply, Failure> {
+    world.processes.get(process)?.wait_for_end().await;
+    Ok(GuestReply::Ok)
+}
+
 pub(super) fn resize(
     world: &GuestContext,
     process: ProcessId,

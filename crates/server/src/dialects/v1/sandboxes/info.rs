@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::sandboxes::settings::SandboxSettings;
+use crate::sandboxes::live_sandbox::LiveSandbox;
+use crate::sandboxes::settings::{SandboxSettings, with_live_state};
 
 /// A sandbox. Times are in milliseconds since 1970.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -26,12 +27,14 @@ pub(crate) struct SandboxInfo {
     created: Timestamp,
     /// Time of the last change of state.
     changed: Timestamp,
-    /// End of its lifetime; null while it is paused.
+    /// Time at which it expires if it is not used from now on; null while it is paused, and after its end.
     expires: Option<Timestamp>,
     /// End time; null while it lives.
     ended: Option<Timestamp>,
-    /// Reason for the end: closed, expired, idle, failed or interrupted.
+    /// Kind of end: closed, expired, idle, failed or interrupted.
     ended_because: Option<SandboxEnd>,
+    /// Why nothing runs in it: the reason of its end, or why the server halted it; null otherwise.
+    halted: Option<String>,
 }
 
 /// Current resource use of a sandbox. A value that this host cannot measure is null.
@@ -62,11 +65,21 @@ pub(crate) struct SandboxUsage {
     findings: Vec<Finding>,
 }
 
-impl From<SandboxRecord> for SandboxInfo {
-    fn from(record: SandboxRecord) -> Self {
-        let SandboxRecord { id, state, settings, metadata, created, changed, expires, ended, .. } = record;
+impl SandboxInfo {
+    /// Creates the info of a recorded sandbox, with the current state of the live one, if it lives.
+    pub(super) fn new(record: SandboxRecord, open: Option<&LiveSandbox>) -> Self {
+        let halted = match record.end_reason() {
+            Some(reason) => Some(reason.to_owned()),
+            None => open.and_then(|open| open.living.halt_reason()),
+        };
+        let SandboxRecord { id, state, settings, metadata, created, changed, expires, ended, .. } =
+            with_live_state(record, open);
         let (ended, ended_because) = ended.unzip();
-        Self { id, state, settings, metadata, created, changed, expires, ended, ended_because }
+        Self { id, state, settings, metadata, created, changed, expires, ended, ended_because, halted }
+    }
+
+    pub(super) fn state(&self) -> SandboxState {
+        self.state
     }
 }
 

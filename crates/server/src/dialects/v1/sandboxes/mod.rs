@@ -22,7 +22,7 @@ use belljar_engine::report::Report;
 use belljar_engine::request::Request;
 use belljar_engine::sandbox::SandboxRequest;
 use belljar_engine::sandbox_handle::SandboxPhase as Life;
-use belljar_store::{SandboxEnd, SandboxFilter, SandboxId, SandboxRecord, SandboxState, TenantName};
+use belljar_store::{SandboxFilter, SandboxId, SandboxRecord, SandboxState, TenantName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -35,19 +35,19 @@ use crate::executions::check_quota;
 use crate::http::body::{JsonBody, SortedJson, parse, parse_bytes};
 use crate::http::callers::SandboxCaller;
 use crate::http::query::Query;
+use crate::sandboxes::end_cause::EndCause;
 use crate::sandboxes::lifecycle;
 use crate::sandboxes::live_sandbox::SandboxInUse;
-use crate::sandboxes::settings::with_live_state;
 use crate::uncancellable::run_uncancellable;
 
 const DEFAULT_PAGE_SIZE: u32 = 50;
 
-/// New lifetime of a sandbox.
+/// New timeout of a sandbox.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Extension")]
 struct ExtensionBody {
-    /// Lifetime from now on, in milliseconds.
+    /// How long it may be unused, in milliseconds.
     #[schemars(range(min = 1))]
     timeout_ms: i64,
 }
@@ -83,7 +83,7 @@ pub(crate) async fn create(
     check_quota(&state, &caller).await?;
     let sandbox = lifecycle::open(&state, &caller, request, DiscardSink).await?;
     let location = [(header::LOCATION, format!("/v1/sandboxes/{}", sandbox.id))];
-    Ok((StatusCode::CREATED, location, SortedJson(SandboxInfo::from(sandbox))).into_response())
+    Ok((StatusCode::CREATED, location, SortedJson(SandboxInfo::new(sandbox, None))).into_response())
 }
 
 /// Lists the tenant's sandboxes, newest first.
@@ -93,7 +93,7 @@ pub(crate) async fn create(
     get, path = "/v1/sandboxes", tag = "sandboxes",
     params(
         ("state" = Option<String>, Query,
-            description = "Only this state: starting, running, paused or ended"),
+            description = "Only this state: starting, running, halted, paused or ended"),
         ("metadata.KEY" = Option<String>, Query,
             description = "Only sandboxes with this value in their metadata; up to eight keys"),
         ("limit" = Option<u32>, Query, description = "Page size, 1 to 200; default 50"),
@@ -110,15 +110,21 @@ pub(crate) async fn list(
     query: RawQuery,
 ) -> Result<SortedJson<SandboxList>, Error> {
     let query = Query::parse(query, &["state", "metadata.", "limit", "cursor"])?;
-    let alive = vec![SandboxState::Starting, SandboxState::Running, SandboxState::Paused];
+    let state_filter: Option<SandboxState> = query.parsed("state")?;
     let filter = SandboxFilter {
-        states: query.parsed("state")?.map_or(alive, |state| vec![state]),
+        states: match state_filter {
+            None => vec![SandboxState::Starting, SandboxState::Running, SandboxState::Paused],
+            Some(SandboxState::Halted) => vec![SandboxState::Running],
+            Some(state) => vec![state],
+        },
         metadata: query.with_prefix("metadata."),
     };
     let cursor = query.parsed::<SandboxId>("cursor")?;
     let limit = query.parsed("limit")?.unwrap_or(DEFAULT_PAGE_SIZE);
     let page = state.store.sandboxes(&caller.tenant, filter, cursor, limit).await?;
-    let sandboxes = page.sandboxes.into_iter().map(|sandbox| sandbox_info(&state, sandbox)).collect();
+    let sandboxes = page.sandboxes.into_iter().map(|sandbox| sandbox_info(&state, sandbox));
+    // A sandbox may have been halted or paused since it was recorded.
+    let sandboxes = sandboxes.filter(|info| state_filter.is_none_or(|state| info.state() == state)).collect();
     Ok(SortedJson(SandboxList { sandboxes, next_cursor: page.next_cursor }))
 }
 
@@ -154,13 +160,13 @@ pub(crate) async fn close(
     State(state): State<Arc<AppState>>,
     used: SandboxInUse,
 ) -> Result<SortedJson<SandboxInfo>, Error> {
-    if !lifecycle::end(&state, used.sandbox(), SandboxEnd::Closed).await {
-        return Err(Error::SandboxEnded);
+    if !lifecycle::end(&state, used.sandbox(), EndCause::closed()).await {
+        return Err(used.ended_error());
     }
     stored_info(&state, &used.tenant, &used.id).await
 }
 
-/// Extends the lifetime of a sandbox, counted from now.
+/// Sets how long a sandbox may be unused, counted from now.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/extend", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
@@ -169,7 +175,7 @@ pub(crate) async fn close(
         (status = 200, description = "The extended sandbox", body = ref(schema::response::<SandboxInfo>())),
         (status = 404, description = "No such sandbox in this tenant"),
         (status = 409, description = "The sandbox is paused"),
-        (status = 422, description = "The lifetime is too long"),
+        (status = 422, description = "The timeout is longer than what is left of its life"),
     )
 )]
 pub(crate) async fn extend(
@@ -182,7 +188,9 @@ pub(crate) async fn extend(
     change_state(&state, used, lifecycle::StateChange::Extend(timeout)).await
 }
 
-/// Pauses a sandbox: freezes all its processes until it is resumed, and stops its lifetime.
+/// Pauses a sandbox: freezes all its processes until it is resumed.
+///
+/// A paused sandbox does not expire for lack of use, but at the end of its life.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/pause", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
@@ -201,7 +209,7 @@ pub(crate) async fn pause(
 
 /// Resumes a paused sandbox.
 ///
-/// Its lifetime starts again with the last value set.
+/// Its timeout counts again from now.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes",
     params(("id" = String, Path, description = "Sandbox id")),
@@ -267,8 +275,8 @@ pub(crate) async fn execute(
     run(&state, &caller, Some(used), &headers, body).await
 }
 
-/// Changes the state of a sandbox. Completes even if the client disconnects, because resuming restarts the
-/// lifetime.
+/// Changes the state of a sandbox. Completes even if the client disconnects, because a
+/// resumed sandbox must expire again.
 async fn change_state(
     state: &Arc<AppState>,
     used: SandboxInUse,
@@ -291,5 +299,5 @@ async fn stored_info(
 
 fn sandbox_info(state: &AppState, sandbox: SandboxRecord) -> SandboxInfo {
     let open = state.sandboxes.find(&sandbox.tenant, &sandbox.id);
-    with_live_state(sandbox, open.as_deref()).into()
+    SandboxInfo::new(sandbox, open.as_deref())
 }
