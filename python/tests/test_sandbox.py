@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import belljar
-from belljar import _archive
+from belljar import _archive, _request
 
 
 def test_code_and_commands_share_files(box: belljar.Sandbox) -> None:
@@ -226,6 +226,14 @@ def test_lifecycle(client: belljar.Client) -> None:
         assert again.files.read("kept") == b"yes"
     assert snapshot.id in [each.id for each in client.snapshots()]
     client.delete_snapshot(snapshot.id)
+
+
+def test_options_of_a_new_sandbox() -> None:
+    request = _request.sandbox_request(timeout=60, life=3600, dependencies=["six", "npm:lodash"])
+    packages = {"packages": ["six", "npm:lodash"]}
+    assert request == {"timeout_ms": 60_000, "life_ms": 3_600_000, "dependencies": packages}
+    with pytest.raises(ValueError, match="must be a list"):
+        _request.sandbox_request(dependencies="six")
 
 
 async def _use_all_methods(tmp_path: Path) -> None:

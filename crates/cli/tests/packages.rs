@@ -33,6 +33,8 @@ mod foreign_image;
 mod locks;
 #[path = "packages/node.rs"]
 mod node;
+#[path = "packages/open_sandboxes.rs"]
+mod open_sandboxes;
 #[path = "packages/paths.rs"]
 mod paths;
 #[path = "packages/shared_cache.rs"]

@@ -65,6 +65,18 @@ pub struct PackageNeeds<'a> {
     pub allow_build: bool,
     /// Whether the program is built already, so that no library is needed to build it.
     pub is_built: bool,
+    /// The open sandbox in which the code will run; `None` if the layers are mounted before anything runs.
+    pub open_sandbox: Option<OpenSandboxModules<'a>>,
+}
+
+/// Modules that an open sandbox has already.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenSandboxModules<'a> {
+    /// Packages in its layers, with versions. Needs that they meet are not installed; a layer that replaces
+    /// theirs contains them in the same versions.
+    pub packages: &'a [String],
+    /// Names of modules in its workspace, and of those that its programs installed. They are not installed.
+    pub modules: &'a [String],
 }
 
 impl<'a> PackageNeeds<'a> {
@@ -82,6 +94,7 @@ impl<'a> PackageNeeds<'a> {
             profile_packages: &[],
             allow_build: false,
             is_built: false,
+            open_sandbox: None,
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::sandbox::{
     AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, admit_command, admit_in_sandbox,
     admit_sandbox, admit_timeout,
 };
-use crate::sandbox_handle::{SandboxError, SandboxHandle};
+use crate::sandbox_handle::SandboxHandle;
 use crate::{Capture, Error};
 
 /// Settings of a tenant that apply to all of its requests.
@@ -251,6 +251,7 @@ impl Engine {
             profile_packages: &admitted.packages.profile_packages,
             allow_build: admitted.packages.allow_build,
             is_built: false,
+            open_sandbox: None,
         };
         let prepared = self.prepare(&admitted.provider, needs, progress).await?;
         plan.package_layers.clone_from(&prepared.layers);
@@ -261,7 +262,7 @@ impl Engine {
         Ok((opened?, prepared))
     }
 
-    async fn prepare(
+    pub(crate) async fn prepare(
         &self,
         selected: &SelectedProvider,
         needs: PackageNeeds<'_>,
@@ -298,30 +299,6 @@ impl Engine {
         policy_floor: Option<&str>,
     ) -> Result<AdmittedCommand, Error> {
         admit_command(sandbox, request, &self.admission_rules(&sandbox.provider, policy_floor))
-    }
-
-    /// Runs a task in an open sandbox.
-    ///
-    /// # Errors
-    /// Says why nothing ran, or what happened to the sandbox.
-    pub async fn execute_in_sandbox(
-        &self,
-        sandbox: &dyn SandboxHandle,
-        id: String,
-        admitted: AdmittedRequest,
-        view: &mut dyn Sink,
-        cancel: BoxFuture<'_, ()>,
-    ) -> Result<Report, SandboxError> {
-        if admitted.verdict.refusal.is_some() {
-            return Ok(report::refused(id, admitted));
-        }
-        let limits = admitted.plan.limits;
-        let mut recorder = OutputRecorder::new(view, &limits, admitted.overflow);
-        let mut outcome = sandbox.run(&admitted.task, &limits, &mut recorder, cancel).await?;
-        let (stdout, stderr) = recorder.finish();
-        explain_failure(&mut outcome, &admitted.plan, &stderr);
-        let report = report::from_outcome(id, outcome, &limits, &stdout, &stderr, admitted.metadata);
-        Ok(report::with_policy_findings(report, admitted.verdict))
     }
 
     /// Runs a request; `view` receives output as it arrives, up to the head that the report will keep. If the
@@ -459,7 +436,11 @@ impl Engine {
 }
 
 /// Returns the package needs of a task. Imports are detected in code only, not in commands.
-fn package_needs<'a>(plan: &'a Plan, task: &'a Task, packages: &'a AdmittedPackages) -> PackageNeeds<'a> {
+pub(crate) fn package_needs<'a>(
+    plan: &'a Plan,
+    task: &'a Task,
+    packages: &'a AdmittedPackages,
+) -> PackageNeeds<'a> {
     let (language, code) = match &task.program {
         Program::Code { language, source: CodeSource::Text { code, .. }, .. } => {
             (Some(*language), Some(&**code))
@@ -481,6 +462,7 @@ fn package_needs<'a>(plan: &'a Plan, task: &'a Task, packages: &'a AdmittedPacka
         profile_packages: &packages.profile_packages,
         allow_build: packages.allow_build,
         is_built: false,
+        open_sandbox: None,
     }
 }
 
@@ -495,7 +477,7 @@ fn without_packages(needs: &PackageNeeds<'_>) -> Result<ProvidedPackages, Error>
 }
 
 /// Forwards progress to a sink.
-struct SinkProgress<'a>(&'a mut dyn Sink);
+pub(crate) struct SinkProgress<'a>(pub(crate) &'a mut dyn Sink);
 
 impl Progress for SinkProgress<'_> {
     fn report(&mut self, what: &str) {
@@ -504,21 +486,21 @@ impl Progress for SinkProgress<'_> {
 }
 
 /// Captures output for the report and forwards the head to a live view.
-struct OutputRecorder<'a> {
-    view: &'a mut dyn Sink,
+pub(crate) struct OutputRecorder<'a> {
+    pub(crate) view: &'a mut dyn Sink,
     stdout: Capture,
     stderr: Capture,
     overflow: OutputOverflow,
 }
 
 impl<'a> OutputRecorder<'a> {
-    fn new(view: &'a mut dyn Sink, limits: &Limits, overflow: OutputOverflow) -> Self {
+    pub(crate) fn new(view: &'a mut dyn Sink, limits: &Limits, overflow: OutputOverflow) -> Self {
         let capture = || Capture::new(limits.output_bytes);
         Self { view, stdout: capture(), stderr: capture(), overflow }
     }
 
     /// Sends the tails to the view and returns both captures.
-    fn finish(self) -> (Capture, Capture) {
+    pub(crate) fn finish(self) -> (Capture, Capture) {
         self.view.output(Stream::Stdout, &self.stdout.gap_and_tail());
         self.view.output(Stream::Stderr, &self.stderr.gap_and_tail());
         (self.stdout, self.stderr)

@@ -1,6 +1,9 @@
 //! Admission of requests for long-lived sandboxes, and of tasks and commands that run in them.
 
 mod command;
+mod execute;
+mod modules;
+mod packages;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,6 +30,7 @@ use crate::request::{Dependencies, HostPaths, Request};
 pub use belljar_model::command::{CommandRequest, SignalSpec, TerminalSizeSpec};
 pub use belljar_model::sandbox::{OnTimeout, SandboxRequest, VolumeSpec};
 pub use command::{AdmittedCommand, admit_command, admit_signal, admit_terminal_size};
+pub use packages::SandboxPackages;
 
 /// Default of how long a sandbox may be unused.
 pub const DEFAULT_SANDBOX_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -162,6 +166,7 @@ pub fn admit_in_sandbox(
     rules: &AdmissionRules<'_>,
 ) -> Result<AdmittedRequest, Error> {
     refuse_fixed_fields(&request)?;
+    let detects = admit_more_packages(&request.dependencies, &sandbox.provider)?;
     let policies = policy::add_policies(
         rules.policies,
         sandbox.policies.clone(),
@@ -186,22 +191,37 @@ pub fn admit_in_sandbox(
     admitted.plan = sandbox.plan.clone();
     admitted.plan.limits = Limits { timeout, output_bytes, ..*own };
     admitted.overflow = sandbox.overflow;
-    admitted.packages = AdmittedPackages::default();
+    admitted.packages = AdmittedPackages {
+        detect: detects,
+        profile_packages: sandbox.packages.profile_packages.clone(),
+        allow_build: sandbox.packages.allow_build,
+        ..admitted.packages
+    };
     Ok(admitted.with_verdict(&policies, None))
 }
 
-fn refuse_fixed_fields(request: &Request) -> Result<(), Error> {
-    if request.dependencies.detect == Some(true) {
-        let message = "imports are not detected in an open sandbox; name its packages when you open it";
-        return Err(Error::Unsupported { field: "dependencies.detect", message: message.to_owned() });
+/// Admits packages for an open sandbox, and returns whether to detect imports. Where none can be added, imports
+/// are not detected, and named packages are refused.
+fn admit_more_packages(given: &Dependencies, provider: &SelectedProvider) -> Result<bool, Error> {
+    let obstacle = provider.capabilities().sandboxes.as_ref().and_then(|can| can.cannot_add_packages.clone());
+    let Some(message) = obstacle else {
+        require_package_layers(given, provider)?;
+        return Ok(given.detect.unwrap_or(true));
+    };
+    match (given.packages.is_empty(), given.detect) {
+        (false, _) => Err(Error::Unsupported { field: "dependencies.packages", message }),
+        (true, Some(true)) => Err(Error::Unsupported { field: "dependencies.detect", message }),
+        (true, _) => Ok(false),
     }
+}
+
+fn refuse_fixed_fields(request: &Request) -> Result<(), Error> {
     let limits = &request.limits;
     let decided = [
         ("image", request.image.is_some()),
         ("profile", request.profile.is_some()),
         ("provider", request.provider.is_some()),
         ("network", request.network.is_some()),
-        ("dependencies.packages", !request.dependencies.packages.is_empty()),
         ("require", !request.require.is_empty()),
         ("limits.memory_bytes", limits.memory_bytes.is_some()),
         ("limits.cpus", limits.cpus.is_some()),

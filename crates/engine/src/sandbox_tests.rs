@@ -8,7 +8,10 @@ use crate::sandbox_handle::SandboxCapabilities;
 
 fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&AdmissionRules<'_>) -> T) -> T {
     let capabilities = Capabilities {
-        sandboxes: Some(SandboxCapabilities { cannot_pause: cannot_pause.map(str::to_owned) }),
+        sandboxes: Some(SandboxCapabilities {
+            cannot_pause: cannot_pause.map(str::to_owned),
+            cannot_add_packages: None,
+        }),
         host_paths: true,
         package_layers: true,
         single_hosts: true,
@@ -119,9 +122,42 @@ fn tasks_in_a_sandbox_have_its_limits() {
 }
 
 #[test]
+fn tasks_in_a_sandbox_may_need_more_packages() {
+    let profile = json!({"dependencies": {"packages": ["six"]}});
+    let sandbox = admitted(profile).unwrap();
+    let code = |dependencies: Value| {
+        let request = json!({"language": "python", "code": "1", "dependencies": dependencies});
+        serde_json::from_value(request).unwrap()
+    };
+    let inside = |dependencies| with(None, |rules| admit_in_sandbox(&sandbox, code(dependencies), rules));
+    let more = inside(json!({"packages": ["idna"]})).unwrap().packages;
+    assert_eq!((more.detect, more.packages), (true, vec!["idna".to_owned()]));
+    assert!(!inside(json!({"detect": false})).unwrap().packages.detect);
+
+    let fixed = SelectedProvider::with_capabilities(Capabilities {
+        sandboxes: Some(SandboxCapabilities {
+            cannot_pause: None,
+            cannot_add_packages: Some("name them when you create it".to_owned()),
+        }),
+        package_layers: true,
+        ..Capabilities::default()
+    });
+    let rules = AdmissionRules::of_provider(&fixed);
+    let sandbox = admit_with_profile(SandboxRequest::default(), &rules).unwrap();
+    let inside = |dependencies| admit_in_sandbox(&sandbox, code(dependencies), &rules);
+    assert!(!inside(json!({})).unwrap().packages.detect, "code runs with what is there");
+    for (dependencies, field) in
+        [(json!({"packages": ["six"]}), "packages"), (json!({"detect": true}), "detect")]
+    {
+        let why = inside(dependencies).unwrap_err().to_string();
+        assert_eq!(why, format!("dependencies.{field}: name them when you create it"));
+    }
+}
+
+#[test]
 fn sandboxes_need_provider_capabilities() {
     let provider = SelectedProvider::with_capabilities(Capabilities {
-        sandboxes: Some(SandboxCapabilities { cannot_pause: None }),
+        sandboxes: Some(SandboxCapabilities { cannot_pause: None, cannot_add_packages: None }),
         ..Capabilities::default()
     });
     let rules = AdmissionRules::of_provider(&provider);

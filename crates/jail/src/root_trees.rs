@@ -221,6 +221,20 @@ fn bind(root: &str, source: &str, path: &str) -> Result<(), Errno> {
     rustix::mount::move_mount(&tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
+/// Returns a detached read-only mount of a directory of packages, for a jail that runs already.
+pub(crate) fn detached_packages(source: &str) -> Result<OwnedFd, Errno> {
+    const PLACE: &str = "/attached";
+    let place = format!("{TREES}{PLACE}");
+    let mounted = mount_hiding_source(TREES, source, PLACE).and_then(|()| {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mount = detached_without_submounts(&rustix::fs::open(&place, flags, Mode::empty())?)?;
+        sys::mount_setattr(mount.as_fd(), false, mount_attributes(), None)?;
+        Ok(mount)
+    });
+    unmount_tree(&place);
+    mounted
+}
+
 /// Mounts a directory through an overlay. A bind mount would reveal the host path in `/proc/self/mountinfo`;
 /// an overlay shows only the path that the launcher passed. Falls back to a bind mount if the kernel rejects
 /// the overlay.

@@ -258,7 +258,7 @@ pub enum JailEnding {
 }
 
 /// A request to the running jail of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JailRequest {
     /// Lists the layers in force.
     Layers,
@@ -270,6 +270,13 @@ pub enum JailRequest {
     Pause,
     /// Thaws all processes.
     Resume,
+    /// Mounts an immutable host directory of packages, read-only, over a directory of the root tree.
+    AttachPackages {
+        /// Absolute path on the host, without symbolic links.
+        source: String,
+        /// Absolute path in the jail.
+        path: String,
+    },
 }
 
 /// The answer to a request to a sandbox's jail.

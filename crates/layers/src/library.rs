@@ -185,20 +185,24 @@ fn needs_digest(needs: &PackageNeeds<'_>) -> ContentDigest {
     let image = needs.image.identity();
     let flags =
         format!("{} {} {} {}", needs.detect, needs.has_host_workspace, needs.allow_build, needs.is_built);
-    let counts = format!("{} {} {}", needs.packages.len(), needs.profile_packages.len(), needs.files.len());
+    let (present, modules) =
+        needs.open_sandbox.map_or((&[][..], &[][..]), |sandbox| (sandbox.packages, sandbox.modules));
+    let lists = [needs.packages, needs.profile_packages, present, modules];
+    let counts =
+        format!("{:?} {} {}", lists.map(<[_]>::len), needs.files.len(), needs.open_sandbox.is_some());
     let language = needs.language.map_or("", |language| language.name);
     let mut parts: Vec<&[u8]> =
         [needs.tenant, &*image, language, flags.as_str(), counts.as_str(), needs.code.unwrap_or_default()]
             .map(str::as_bytes)
             .to_vec();
-    parts.extend(needs.packages.iter().chain(needs.profile_packages).map(String::as_bytes));
+    parts.extend(lists.into_iter().flatten().map(String::as_bytes));
     for file in needs.files {
         parts.push(file.path.as_bytes());
         // Other files only matter by name.
         let lists = Requirement::parse_manifest(&file.path, "").is_some();
         parts.push(if lists { &file.content } else { b"" });
     }
-    ContentDigest::from_parts("belljar needs 2", parts)
+    ContentDigest::from_parts("belljar needs 3", parts)
 }
 
 /// Reads code and manifests without blocking other tasks of this thread. A single-threaded runtime only runs
@@ -357,8 +361,9 @@ impl Library {
     ) -> Result<(), PackagesError> {
         let interpreter = self.interpreter(needs, PackageRegistry::Npm).await?;
         let resolver = Resolver::new(PackageRegistry::Npm, &self.settings.names);
-        let missing =
+        let mut missing =
             requirements::missing_requirements(needs, &resolver, asked.found, asked.given, &interpreter)?;
+        requirements::merge_with_open_sandbox(&mut missing, PackageRegistry::Npm, needs);
         ready.prepared.findings.extend(missing.findings.iter().cloned());
         if missing.requirements.is_empty() {
             return Ok(());

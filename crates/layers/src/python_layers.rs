@@ -32,7 +32,7 @@ impl Library {
         let own = self.profile_requirements(needs, &profile, &interpreter)?;
         given.requirements.extend(profile);
         let resolver = Resolver::new(PackageRegistry::Pypi, &self.settings.names);
-        let all = requirements::missing_requirements(needs, &resolver, found, given, &interpreter)?;
+        let mut all = requirements::missing_requirements(needs, &resolver, found, given, &interpreter)?;
         ready.prepared.findings.extend(all.findings.iter().cloned());
         // In a sandbox's own folder, a module of the folder can have any name.
         if !needs.has_host_workspace {
@@ -46,15 +46,20 @@ impl Library {
             scope,
             constraints,
         };
-        let together = request(&all, self.scope(needs.tenant), &[]);
         if own.requirements.is_empty() {
-            return self.combined_layer(&together, progress, ready).await;
+            requirements::merge_with_open_sandbox(&mut all, PackageRegistry::Pypi, needs);
+            return self.combined_layer(&request(&all, self.scope(needs.tenant), &[]), progress, ready).await;
         }
         let profile = request(&own, LayerScope::Shared, &[]);
         let locked = self.locked_packages(&profile, progress).await?;
-        let more = additional_requirements(&all, &own, &locked.packages);
+        let mut more = additional_requirements(&all, &own, &locked.packages);
+        requirements::merge_with_open_sandbox(&mut more, PackageRegistry::Pypi, needs);
+        if needs.open_sandbox.is_some() && more.requirements.is_empty() {
+            return Ok(());
+        }
         let more = request(&more, self.scope(needs.tenant), &locked.packages);
         let Some(resolved) = self.constrained(&more, progress, ready).await? else {
+            let together = request(&all, self.scope(needs.tenant), &[]);
             return self.combined_layer(&together, progress, ready).await;
         };
         self.layer(&profile, &locked, PYTHON_PROFILE_LAYER, progress, ready).await?;
@@ -76,7 +81,8 @@ impl Library {
         }
         match self.resolve(request, progress).await {
             Ok(resolved) => Ok(Some(without_locked(resolved, request.constraints))),
-            Err(PackagesError::Unresolvable(why)) => {
+            // The profile's layer of an open sandbox is in use, and stays.
+            Err(PackagesError::Unresolvable(why)) if request.needs.open_sandbox.is_none() => {
                 ready.prepared.profile_replaced = true;
                 ready.prepared.findings.push(profile_replaced_finding(&why));
                 Ok(None)

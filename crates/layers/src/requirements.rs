@@ -8,7 +8,7 @@ use belljar_analysis::imports::{
 };
 use belljar_engine::finding::Finding;
 use belljar_engine::language::Language;
-use belljar_engine::packages::{PackageNeeds, PackagesError};
+use belljar_engine::packages::{OpenSandboxModules, PackageNeeds, PackagesError};
 
 use crate::interpreter::ImageInterpreter;
 
@@ -30,7 +30,9 @@ pub(crate) fn needs_nothing(needs: &PackageNeeds<'_>) -> bool {
     if needs_go_library(needs) {
         return false;
     }
-    if !needs.packages.is_empty() || !needs.profile_packages.is_empty() {
+    // An open sandbox has its profile's packages already.
+    let needs_profile = !needs.profile_packages.is_empty() && needs.open_sandbox.is_none();
+    if !needs.packages.is_empty() || needs_profile {
         return false;
     }
     if !needs.detect {
@@ -159,10 +161,24 @@ pub(crate) fn detect_imports(needs: &PackageNeeds<'_>) -> Result<DetectedImports
         return Ok(DetectedImports::default());
     };
     let first_part = |path: &str| path.split('/').next().unwrap_or(path).to_owned();
-    let local: BTreeSet<String> = needs.files.iter().map(|file| first_part(&file.path)).collect();
+    let present = needs.open_sandbox.map(present_modules).unwrap_or_default();
+    let files = needs.files.iter().map(|file| first_part(&file.path));
+    let local: BTreeSet<String> = files.chain(present.iter().cloned()).collect();
     let source = SourceCode { code, language, python: PythonVersion::default(), local: &local };
-    imports::detect(source)
-        .map_err(|error| Box::new(finding(error.to_string(), None, "list them in dependencies.packages")))
+    let found = imports::detect(source).map(|mut found| {
+        found.imports.retain(|import| !present.contains(&import.name));
+        found
+    });
+    found.map_err(|error| Box::new(finding(error.to_string(), None, "list them in dependencies.packages")))
+}
+
+/// Returns the modules that an open sandbox has: its own, and those with the names of packages in its layers.
+fn present_modules(sandbox: OpenSandboxModules<'_>) -> Vec<String> {
+    let module = |package: &String| match package.split_once("==") {
+        Some((name, _)) => name.replace('-', "_"),
+        None => package.rsplit_once('@').map_or(package.as_str(), |(name, _)| name).to_owned(),
+    };
+    sandbox.modules.iter().cloned().chain(sandbox.packages.iter().map(module)).collect()
 }
 
 /// Merges imports, requirements and the lock file, and removes what the interpreter already has.
@@ -191,6 +207,37 @@ pub(crate) fn missing_requirements(
     }
     package_requirements.requirements = requirements(&answer);
     Ok(package_requirements)
+}
+
+/// Removes the requirements that the layers of an open sandbox meet. If others remain, adds the packages of
+/// those layers in their versions, because the new layer takes their place.
+pub(crate) fn merge_with_open_sandbox(
+    missing: &mut PackageRequirements,
+    registry: PackageRegistry,
+    needs: &PackageNeeds<'_>,
+) {
+    let Some(sandbox) = needs.open_sandbox else { return };
+    let present: Vec<_> =
+        sandbox.packages.iter().filter_map(|text| exact_requirement(registry, text)).collect();
+    missing.requirements.retain(|(text, _)| !present.iter().any(|exact| is_met_by(registry, text, exact)));
+    if !missing.requirements.is_empty() {
+        missing.requirements.extend(present.iter().map(|exact| (exact.to_string(), Vec::new())));
+        missing.requirements.sort();
+        missing.requirements.dedup();
+    }
+}
+
+/// Parses a package with its version as results list it: `numpy==2.1.0`, `lodash@4.17.21`.
+fn exact_requirement(registry: PackageRegistry, text: &str) -> Option<Requirement> {
+    let is_python = text.contains("==");
+    (is_python == (registry == PackageRegistry::Pypi)).then(|| Requirement::parse(registry, text).ok())?
+}
+
+fn is_met_by(registry: PackageRegistry, text: &str, exact: &Requirement) -> bool {
+    Requirement::parse(registry, text).is_ok_and(|wanted| {
+        let is_version_met = wanted.version.is_empty() || wanted.version == exact.version;
+        wanted.name == exact.name && is_version_met && wanted.extras.is_empty() && wanted.direct_url.is_none()
+    })
 }
 
 /// Returns the needed packages, without those that the code treats as optional.
@@ -260,5 +307,34 @@ pub(crate) fn finding(message: String, line: Option<u32>, suggestion: &str) -> F
         column: None,
         suggestion: suggestion.to_owned(),
         decided_by: "dependencies.detect".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_engine::plan::Image;
+
+    fn merged(registry: PackageRegistry, wanted: &[&str], present: &[&str]) -> Vec<String> {
+        let present: Vec<String> = present.iter().map(|text| (*text).to_owned()).collect();
+        let open_sandbox = Some(OpenSandboxModules { packages: &present, modules: &[] });
+        let needs = PackageNeeds { open_sandbox, ..PackageNeeds::new("t", &Image::Host) };
+        let requirements = wanted.iter().map(|text| ((*text).to_owned(), Vec::new())).collect();
+        let mut missing = PackageRequirements { requirements, ..PackageRequirements::default() };
+        merge_with_open_sandbox(&mut missing, registry, &needs);
+        missing.requirements.into_iter().map(|(text, _)| text).collect()
+    }
+
+    #[test]
+    fn a_layer_of_an_open_sandbox_is_extended_in_its_versions() {
+        let present = ["numpy==2.1.0", "six==1.17.0", "lodash@4.17.21"];
+        let python = |wanted: &[&str]| merged(PackageRegistry::Pypi, wanted, &present);
+        assert_eq!(python(&["numpy", "six==1.17.0"]), Vec::<String>::new(), "the sandbox has both");
+        assert_eq!(python(&["numpy", "idna"]), ["idna", "numpy==2.1.0", "six==1.17.0"]);
+        // A different version is a conflict, which the installer explains.
+        assert_eq!(python(&["six==1.16.0"]), ["numpy==2.1.0", "six==1.16.0", "six==1.17.0"]);
+        assert_eq!(merged(PackageRegistry::Npm, &["lodash"], &present), Vec::<String>::new());
+        assert_eq!(merged(PackageRegistry::Npm, &["is-odd"], &present), ["is-odd", "lodash@4.17.21"]);
+        assert_eq!(merged(PackageRegistry::Pypi, &["idna"], &[]), ["idna"]);
     }
 }

@@ -68,7 +68,7 @@ pub struct SandboxRequest {
     pub snapshot: Option<String>,
     /// Name of the policy for everything that runs in the sandbox.
     pub policy: Option<String>,
-    /// Packages to install at the start. Imports of code that runs later are not detected.
+    /// Packages to install at the start. Executions add the packages that they import.
     pub dependencies: Dependencies,
 }
 

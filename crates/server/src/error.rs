@@ -181,6 +181,7 @@ impl From<SandboxError> for Error {
         match error {
             // An error of the provider keeps its own code.
             SandboxError::Provider(error) => belljar_engine::Error::from(error).into(),
+            SandboxError::Packages(error) => belljar_engine::Error::from(error).into(),
             SandboxError::Gone(why) => Self::SandboxEnded(why),
             SandboxError::Source(_) => Self::SlowBody,
             error => Self::Sandbox(Arc::new(error)),
@@ -280,7 +281,7 @@ fn sandbox_code(error: &SandboxError) -> Code {
         SandboxError::Paused => Code::SandboxPaused,
         SandboxError::Halted(_) => Code::DiskFull,
         SandboxError::Gone(_) => Code::SandboxEnded,
-        SandboxError::Provider(_) => Code::SetupFailed,
+        SandboxError::Provider(_) | SandboxError::Packages(_) => Code::SetupFailed,
         SandboxError::Source(_) => Code::RequestTimeout,
     }
 }

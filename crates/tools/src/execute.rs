@@ -185,7 +185,7 @@ async fn open_sandbox(
     let opened = backend.open(input.into_request(), progress).await?;
     let lives = show_duration(Duration::from_millis(opened.timeout_ms));
     let text = format!(
-        "Opened sandbox {}. Pass it as 'sandbox' to the other tools; its working folder is /workspace. It is closed after {lives}.",
+        "Opened sandbox {}. Pass it as 'sandbox' to the other tools; its working folder is /workspace. It is closed when it was not used for {lives}.",
         opened.sandbox
     );
     Ok(ToolAnswer::new(text, json!(opened)))

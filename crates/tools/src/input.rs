@@ -75,9 +75,9 @@ pub(crate) struct ToolFile {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SandboxOpen {
-    /// Python packages to install in the sandbox.
+    /// Packages to install in the sandbox at the start. Imports of code that runs in it later are detected.
     pub(crate) dependencies: Option<Vec<String>>,
-    /// Lifetime in milliseconds (default 3600000).
+    /// How long it may be unused, in milliseconds (default 3600000).
     pub(crate) timeout_ms: Option<i64>,
 }
 

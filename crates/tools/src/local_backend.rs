@@ -1,6 +1,7 @@
 //! The in-process backend: executes tool calls of one caller with an engine in this process.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use belljar_engine::policy::Verdict;
 use belljar_engine::provider::{BoxFuture, Sink, SinkControl, Stream};
 use belljar_engine::report::Report;
 use belljar_engine::request::Request;
-use belljar_engine::sandbox::{AdmittedSandbox, SandboxRequest};
+use belljar_engine::sandbox::{AdmittedSandbox, SandboxPackages, SandboxRequest};
 use belljar_engine::sandbox_handle::{Files, SandboxHandle};
+use tokio::time::Instant;
 
 use crate::Error;
 use crate::backend::{BackendFuture, OpenResult, SandboxFiles, ToolBackend};
@@ -40,6 +42,9 @@ type LocalSlot = Option<Arc<LocalSandbox>>;
 struct LocalSandbox {
     living: Box<dyn SandboxHandle>,
     admitted: AdmittedSandbox,
+    packages: SandboxPackages,
+    /// End of its last use.
+    last_use: Mutex<Instant>,
     /// Serializes executions in the sandbox.
     execution_lock: tokio::sync::Mutex<()>,
 }
@@ -63,9 +68,9 @@ impl LocalBackend {
             .ok_or_else(|| Error::Backend("no randomness available on this machine".to_owned()))
     }
 
-    fn find(&self, sandbox: &str) -> Result<Arc<LocalSandbox>, Error> {
+    fn find(&self, sandbox: &str) -> Result<LocalSandboxUse, Error> {
         let found = lock(&self.sandboxes).get(sandbox).cloned().flatten();
-        found.ok_or_else(|| Error::NoSandbox(sandbox.chars().take(64).collect()))
+        found.map(LocalSandboxUse).ok_or_else(|| Error::NoSandbox(sandbox.chars().take(64).collect()))
     }
 
     /// Fills in the defaults of a sandbox request.
@@ -85,12 +90,12 @@ impl LocalBackend {
 
     async fn run_in_sandbox(
         &self,
-        kept: Arc<LocalSandbox>,
+        kept: LocalSandboxUse,
         request: Request,
         sink: &mut dyn Sink,
         cancel: BoxFuture<'_, ()>,
     ) -> Result<Report, Error> {
-        let (engine, sandbox) = (Arc::clone(&self.engine), Arc::clone(&kept));
+        let (engine, sandbox) = (Arc::clone(&self.engine), Arc::clone(&kept.0));
         let admitted =
             run_blocking(move || engine.admit_in_sandbox(&sandbox.admitted, request, None)).await?;
         let mut cancel = cancel;
@@ -99,7 +104,7 @@ impl LocalBackend {
             () = &mut cancel => return Err(Error::Cancelled),
         };
         let id = self.new_id("exec")?;
-        Ok(self.engine.execute_in_sandbox(&*kept.living, id, admitted, sink, cancel).await?)
+        Ok(self.engine.execute_in_sandbox(&*kept.living, &kept.packages, id, admitted, sink, cancel).await?)
     }
 
     async fn open_in_slot(
@@ -111,9 +116,15 @@ impl LocalBackend {
         let admitted = self.engine.admit_sandbox(self.with_defaults(request), None)?;
         let (living, prepared) = self.engine.open_sandbox(&admitted, progress).await?;
         let timeout = admitted.timeout;
-        let kept = Arc::new(LocalSandbox { living, admitted, execution_lock: tokio::sync::Mutex::default() });
+        let kept = Arc::new(LocalSandbox {
+            living,
+            admitted,
+            packages: SandboxPackages::from(&prepared),
+            last_use: Mutex::new(Instant::now()),
+            execution_lock: tokio::sync::Mutex::default(),
+        });
         lock(&self.sandboxes).insert(id.clone(), Some(kept));
-        tokio::spawn(close_after(Arc::downgrade(&self.sandboxes), id.clone(), timeout));
+        tokio::spawn(close_when_unused(Arc::downgrade(&self.sandboxes), id.clone(), timeout));
         Ok(OpenResult { sandbox: id, timeout_ms: timeout.as_millis() as u64, packages: prepared.packages })
     }
 }
@@ -126,12 +137,51 @@ async fn run_blocking<T: Send + 'static>(
     Ok(read.map_err(|_| Error::Backend("the code could not be analyzed".to_owned()))??)
 }
 
-/// Closes a sandbox at its timeout, if it is still open.
-async fn close_after(open: std::sync::Weak<LocalSlots>, id: String, timeout: Duration) {
-    tokio::time::sleep(timeout).await;
-    let kept = open.upgrade().and_then(|open| lock(&open).remove(&id).flatten());
-    if let Some(kept) = kept {
-        kept.living.close().await;
+/// Closes a sandbox that was not used for its timeout.
+async fn close_when_unused(open: std::sync::Weak<LocalSlots>, id: String, timeout: Duration) {
+    let mut due = Instant::now() + timeout;
+    loop {
+        tokio::time::sleep_until(due).await;
+        let Some(open) = open.upgrade() else { return };
+        let Some(kept) = lock(&open).get(&id).cloned().flatten() else { return };
+        // Besides this one and the one in the table, each use has a reference.
+        if Arc::strong_count(&kept) > 2 {
+            kept.mark_used();
+        }
+        due = kept.last_use() + timeout;
+        if due <= Instant::now() {
+            lock(&open).remove(&id);
+            kept.living.close().await;
+            return;
+        }
+    }
+}
+
+/// A use of a sandbox. At its end, the timeout counts again.
+#[derive(Debug)]
+struct LocalSandboxUse(Arc<LocalSandbox>);
+
+impl Deref for LocalSandboxUse {
+    type Target = LocalSandbox;
+
+    fn deref(&self) -> &LocalSandbox {
+        &self.0
+    }
+}
+
+impl Drop for LocalSandboxUse {
+    fn drop(&mut self) {
+        self.0.mark_used();
+    }
+}
+
+impl LocalSandbox {
+    fn last_use(&self) -> Instant {
+        *self.last_use.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mark_used(&self) {
+        *self.last_use.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
 
@@ -230,7 +280,7 @@ impl ToolBackend for LocalBackend {
     }
 }
 
-impl SandboxFiles for Arc<LocalSandbox> {
+impl SandboxFiles for LocalSandboxUse {
     fn files(&self) -> &dyn Files {
         self.living.files()
     }

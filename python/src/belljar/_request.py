@@ -90,6 +90,8 @@ class SandboxOptions(TypedDict, total=False):
     provider: str | None
     image: str | None
     require: Sequence[str] | None
+    #: Packages to install at the start. Code that runs later adds the packages that it imports.
+    dependencies: Sequence[str] | None
     #: Id of a snapshot whose files the workspace starts with.
     snapshot: str | None
     volumes: Sequence[Mapping[str, Any]] | None
@@ -159,11 +161,15 @@ def sandbox_request(
     disk: Size | None = None,
     processes: int | None = None,
     output: Size | None = None,
+    dependencies: Sequence[str] | None = None,
     network: Network | None = None,
     **plain: Any,
 ) -> Json:
     """Builds the body of ``POST /v1/sandboxes``."""
+    if isinstance(dependencies, str):
+        raise ValueError("dependencies: must be a list of names")
     return drop_none(
+        dependencies=None if dependencies is None else {"packages": list(dependencies)},
         timeout_ms=_milliseconds(timeout),
         life_ms=_milliseconds(life),
         limits=limits(command_timeout, memory, cpus, disk, processes, output),

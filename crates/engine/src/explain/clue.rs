@@ -66,6 +66,16 @@ pub(super) fn parse(line: &str) -> Option<ErrorClue<'_>> {
     Some(ErrorClue { error: trouble, path })
 }
 
+/// Returns the module or package that an import did not find: of Python, or of Node.js by a bare name.
+pub(super) fn missing_module(line: &str) -> Option<&str> {
+    const MARKS: [&str; 3] =
+        ["ModuleNotFoundError: No module named '", "Cannot find module '", "Cannot find package '"];
+    let rest = MARKS.iter().find_map(|mark| line.split_once(mark)).map(|(_, rest)| rest)?;
+    let (name, _) = rest.split_once('\'')?;
+    let is_path = name.starts_with(['.', '/']) || name.contains(':');
+    (!name.is_empty() && !is_path).then_some(name)
+}
+
 /// Returns the absolute paths in a line: quoted, or ending at a space or colon.
 fn absolute_paths(text: &str) -> impl Iterator<Item = &str> {
     let starts = text.match_indices('/').filter_map(|(at, _)| {

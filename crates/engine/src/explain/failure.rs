@@ -4,7 +4,7 @@ use super::clue::{self, ErrorClue, KernelError};
 use super::denials::{disk_full_finding, processes_finding};
 use super::error::last_error_line;
 use super::rules::{
-    DIRECT_CONNECTION, MEMORY, NO_ACCESS, NO_NETWORK, NOT_SHARED, OPEN_FILES, READ_ONLY, SYSCALL,
+    DIRECT_CONNECTION, MEMORY, NO_ACCESS, NO_MODULE, NO_NETWORK, NOT_SHARED, OPEN_FILES, READ_ONLY, SYSCALL,
 };
 use crate::Capture;
 use crate::finding::{Finding, MAX_FINDINGS};
@@ -52,7 +52,9 @@ fn add_stderr_findings(findings: &mut Vec<Finding>, plan: &Plan, isolation: &[La
     let failure = FailedExecution { plan, isolation, call_refused: refused };
     let complaint = last_error_line(&stderr);
     let clue = complaint.as_deref().and_then(clue::parse);
-    let found = clue.and_then(|clue| failure.finding_for(&clue)).or_else(|| failure.network(&stderr));
+    let module = || complaint.as_deref().and_then(clue::missing_module).map(no_module);
+    let found =
+        clue.and_then(|clue| failure.finding_for(&clue)).or_else(module).or_else(|| failure.network(&stderr));
     // Each rule is reported once: a finding observed from outside says the same.
     findings.extend(found.filter(|found| findings.iter().all(|known| known.rule != found.rule)));
     findings.truncate(MAX_FINDINGS);
@@ -243,6 +245,16 @@ fn open_files() -> Finding {
     )
 }
 
+fn no_module(name: &str) -> Finding {
+    NO_MODULE.finding(
+        format!("{} is not installed in this sandbox", quote_path(name)),
+        "name its package: --dep NAME (dependencies.packages), also when you create a sandbox; imports of code \
+         are installed, imports of files that a command runs are not"
+            .to_owned(),
+        "dependencies.packages".to_owned(),
+    )
+}
+
 const NO_SETTING: &str = "no setting allows it";
 
 fn is_kernel_path(path: &str) -> bool {
@@ -337,6 +349,22 @@ mod tests {
         ] {
             assert_eq!(about(line, &plan, &[], false).as_deref(), Some(rule));
             assert_eq!(about(line, &plan, &[layer], false), None);
+        }
+    }
+
+    #[test]
+    fn missing_modules_have_a_hint() {
+        let module = |line| clue::missing_module(line).map(no_module).map(|finding| finding.message);
+        let hint = |name: &str| Some(format!("'{name}' is not installed in this sandbox"));
+        assert_eq!(module("ModuleNotFoundError: No module named 'six'"), hint("six"));
+        assert_eq!(module("Error: Cannot find module '@a/b'"), hint("@a/b"));
+        let esm =
+            "Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'is-odd' imported from /workspace/main.mjs";
+        assert_eq!(module(esm), hint("is-odd"));
+        for other in
+            ["Error: Cannot find module './a'", "Error: Cannot find module '/a/b'", "Cannot find module '"]
+        {
+            assert_eq!(module(other), None, "{other}");
         }
     }
 

@@ -100,6 +100,14 @@ pub(super) const DIRECT_CONNECTION: FindingRule = FindingRule {
     setting: "none: the program must use the proxy, see [network](network.md)",
     source: PROGRAM_STDERR,
 };
+pub(super) const NO_MODULE: FindingRule = FindingRule {
+    id: "sandbox-no-module",
+    category: "dependencies",
+    severity: "info",
+    when: "a program imported a module that its sandbox does not have",
+    setting: "`--dep NAME`, `dependencies.packages`",
+    source: PROGRAM_STDERR,
+};
 
 pub(super) const NOT_LIMITED: FindingRule = FindingRule {
     id: "sandbox-not-limited",
@@ -126,6 +134,7 @@ pub(super) const FINDING_RULES: &[&FindingRule] = &[
     &NOT_SHARED,
     &NO_NETWORK,
     &DIRECT_CONNECTION,
+    &NO_MODULE,
     &DISK_FULL,
     &PROCESSES,
     &MEMORY,

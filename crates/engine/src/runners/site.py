@@ -33,11 +33,20 @@ def add_layer(folder, index):
     return index + len(added)
 
 
+def has_entries(folder):
+    """Returns whether a layer is mounted: its mount point alone is an empty folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is not None
+    except OSError:
+        return False
+
+
 def add_layers():
     sys.path[:] = [entry for entry in sys.path if entry != HERE]
     index = after_standard_library()
     for folder in LAYERS:
-        if os.path.isdir(folder):
+        if has_entries(folder):
             index = add_layer(folder, index)
 
 

@@ -10,7 +10,7 @@ use crate::sandbox_handle::SandboxCapabilities;
 
 fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String> {
     let capabilities = Capabilities {
-        sandboxes: Some(SandboxCapabilities { cannot_pause: None }),
+        sandboxes: Some(SandboxCapabilities { cannot_pause: None, cannot_add_packages: None }),
         ..Capabilities::default()
     };
     let profiles = Profiles::built_in();

@@ -5,6 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use super::failure::{Failure, FailureKind};
+use crate::packages::PackagesError;
 use crate::provider::ProviderError;
 
 /// Why an operation on a long-lived sandbox failed.
@@ -23,6 +24,9 @@ pub enum SandboxError {
     /// The sandbox no longer exists.
     #[error("the sandbox is gone: {0}")]
     Gone(String),
+    /// Packages that a task needs could not be provided; nothing ran.
+    #[error(transparent)]
+    Packages(#[from] PackagesError),
     /// The provider failed, or does not support the operation.
     #[error(transparent)]
     Provider(#[from] ProviderError),
@@ -57,7 +61,7 @@ impl SandboxError {
             Self::Gone(_) => io::ErrorKind::BrokenPipe,
             Self::Failed(failure) => failure.kind.to_io(),
             Self::Halted(_) => io::ErrorKind::StorageFull,
-            Self::Paused | Self::Provider(_) | Self::Source(_) => io::ErrorKind::Other,
+            Self::Paused | Self::Packages(_) | Self::Provider(_) | Self::Source(_) => io::ErrorKind::Other,
         }
     }
 }

@@ -24,8 +24,9 @@ use crate::finding::Finding;
 use crate::limits::Limits;
 use crate::network::HostRules;
 use crate::outcome::{Outcome, Receipt};
+use crate::package_layer::PackageLayer;
 use crate::plan::{Task, WORKSPACE};
-use crate::provider::{BoxFuture, Sink};
+use crate::provider::{BoxFuture, ProviderError, Sink};
 
 pub use belljar_model::files::{
     ArchiveFormat, ArchiveLimits, ChangeKind, DirectoryEntry, DirectoryPage, FileChange, FileKind,
@@ -74,6 +75,8 @@ pub struct NetworkStats {
 pub struct SandboxCapabilities {
     /// Why they cannot be paused; `None` if they can.
     pub cannot_pause: Option<String>,
+    /// Why packages cannot be added to open ones, and what to do instead; `None` if they can.
+    pub cannot_add_packages: Option<String>,
 }
 
 /// A long-lived sandbox. Dropping it kills everything in it.
@@ -96,6 +99,17 @@ pub trait SandboxHandle: Debug + Send + Sync {
         sink: &'a mut dyn Sink,
         cancel: BoxFuture<'a, ()>,
     ) -> SandboxFuture<'a, Outcome>;
+
+    /// Mounts package layers read-only, each in the place of an earlier one with its destination. Programs that
+    /// start later use them.
+    ///
+    /// # Errors
+    /// Fails where [`SandboxCapabilities::cannot_add_packages`] says so, or if a layer cannot be mounted; then
+    /// others may be mounted.
+    fn attach_packages<'a>(&'a self, _layers: &'a [PackageLayer]) -> SandboxFuture<'a, ()> {
+        let message = "packages cannot be added to an open sandbox here; name them when you create it";
+        Box::pin(async move { Err(ProviderError::unsupported("dependencies", message).into()) })
+    }
 
     /// Connects to a TCP port on the sandbox's loopback.
     fn open_port(&self, port: u16) -> SandboxFuture<'_, ByteStream>;

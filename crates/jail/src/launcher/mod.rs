@@ -10,6 +10,7 @@
 //! measures the longest turn. An ending is reported first; processes are reaped and cgroups removed
 //! afterwards.
 
+mod attach;
 mod cold;
 mod event_outbox;
 mod guest_binary;

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use super::attach;
 use super::guest_binary::GuestSealer;
 use super::pending_run::PendingRun;
 use super::run::Run;
@@ -49,7 +50,20 @@ impl Runs {
 
     /// Answers a query about a sandbox. `None` if the answer comes later.
     pub(super) fn answer(&mut self, request: u64, jail: u64, query: JailRequest) -> Option<JailResponse> {
+        if let JailRequest::AttachPackages { source, path } = &query {
+            return Some(self.attach_packages(jail, source, path));
+        }
         answer(self.find(jail), request, query)
+    }
+
+    fn attach_packages(&mut self, jail: u64, source: &str, path: &str) -> JailResponse {
+        let Some(pid) = self.find(jail).filter(|run| run.is_sandbox()).map(|run| run.init_pid()) else {
+            return JailResponse::Gone;
+        };
+        match attach::attach_packages(&self.context, pid, source, path) {
+            Ok(()) => JailResponse::Done,
+            Err(failed) => JailResponse::Refused(failed.to_string()),
+        }
     }
 
     /// Begins a turn of the event loop. If many sandboxes have seccomp notifications, keeps only as many as a
@@ -117,6 +131,7 @@ fn answer(run: Option<&mut Run>, request: u64, query: JailRequest) -> Option<Jai
         JailRequest::Pause => {
             with_sandbox(run, |sandbox, request, _| sandbox.pause_queue.enqueue(request, true))
         }
+        JailRequest::AttachPackages { .. } => None,
         JailRequest::Resume => {
             with_sandbox(run, |sandbox, request, _| sandbox.pause_queue.enqueue(request, false))
         }

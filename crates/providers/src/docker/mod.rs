@@ -48,6 +48,7 @@ use belljar_engine::sandbox_handle::{
 };
 
 use crate::egress::with_proxy_environment;
+use crate::guest_sandbox::CANNOT_ADD_PACKAGES;
 use container::Container;
 use container_spec::ContainerSpec;
 use daemon::Daemon;
@@ -129,7 +130,10 @@ impl Provider for Docker {
                 default_image: settings.image.clone(),
                 allowed: settings.images.clone(),
             },
-            sandboxes: Some(SandboxCapabilities { cannot_pause: None }),
+            sandboxes: Some(SandboxCapabilities {
+                cannot_pause: None,
+                cannot_add_packages: Some(CANNOT_ADD_PACKAGES.to_owned()),
+            }),
         }
     }
 

@@ -6,11 +6,16 @@ use std::future::ready;
 use belljar_engine::explain::DeniedSyscall;
 use belljar_engine::language::Language;
 use belljar_engine::outcome::{Limit, Receipt};
+use belljar_engine::packages::PackageLayer;
 use belljar_engine::provider::{BoxFuture, ProviderError};
 use belljar_engine::sandbox_handle::{SandboxError, SandboxFuture, SandboxStats};
 
 use super::prestart::{PrestartSpec, PrestartedInterpreter};
 use crate::program::FoundRuntime;
+
+/// Why most backends cannot add packages, and what to do instead.
+pub(crate) const CANNOT_ADD_PACKAGES: &str = "this provider cannot add packages to an open sandbox; name them when you create it: \
+     dependencies.packages (--dep)";
 
 /// The jail or container of a [`GuestSandbox`](super::GuestSandbox). Dropping it kills everything inside.
 pub(crate) trait Backend: Debug + Send + Sync {
@@ -40,6 +45,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
 
     /// Returns whether it was created for a single task, and otherwise stays until it is closed.
     fn is_for_single_task(&self) -> bool;
+
+    /// Mounts package layers, each over an earlier one with its destination.
+    fn attach_packages<'a>(&'a self, _layers: &'a [PackageLayer]) -> SandboxFuture<'a, ()> {
+        Box::pin(ready(Err(ProviderError::unsupported("dependencies", CANNOT_ADD_PACKAGES).into())))
+    }
 
     /// Returns whether denied system calls are recorded, so that denials can be attributed to single commands.
     fn records_denied_calls(&self) -> bool {

@@ -27,7 +27,7 @@ impl CommandViewer for GuestOutput {
 impl GuestSandbox {
     /// Returns the command with the sandbox's environment added.
     fn with_sandbox_environment(&self, mut command: StartCommand) -> StartCommand {
-        let mut env = self.env.clone();
+        let mut env = self.environment();
         extend_environment(&mut env, command.env);
         command.env = env.into_iter().collect();
         command

@@ -5,6 +5,7 @@ use belljar_engine::finding::Finding;
 use belljar_engine::limits::Limits;
 use belljar_engine::network::HostRules;
 use belljar_engine::outcome::{Outcome, Receipt};
+use belljar_engine::packages::PackageLayer;
 use belljar_engine::plan::{Network, Task};
 use belljar_engine::provider::{BoxFuture, Sink};
 use belljar_engine::sandbox_handle::{
@@ -39,6 +40,14 @@ impl SandboxHandle for GuestSandbox {
         cancel: BoxFuture<'a, ()>,
     ) -> SandboxFuture<'a, Outcome> {
         Box::pin(self.run_task(task, limits, sink, cancel))
+    }
+
+    fn attach_packages<'a>(&'a self, layers: &'a [PackageLayer]) -> SandboxFuture<'a, ()> {
+        Box::pin(async move {
+            self.backend.attach_packages(layers).await?;
+            self.record_attached(layers);
+            Ok(())
+        })
     }
 
     fn open_port(&self, port: u16) -> SandboxFuture<'_, ByteStream> {

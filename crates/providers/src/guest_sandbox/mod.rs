@@ -23,17 +23,19 @@ mod verdict;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use belljar_egress::Egress;
 use belljar_engine::limits::Limits;
+use belljar_engine::packages::PackageLayer;
 use belljar_engine::plan::{Plan, WORKSPACE};
 use belljar_engine::sandbox_handle::SandboxError;
 use belljar_guest::Guest;
 use belljar_guest::protocol::GuestSettings;
 use tokio::sync::watch;
 
-pub(crate) use self::backend::Backend;
+pub(crate) use self::backend::{Backend, CANNOT_ADD_PACKAGES};
 use self::denials::CommandStarts;
 pub(crate) use self::prestart::{PrestartSpec, PrestartedInterpreter};
 pub(crate) use self::task::INBOX;
@@ -71,6 +73,12 @@ fn sandbox_environment(path: &str, plan: &Plan) -> BTreeMap<String, String> {
     env
 }
 
+/// Returns a search path that begins with the programs of these layers.
+fn with_programs(layers: &[PackageLayer], path: &str) -> String {
+    let programs = layers.iter().filter_map(PackageLayer::bin_folder);
+    programs.chain([path.to_owned()]).collect::<Vec<_>>().join(":")
+}
+
 /// A sandbox with a connected guest. Dropping it kills everything in it.
 #[derive(Debug)]
 pub(crate) struct GuestSandbox {
@@ -85,6 +93,8 @@ pub(crate) struct GuestSandbox {
     single_task: bool,
     /// Its egress, if it may reach individual hosts.
     egress: Option<Egress>,
+    /// Package layers that were attached after it was opened.
+    attached: Mutex<Vec<PackageLayer>>,
     starts: CommandStarts,
     paused: AtomicBool,
     halted: watch::Sender<Option<String>>,
@@ -109,10 +119,48 @@ impl GuestSandbox {
             env,
             single_task,
             egress,
+            attached: Mutex::default(),
             starts: CommandStarts::default(),
             paused: AtomicBool::new(false),
             halted: watch::Sender::default(),
         }
+    }
+
+    /// Returns the attached layers at places that were empty when it was opened.
+    fn added_layers(&self) -> Vec<PackageLayer> {
+        let is_new = |layer: &&PackageLayer| {
+            self.plan.package_layers.iter().all(|known| known.destination != layer.destination)
+        };
+        let attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.iter().filter(is_new).cloned().collect()
+    }
+
+    fn record_attached(&self, layers: &[PackageLayer]) {
+        let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        attached.retain(|known| layers.iter().all(|layer| layer.destination != known.destination));
+        attached.extend(layers.iter().cloned());
+    }
+
+    /// Returns the search path inside, with the programs of attached packages.
+    fn search_path(&self) -> String {
+        with_programs(&self.added_layers(), &self.path)
+    }
+
+    /// Returns the environment of a process inside, with attached packages.
+    fn environment(&self) -> BTreeMap<String, String> {
+        let (mut env, added) = (self.env.clone(), self.added_layers());
+        if let Some(path) = env.get_mut("PATH") {
+            *path = with_programs(&added, path);
+        }
+        add_packages(&mut env, &added);
+        env
+    }
+
+    /// Returns the plan, with attached packages.
+    fn current_plan(&self) -> Plan {
+        let mut plan = self.plan.clone();
+        plan.package_layers.extend(self.added_layers());
+        plan
     }
 
     /// Returns the guest, or an error if the sandbox is paused and could not answer.

@@ -88,7 +88,8 @@ impl<'a> TaskRun<'a> {
         let folder =
             if code_in_inbox { format!("/tmp/.belljar-{}", unique_number()) } else { INBOX.to_owned() };
         let paths = RunPaths { code_in_inbox, inbox: folder.clone(), compiled: format!("{folder}/program") };
-        let prepared = program::prepare(task, &sandbox.plan, runtime, &sandbox.path, &paths);
+        let (plan, path) = (sandbox.current_plan(), sandbox.search_path());
+        let prepared = program::prepare(task, &plan, runtime, &path, &paths);
         Self { sandbox, task, limits, runtime, prepared, folder }
     }
 
@@ -215,6 +216,7 @@ async fn remove_empty_folder(files: &dyn Files, path: &str) {
         let _removed = files.remove(path, false).await;
     }
 }
+
 /// A started command of a task.
 struct StartedCommand {
     process: ProcessId,

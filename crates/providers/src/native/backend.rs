@@ -12,6 +12,7 @@ use belljar_engine::explain::DeniedSyscall;
 use belljar_engine::language::Language;
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::{Kernel, Receipt};
+use belljar_engine::packages::PackageLayer;
 use belljar_engine::plan::{Image, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, ProviderError};
 use belljar_engine::sandbox_handle::{SandboxError, SandboxFuture, SandboxStats};
@@ -27,6 +28,7 @@ use super::roots::NumberedRoot;
 use super::run;
 use super::{CheckedPlan, NAME, NativeShared};
 use crate::guest_sandbox::{Backend, GUEST_CONNECT_TIMEOUT, GuestSandbox, guest_settings};
+use crate::host_paths::utf8_path;
 use crate::program::FoundRuntime;
 
 /// Time allowed to learn why a sandbox ended.
@@ -53,7 +55,7 @@ pub(super) async fn open(
     checked: CheckedPlan,
 ) -> Result<GuestSandbox, ProviderError> {
     let visible_prefixes = shared.roots.common_prefixes(&checked.plan.image);
-    let root = shared.roots.tree(&checked.plan, &checked.binds, &visible_prefixes)?;
+    let root = shared.roots.tree(&checked.plan, &checked.binds, &visible_prefixes, true)?;
     let started = match start(shared, &checked, &root).await {
         Err(ProviderError::Lost { .. }) => {
             shared.link.restart_if_lost().await?;
@@ -148,9 +150,27 @@ impl JailBackend {
     async fn query(&self, request: JailRequest) -> Result<JailResponse, SandboxError> {
         match self.connection.query(self.number, request).await {
             JailResponse::Gone => Err(SandboxError::Gone(self.exit_cause().await)),
-            JailResponse::Refused(message) => Err(ProviderError::unsupported("pause", message).into()),
             response => Ok(response),
         }
+    }
+
+    /// Pauses or resumes the jail.
+    async fn set_frozen(&self, request: JailRequest) -> Result<(), SandboxError> {
+        match self.query(request).await? {
+            JailResponse::Refused(message) => Err(ProviderError::unsupported("pause", message).into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn attach_layers(&self, layers: &[PackageLayer]) -> Result<(), SandboxError> {
+        for layer in layers {
+            let source = utf8_path("dependencies", &layer.source)?;
+            let request = JailRequest::AttachPackages { source, path: layer.destination.to_owned() };
+            if let JailResponse::Refused(message) = self.query(request).await? {
+                return Err(ProviderError::setup("attach packages", message).into());
+            }
+        }
+        Ok(())
     }
 
     /// Returns the layers in force.
@@ -190,11 +210,11 @@ impl JailBackend {
 
 impl Backend for JailBackend {
     fn pause(&self) -> SandboxFuture<'_, ()> {
-        Box::pin(async { self.query(JailRequest::Pause).await.map(drop) })
+        Box::pin(self.set_frozen(JailRequest::Pause))
     }
 
     fn resume(&self) -> SandboxFuture<'_, ()> {
-        Box::pin(async { self.query(JailRequest::Resume).await.map(drop) })
+        Box::pin(self.set_frozen(JailRequest::Resume))
     }
 
     fn stats(&self) -> SandboxFuture<'_, SandboxStats> {
@@ -236,6 +256,10 @@ impl Backend for JailBackend {
 
     fn is_for_single_task(&self) -> bool {
         false
+    }
+
+    fn attach_packages<'a>(&'a self, layers: &'a [PackageLayer]) -> SandboxFuture<'a, ()> {
+        Box::pin(self.attach_layers(layers))
     }
 
     fn records_denied_calls(&self) -> bool {

@@ -177,7 +177,8 @@ impl Provider for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let sandboxes = SandboxCapabilities { cannot_pause: self.no_freezer.clone() };
+        let sandboxes =
+            SandboxCapabilities { cannot_pause: self.no_freezer.clone(), cannot_add_packages: None };
         Capabilities {
             missing: self.missing.clone(),
             host_paths: true,
@@ -307,5 +308,5 @@ fn root_for(
         }
         Program::Command(_) => (None, roots.common_prefixes(image)),
     };
-    Ok((roots.tree(&checked.plan, &checked.binds, &prefixes)?, found))
+    Ok((roots.tree(&checked.plan, &checked.binds, &prefixes, false)?, found))
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::language::{LANGUAGES, Language};
-use belljar_engine::packages::PackageLayer;
+use belljar_engine::packages::{
+    GO_LIBRARY, PYTHON_LAYER, PYTHON_PROFILE_LAYER, PYTHON_SITE_FOLDER, PackageLayer,
+};
 use belljar_engine::plan::{Image, Network, Plan};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
@@ -79,8 +81,12 @@ struct RootCache {
     next: u64,
 }
 
-/// Distinguishes trees of the host that contain only runtimes and packages.
-type HostRootKey = (Vec<PathBuf>, Vec<PackageLayer>);
+/// Distinguishes trees of the host that contain only runtimes, packages, and for a sandbox their mount points.
+type HostRootKey = (Vec<PathBuf>, Vec<PackageLayer>, bool);
+
+/// Mount points of packages in the tree of a sandbox. An empty `/node_modules` would make npm take `/` for the
+/// project, so only a sandbox that is created with JavaScript packages has it.
+const PACKAGE_FOLDERS: [&str; 4] = [PYTHON_LAYER, PYTHON_PROFILE_LAYER, PYTHON_SITE_FOLDER, GO_LIBRARY];
 
 /// Cached trees. When full, the cache is cleared.
 const MAX_CACHED_ROOTS: usize = 256;
@@ -118,20 +124,24 @@ impl RootBuilder {
             .collect()
     }
 
-    /// Returns the tree for a plan.
+    /// Returns the tree for a plan. In the tree of a sandbox, packages can be mounted later.
     pub(super) fn tree(
         &self,
         plan: &Plan,
         binds: &[HostBind],
         prefixes: &[PathBuf],
+        is_sandbox: bool,
     ) -> Result<Arc<NumberedRoot>, ProviderError> {
         let is_usual = plan.image == Image::Host && plan.network == Network::None && binds.is_empty();
-        let usual = is_usual.then(|| (prefixes.to_vec(), plan.package_layers.clone()));
+        let usual = is_usual.then(|| (prefixes.to_vec(), plan.package_layers.clone(), is_sandbox));
         if let Some(root) = usual.as_ref().and_then(|usual| self.lock_cache().host_roots.get(usual).cloned())
         {
             return Ok(root);
         }
-        let (tree, path) = self.build(plan, binds, prefixes)?;
+        let (mut tree, path) = self.build(plan, binds, prefixes)?;
+        if is_sandbox {
+            tree.extend(PACKAGE_FOLDERS.map(|path| RootEntry::Dir { path: path.to_owned() }));
+        }
         let root = self.numbered(tree, path);
         if let Some(usual) = usual {
             self.lock_cache().host_roots.insert(usual, Arc::clone(&root));

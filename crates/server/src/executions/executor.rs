@@ -213,8 +213,10 @@ impl ExecutionTask {
         let report = match &job.sandbox {
             None => state.engine.execute(id, job.admitted, &mut sink, cancel).await.map_err(Error::from),
             Some(sandbox) => {
-                let living = &*sandbox.living;
-                let ran = state.engine.execute_in_sandbox(living, id, job.admitted, &mut sink, cancel).await;
+                let (living, packages) = (&*sandbox.living, &sandbox.packages);
+                let run =
+                    state.engine.execute_in_sandbox(living, packages, id, job.admitted, &mut sink, cancel);
+                let ran = run.await;
                 ran.inspect(|report| sandbox.add_execution_cpu(report)).map_err(Error::from)
             }
         };

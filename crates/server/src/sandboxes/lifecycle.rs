@@ -8,9 +8,8 @@ use std::time::Duration;
 use belljar_engine::network::HostRules;
 use belljar_engine::packages::{Progress, ProvidedPackages};
 use belljar_engine::plan::Network;
-use belljar_engine::quantity::{show_duration, show_time};
 use belljar_engine::report::DependenciesReport;
-use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxRequest};
+use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxPackages, SandboxRequest};
 use belljar_engine::sandbox_handle::{NetworkStats, SandboxError, SandboxHandle, SandboxPhase, SandboxStats};
 use belljar_store::{
     DailyUsage, NewSandbox, SandboxId, SandboxRecord, SandboxState, SnapshotId, TenantName, Timestamp,
@@ -24,6 +23,7 @@ use super::end_cause::EndCause;
 use super::live_sandbox::{Expiry, LiveSandbox, SandboxInUse};
 use super::registry::SandboxSlot;
 use super::settings::{self, NetworkAccess, json_value};
+use super::times::{admit_life, check_timeout};
 use crate::app_state::AppState;
 use crate::authentication::Caller;
 use crate::error::Error;
@@ -87,36 +87,6 @@ pub(crate) async fn open(
     opened.map_err(|error| shown.error_for(caller.is_admin(), error))
 }
 
-/// Returns the life of a new sandbox. Without `has_timeout`, sets the server's default timeout.
-fn admit_life(
-    state: &AppState,
-    admitted: &mut AdmittedSandbox,
-    has_timeout: bool,
-) -> Result<Duration, Error> {
-    let most = state.settings.sandbox_life;
-    let life = admitted.life.unwrap_or(most);
-    if life > most {
-        let (life, most) = (show_time(life), show_time(most));
-        let message = format!("{life} is above {most}, the longest life here; server.sandbox_life raises it");
-        return Err(Error::Invalid { field: "life_ms", message });
-    }
-    if has_timeout {
-        check_timeout(admitted.timeout, life)?;
-    } else {
-        admitted.timeout = state.settings.sandbox_idle.min(life).min(state.engine.ceiling().timeout);
-    }
-    Ok(life)
-}
-
-fn check_timeout(timeout: Duration, life_left: Duration) -> Result<(), Error> {
-    if timeout <= life_left {
-        return Ok(());
-    }
-    let (timeout, left) = (show_time(timeout), show_duration(life_left));
-    let message = format!("{timeout} is longer than this sandbox's life, of which {left} are left");
-    Err(Error::Invalid { field: "timeout_ms", message })
-}
-
 /// A sandbox that is being created.
 struct SandboxBuilder {
     id: SandboxId,
@@ -147,7 +117,7 @@ impl SandboxBuilder {
         let (recorded, opened) =
             tokio::join!(state.store.add_sandbox(new), state.engine.open_sandbox(&self.admitted, progress));
         recorded?;
-        let (running, living) = match self.prepare_or_close(state, opened).await {
+        let (running, living, packages) = match self.prepare_or_close(state, opened).await {
             Ok(living) => living,
             Err(error) => {
                 let store = &state.store;
@@ -170,8 +140,15 @@ impl SandboxBuilder {
         };
         let queue = state.settings.queue;
         let monitor = VolumeMonitor::for_mounts(&slots.0.mounts);
-        let open =
-            Arc::new(LiveSandbox::new(self.id, self.tenant, living, self.admitted, slots, self.life, queue));
+        let open = Arc::new(LiveSandbox::new(
+            self.id,
+            self.tenant,
+            living,
+            (self.admitted, packages),
+            slots,
+            self.life,
+            queue,
+        ));
         shown.expires = open.expires();
         state.sandboxes.insert(&open);
         state.metrics.opened();
@@ -189,11 +166,12 @@ impl SandboxBuilder {
         &mut self,
         state: &AppState,
         opened: Result<(Box<dyn SandboxHandle>, ProvidedPackages), belljar_engine::Error>,
-    ) -> Result<(Timestamp, Box<dyn SandboxHandle>), Error> {
+    ) -> Result<(Timestamp, Box<dyn SandboxHandle>, SandboxPackages), Error> {
         let (living, prepared) = opened?;
+        let packages = SandboxPackages::from(&prepared);
         self.settings.insert("dependencies".to_owned(), json_value(&DependenciesReport::from(prepared)));
         match self.prepare(state, &*living).await {
-            Ok(running) => Ok((running, living)),
+            Ok(running) => Ok((running, living, packages)),
             Err(error) => {
                 living.close().await;
                 Err(error)

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use belljar_engine::report::Report;
-use belljar_engine::sandbox::AdmittedSandbox;
+use belljar_engine::sandbox::{AdmittedSandbox, SandboxPackages};
 use belljar_engine::sandbox_handle::{SandboxError, SandboxFuture, SandboxHandle};
 use belljar_store::{SandboxId, TenantName, Timestamp};
 use tokio::sync::{self, watch};
@@ -28,6 +28,7 @@ pub(crate) struct LiveSandbox {
     pub(crate) tenant: TenantName,
     pub(crate) living: Box<dyn SandboxHandle>,
     pub(crate) admitted: AdmittedSandbox,
+    pub(crate) packages: SandboxPackages,
     /// Queue with a single slot: executions in the sandbox run one at a time.
     pub(crate) run_queue: RunQueue,
     /// Held while a snapshot is taken: one at a time.
@@ -95,7 +96,7 @@ impl LiveSandbox {
         id: SandboxId,
         tenant: TenantName,
         living: Box<dyn SandboxHandle>,
-        admitted: AdmittedSandbox,
+        (admitted, packages): (AdmittedSandbox, SandboxPackages),
         slots: (SandboxSlot, MemoryReservation),
         life: Duration,
         queue: usize,
@@ -106,6 +107,7 @@ impl LiveSandbox {
             tenant,
             living,
             admitted,
+            packages,
             run_queue: RunQueue::new(1, queue, queue, &OtherTenants::default()),
             snapshot_lock: sync::Mutex::default(),
             state_lock: sync::Mutex::default(),

@@ -24,4 +24,5 @@ pub(crate) mod port_proxy;
 mod proxy_headers;
 pub(crate) mod registry;
 pub(crate) mod settings;
+mod times;
 pub(crate) mod transfer;

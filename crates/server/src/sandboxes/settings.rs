@@ -44,7 +44,7 @@ pub(crate) struct SandboxSettings {
     env_names: Vec<String>,
     /// Mounted volumes and host folders.
     volumes: Vec<VolumeSpec>,
-    /// Packages installed at the start.
+    /// Packages installed at the start, and added later by executions.
     dependencies: DependenciesReport,
     /// How long it may be unused, in milliseconds.
     timeout_ms: u64,
@@ -121,6 +121,11 @@ pub(crate) fn with_live_state(recorded: SandboxRecord, open: Option<&LiveSandbox
             SandboxPhase::Running if open.living.halt_reason().is_some() => SandboxState::Halted,
             SandboxPhase::Running | SandboxPhase::Ended => SandboxState::Running,
         };
+    }
+    if let (Some(names), Some(Value::Object(dependencies))) =
+        (open.and_then(|open| open.packages.names()), settings.get_mut("dependencies"))
+    {
+        dependencies.insert("packages".to_owned(), json_value(&names));
     }
     // The hosts may have been changed since they were recorded.
     if let Some(now) = open.and_then(|open| open.living.network_stats()) {

@@ -206,6 +206,9 @@ pub(super) struct CreateArgs {
     /// Start with the workspace of a snapshot
     #[arg(long, value_name = "ID")]
     pub(super) snapshot: Option<String>,
+    /// Package to install at the start, such as pandas or npm:lodash
+    #[arg(long = "dep", value_name = "NAME")]
+    pub(super) packages: Vec<String>,
     /// Metadata that lists and filters show
     #[arg(long, value_name = "K=V", value_parser = pair)]
     pub(super) metadata: Vec<(String, String)>,
@@ -262,6 +265,12 @@ pub(super) struct ExecArgs {
     /// Time limit [default: the sandbox's; none with --detach]
     #[arg(long, value_name = "TIME", value_parser = parse_millis, allow_hyphen_values = true)]
     pub(super) timeout: Option<i64>,
+    /// Package to add to the sandbox for the code; imports are detected
+    #[arg(long = "dep", value_name = "NAME", conflicts_with = "command")]
+    pub(super) packages: Vec<String>,
+    /// Do not detect imports of the code
+    #[arg(long, conflicts_with = "command")]
+    pub(super) no_deps: bool,
     /// Start the command in the background and print its number
     #[arg(long, conflicts_with_all = ["interactive", "code", "source"])]
     pub(super) detach: bool,

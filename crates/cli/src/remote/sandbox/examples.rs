@@ -16,6 +16,7 @@ Examples:
   id=$(belljar sandbox create)                          prints only the id
   belljar sandbox create --timeout 2h --on-timeout pause --memory 2G --cpus 2
   belljar sandbox create --network internet --env TOKEN
+  belljar sandbox create --dep pandas --dep npm:lodash
   belljar sandbox create --volume data:/data:ro --metadata job=42";
 
 pub(super) const LIST: &str = "\
@@ -62,7 +63,7 @@ Examples:
   tar c . | belljar sandbox exec $id -i -- tar x        pass standard input
   n=$(belljar sandbox exec $id --detach -- python3 -m http.server 8000)
   belljar sandbox exec $id -c 'print(6 * 7)'            run code instead of a program
-  belljar sandbox exec $id job.py
+  belljar sandbox exec $id job.py                       packages that it imports are installed
 
 Ctrl-C sends SIGINT to the command; a second one kills it.
 

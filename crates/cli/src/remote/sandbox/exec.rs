@@ -87,6 +87,8 @@ fn code(server: &Server, args: ExecArgs, json: bool) -> Result<u8, CliError> {
         workdir: args.workdir,
         variables: args.variables,
         command: args.command,
+        packages: args.packages,
+        no_deps: args.no_deps,
         limits: LimitArgs { timeout: args.timeout, ..LimitArgs::default() },
         raw: args.raw,
         json,

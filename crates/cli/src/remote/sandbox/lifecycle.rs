@@ -48,7 +48,9 @@ fn request(args: CreateArgs) -> Result<Value, CliError> {
     let volumes: Vec<_> = args.volumes.iter().map(|text| volume(text)).collect::<Result<_, _>>()?;
     let metadata: Map<_, _> = args.metadata.into_iter().map(|(key, value)| (key, value.into())).collect();
     let mut request = json!({"limits": limits, "env": variables, "volumes": volumes, "metadata": metadata});
+    let packages = (!args.packages.is_empty()).then(|| json!({"packages": args.packages}));
     let fields = [
+        ("dependencies", packages),
         ("image", args.image.map(Value::from)),
         ("profile", args.profile.map(Value::from)),
         ("policy", args.policy.map(Value::from)),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_engine::provider::{DiscardSink, Stream};
-use belljar_engine::sandbox::{AdmittedSandbox, SandboxRequest};
+use belljar_engine::sandbox::{AdmittedSandbox, SandboxPackages, SandboxRequest};
 use belljar_engine::sandbox_handle::{
     AttachOptions, CommandEnding, CommandViewer, OutputEvent, SandboxError, SandboxHandle, StartCommand,
 };
@@ -117,6 +117,7 @@ fn as_unprivileged_user() -> Verdict {
 pub(crate) struct OpenSandbox {
     pub(crate) handle: Arc<dyn SandboxHandle>,
     pub(crate) admitted: AdmittedSandbox,
+    pub(crate) packages: Arc<SandboxPackages>,
 }
 
 /// The result of a command.
@@ -141,7 +142,7 @@ impl Fixture {
 
     pub(crate) async fn open_admitted(&self, admitted: AdmittedSandbox) -> Result<OpenSandbox, String> {
         let (handle, _) = self.engine().open_sandbox(&admitted, &mut DiscardSink).await.map_err(text)?;
-        Ok(OpenSandbox { handle: handle.into(), admitted })
+        Ok(OpenSandbox { handle: handle.into(), admitted, packages: Arc::default() })
     }
 }
 

@@ -334,7 +334,7 @@ async fn a_task_has_findings_of_its_own(fixture: Fixture) -> Verdict {
         let (id, handle) = ("exec_test".to_owned(), &*open.handle);
         let report = fixture
             .engine()
-            .execute_in_sandbox(handle, id, admitted, &mut Quiet, never)
+            .execute_in_sandbox(handle, &open.packages, id, admitted, &mut Quiet, never)
             .await
             .map_err(text)?;
         check!(report.findings.len() == 1 && report.findings[0].message.contains(host), report.findings);

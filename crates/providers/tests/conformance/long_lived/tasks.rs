@@ -1,11 +1,15 @@
 //! Code in a sandbox behaves like a one-shot run.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::Limit;
+use belljar_engine::packages::{PYTHON_BOOTSTRAP, PYTHON_LAYER, PYTHON_SITE_FOLDER, PackageLayer};
+use belljar_engine::provider::ProviderError;
 use belljar_engine::report::{Report, Status};
 use belljar_engine::request::Request;
+use belljar_engine::sandbox_handle::SandboxError;
 use serde_json::{Value, json};
 
 use super::{Case, OpenSandbox, cases, text, until};
@@ -20,6 +24,7 @@ pub(super) fn all() -> Vec<(&'static str, Case)> {
         a_paused_task_times_out,
         programs_are_compiled,
         a_task_leaves_nothing_behind,
+        packages_are_attached_to_an_open_sandbox,
     ]
 }
 
@@ -36,12 +41,55 @@ async fn run_until(
     let request: Request = serde_json::from_value(request).map_err(text)?;
     let admitted = fixture.engine().admit_in_sandbox(&open.admitted, request, None).map_err(text)?;
     let (id, mut view) = ("exec_test".to_owned(), Quiet);
-    let run = fixture.engine().execute_in_sandbox(&*open.handle, id, admitted, &mut view, Box::pin(cancel));
+    let (engine, cancel) = (fixture.engine(), Box::pin(cancel));
+    let run = engine.execute_in_sandbox(&*open.handle, &open.packages, id, admitted, &mut view, cancel);
     run.await.map_err(text)
 }
 
 fn python(code: &str) -> Value {
     json!({"language": "python", "code": code})
+}
+
+async fn packages_are_attached_to_an_open_sandbox(fixture: Fixture) -> Verdict {
+    let open = fixture.open(json!({})).await?;
+    let folder = tempfile::tempdir().map_err(text)?;
+    let layer = |name: &str, destination, file: &str, content: &str| {
+        let source = folder.path().join(name);
+        std::fs::create_dir(&source).and_then(|()| std::fs::write(source.join(file), content))?;
+        Ok::<_, std::io::Error>(PackageLayer { source, destination })
+    };
+    let bootstrap = layer("site", PYTHON_SITE_FOLDER, "sitecustomize.py", PYTHON_BOOTSTRAP).map_err(text)?;
+    let first = layer("first", PYTHON_LAYER, "bell.py", "WHO = 'first'").map_err(text)?;
+    let second = layer("second", PYTHON_LAYER, "bell.py", "WHO = 'second'").map_err(text)?;
+    for place in [folder.path(), &bootstrap.source, &first.source, &second.source] {
+        std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o755)).map_err(text)?;
+    }
+    let capabilities = fixture.engine().capabilities().sandboxes.clone();
+    if capabilities.is_none_or(|can| can.cannot_add_packages.is_some()) {
+        let refused = open.handle.attach_packages(&[first]).await;
+        check!(matches!(refused, Err(SandboxError::Provider(ProviderError::Unsupported { .. }))), refused);
+        return open.close().await;
+    }
+    let import = "python3 -c 'import bell; print(bell.WHO, bell.__file__)'";
+    open.handle.attach_packages(&[first, bootstrap]).await.map_err(text)?;
+    check!(open.shell_output(import).await? == "first /opt/belljar/python/bell.py", "the first layer");
+    let ran = run(&fixture, &open, python("import bell; print(bell.WHO)")).await?;
+    check!(ran.stdout == "first\n", ran);
+    // A later layer takes the place of an earlier one. It is read-only.
+    open.handle.attach_packages(&[second]).await.map_err(text)?;
+    check!(open.shell_output(import).await? == "second /opt/belljar/python/bell.py", "the second layer");
+    let written = open.shell("echo > /opt/belljar/python/bell.py").await?;
+    check!(written.stderr.contains("Read-only file system"), written);
+    // What is not a folder of the host is refused, and the sandbox continues.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("/etc", &link).map_err(text)?;
+    for source in [folder.path().join("missing"), link] {
+        let refused =
+            open.handle.attach_packages(&[PackageLayer { source, destination: PYTHON_LAYER }]).await;
+        check!(matches!(refused, Err(SandboxError::Provider(ProviderError::Setup { .. }))), refused);
+    }
+    check!(open.shell_output(import).await? == "second /opt/belljar/python/bell.py", "nothing changed");
+    open.close().await
 }
 
 async fn code_runs_with_existing_files(fixture: Fixture) -> Verdict {
