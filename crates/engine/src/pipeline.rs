@@ -416,11 +416,14 @@ impl Engine {
         }
     }
 
-    /// Removes the packages that are cached for a tenant alone.
+    /// Removes the packages and built programs that are cached for a tenant alone.
     ///
     /// # Errors
     /// Some could not be removed.
-    pub async fn remove_tenant_packages(&self, tenant: &str) -> Result<(), Error> {
+    pub async fn remove_tenant_caches(&self, tenant: &str) -> Result<(), Error> {
+        for entry in self.providers.entries() {
+            entry.provider.remove_tenant(tenant).await?;
+        }
         match &self.packages {
             Some(packages) => Ok(packages.remove_tenant(tenant).await?),
             None => Ok(()),

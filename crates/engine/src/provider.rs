@@ -258,6 +258,10 @@ pub trait Provider: Debug + Send + Sync {
     fn is_built<'a>(&'a self, _plan: &'a Plan, _task: &'a Task) -> BoxFuture<'a, bool> {
         Box::pin(std::future::ready(false))
     }
+    /// Removes what is cached for a tenant alone. A provider that caches nothing has nothing to remove.
+    fn remove_tenant<'a>(&'a self, _tenant: &'a str) -> BoxFuture<'a, Result<(), ProviderError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Checks within seconds that the provider could run something now, without running anything.
     fn self_test(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(std::future::ready(Ok(())))

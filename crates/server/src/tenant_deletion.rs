@@ -10,14 +10,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_store::{
-    AuditEntry, AuditOutcome, DeletedRecords, SandboxEnd, TenantDeletionStep, TenantName, Timestamp,
-};
+use belljar_store::{AuditEntry, AuditOutcome, DeletedRecords, TenantDeletionStep, TenantName, Timestamp};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use crate::app_state::AppState;
 use crate::error::Error;
+use crate::sandboxes::end_cause::EndCause;
 use crate::sandboxes::lifecycle;
 use crate::storage;
 
@@ -40,8 +39,8 @@ pub(crate) async fn begin(state: &AppState, tenant: &TenantName) -> Result<(), E
 pub(crate) async fn complete(state: &Arc<AppState>, tenant: &TenantName) -> Result<(), Error> {
     let closure = state.closed_tenants.close(tenant);
     end_work(state, tenant).await;
-    if let Err(error) = state.engine.remove_tenant_packages(tenant.as_str()).await {
-        tracing::warn!(%tenant, %error, "cannot remove all cached packages of a deleted tenant now");
+    if let Err(error) = state.engine.remove_tenant_caches(tenant.as_str()).await {
+        tracing::warn!(%tenant, %error, "cannot remove all cached packages and programs of a deleted tenant now");
     }
     let Some(deleted) = delete_records(state, tenant).await? else { return Ok(()) };
     drop(closure);
@@ -73,7 +72,7 @@ async fn end_work(state: &Arc<AppState>, tenant: &TenantName) {
     loop {
         let running = state.live_executions.cancel_tenant(tenant);
         let open = state.sandboxes.of_tenant(tenant);
-        join_all(open.iter().map(|open| lifecycle::end(state, open, SandboxEnd::Closed))).await;
+        join_all(open.iter().map(|open| lifecycle::end(state, open, EndCause::tenant_deleted()))).await;
         // Includes sandboxes that are being created.
         if running == 0 && state.sandboxes.held_slots(tenant) == 0 {
             return;

@@ -108,6 +108,11 @@ impl BuildCache {
         let _written = self.write(tenant, key, &entry);
     }
 
+    /// Removes all entries of a tenant. Blocks.
+    pub(crate) fn remove_tenant(&self, tenant: &str) -> Result<(), FolderError> {
+        self.top().map_or(Ok(()), |top| top.remove_tree(&tenant_folder(tenant)))
+    }
+
     fn write(&self, tenant: &str, key: &ContentDigest, entry: &[u8]) -> Result<(), FolderError> {
         let Some(top) = self.top() else { return Ok(()) };
         let folder = top.open_or_create(&tenant_folder(tenant))?;

@@ -48,6 +48,20 @@ fn entries_belong_to_one_tenant() {
 }
 
 #[test]
+fn entries_are_removed_with_their_tenant() {
+    let (_folder, cache) = cache(1 << 20);
+    cache.remove_tenant("a").unwrap();
+    for tenant in ["a", "b"] {
+        cache.store(tenant, &key(1), &output(b"one"));
+    }
+    cache.remove_tenant("a").unwrap();
+    assert_eq!(cache.find("a", &key(1)), None);
+    assert_eq!(cache.find("b", &key(1)), Some(output(b"one")));
+    cache.store("a", &key(1), &output(b"two"));
+    assert_eq!(cache.find("a", &key(1)), Some(output(b"two")));
+}
+
+#[test]
 fn damaged_entries_are_removed() {
     let damages: [fn(&Path); 4] = [
         |path| fs::write(path, b"").unwrap(),

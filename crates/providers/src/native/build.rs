@@ -61,10 +61,18 @@ pub(super) struct CachedBuild<'a> {
 /// Returns whether the program of a task was built before.
 pub(super) fn is_built(shared: &NativeShared, checked: &CheckedPlan, task: &Task) -> bool {
     let Ok((root, found)) = root_for(&shared.roots, checked, task) else { return false };
-    let paths = RunPaths::for_new_sandbox(None);
+    let paths = RunPaths::for_new_sandbox(false);
     let prepared = program::prepare(task, &checked.plan, found.as_ref(), &root.path, &paths);
     let build = CachedBuild::of_task(shared, checked, task, found.as_ref(), &prepared);
     build.is_some_and(|build| build.cache.contains(&checked.plan.tenant, &build.key))
+}
+
+/// Removes the built programs of a tenant.
+pub(super) async fn remove_tenant(shared: &NativeShared, tenant: &str) -> Result<(), ProviderError> {
+    let Some(cache) = shared.builds.clone() else { return Ok(()) };
+    let tenant = tenant.to_owned();
+    let removed = blocking(move || cache.remove_tenant(&tenant)).await;
+    removed.unwrap_or(Ok(())).map_err(|error| ProviderError::setup("remove built programs", error))
 }
 
 impl<'a> CachedBuild<'a> {

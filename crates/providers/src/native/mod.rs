@@ -234,6 +234,10 @@ impl Provider for Native {
         })
     }
 
+    fn remove_tenant<'a>(&'a self, tenant: &'a str) -> BoxFuture<'a, Result<(), ProviderError>> {
+        Box::pin(build::remove_tenant(&self.shared, tenant))
+    }
+
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         Box::pin(async move {
             let sandbox = backend::open(&self.shared, CheckedPlan::check(plan)?).await?;
