@@ -53,7 +53,7 @@ pub struct AdmittedRequest {
     pub(crate) overflow: OutputOverflow,
     pub(crate) metadata: Map<String, Value>,
     pub(crate) verdict: Verdict,
-    /// The same request, admitted for a provider that takes over if nothing runs.
+    /// This request, admitted for a provider that takes over if nothing runs.
     pub(crate) fallback: Option<Box<AdmittedRequest>>,
 }
 

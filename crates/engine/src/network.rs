@@ -215,7 +215,7 @@ fn parse_name(text: &str) -> Result<String, String> {
     Ok(name)
 }
 
-/// What a sandbox may reach through the gate. Cheap to clone.
+/// The hosts that a sandbox may reach through the gate. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRules {
     allowed: AllowedHosts,

@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::MemfdFlags;
 
 use crate::spec::PayloadFile;
+use crate::sys;
 
 /// Largest payload that is written in a single call.
 const SINGLE_WRITE_BYTES: usize = 64 << 10;
@@ -38,10 +39,7 @@ pub fn pack(text: &[u8], files: &[(PayloadFile, &[u8])]) -> std::io::Result<Owne
         files.iter().try_for_each(|(_, content)| file.write_all(content))?;
     }
     let fd = OwnedFd::from(file);
-    rustix::fs::fcntl_add_seals(
-        &fd,
-        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
-    )?;
+    sys::seal(&fd)?;
     Ok(fd)
 }
 

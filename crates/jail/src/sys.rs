@@ -1,12 +1,13 @@
 //! System calls that no library wraps, each with the fact that makes it sound.
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
 use belljar_zygote::syscall::RawErrno;
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::SealFlags;
 use rustix::io::Errno;
 
 /// Returns the result of a system call, or the errno of this thread.
@@ -17,6 +18,24 @@ pub(crate) fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
     } else {
         Ok(result)
     }
+}
+
+/// How often sealing is attempted.
+const SEAL_ATTEMPTS: usize = 10;
+
+/// Makes a memory file immutable.
+///
+/// The kernel refuses while something else holds one of its pages. Reclaim does so for moments, when memory is short.
+pub(crate) fn seal(file: impl AsFd) -> Result<(), Errno> {
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    let mut sealed = Err(Errno::BUSY);
+    for _ in 0..SEAL_ATTEMPTS {
+        sealed = rustix::fs::fcntl_add_seals(&file, seals);
+        if sealed != Err(Errno::BUSY) {
+            break;
+        }
+    }
+    sealed
 }
 
 /// Converts an errno received from another process. That process may be hostile, and rustix panics on numbers

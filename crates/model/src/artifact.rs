@@ -121,7 +121,7 @@ pub struct ArtifactBudget {
     limits: ArtifactLimits,
     files: u32,
     bytes: u64,
-    /// What was left out so far.
+    /// Artifacts left out so far.
     pub skipped: SkippedArtifacts,
 }
 

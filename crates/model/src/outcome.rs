@@ -152,10 +152,10 @@ pub struct ServiceInfo {
 pub struct NetworkReceipt {
     /// Access mode: none, hosts, internet or full.
     pub mode: &'static str,
-    /// What restricts it: `net_ns`, the isolation layer, and `gate`, the proxy that is the only way out.
+    /// Its restrictions: `net_ns`, the isolation layer, and `gate`, the proxy that is the only way out.
     /// Empty if nothing does.
     pub enforced_by: &'static [&'static str],
-    /// What programs can reach.
+    /// Hosts that programs can reach.
     pub reaches: &'static str,
 }
 
@@ -209,7 +209,7 @@ pub struct Artifact {
     pub content: Vec<u8>,
 }
 
-/// What the program wrote to its result pipe: untrusted tenant data.
+/// Bytes that the program wrote to its result pipe: untrusted tenant data.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum ReturnValue {
     /// Nothing: no arguments were given, or `main` did not return.

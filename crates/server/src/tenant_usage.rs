@@ -10,7 +10,7 @@ use crate::error::Error;
 /// Maximum number of days in one answer.
 const MAX_DAYS: u32 = 366;
 
-/// What a tenant uses now, owns, and has used per day.
+/// Current use, property and daily use of a tenant.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct TenantUsage {
     /// Name of the tenant.
@@ -44,7 +44,7 @@ pub(crate) struct TenantUsage {
     days: Vec<UsageDay>,
 }
 
-/// What a tenant used on one day.
+/// Resources that a tenant used on one day.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct UsageDay {
     /// Date (UTC), such as `2026-11-19`.

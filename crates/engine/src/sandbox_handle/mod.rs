@@ -58,7 +58,7 @@ pub type ByteStream = Pin<Box<dyn Duplex>>;
 /// Network access of a sandbox with a gate: what it allows, and the traffic so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkStats {
-    /// What the gate allows.
+    /// The hosts that the gate allows.
     pub rules: HostRules,
     /// Findings about refused connections.
     pub refused: Vec<Finding>,

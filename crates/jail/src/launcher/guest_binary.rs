@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::pending_run::PendingRun;
@@ -33,18 +33,20 @@ impl GuestSealer {
             made => made?,
         };
         match sys::clone(0, None)? {
-            CloneResult::Child => sys::exit_now(i32::from(copy(&own, &memory).is_err())),
+            CloneResult::Child => {
+                let sealed = copy(&own, &memory).and_then(|()| sys::seal(&memory));
+                sys::exit_now(i32::from(sealed.is_err()))
+            }
             CloneResult::Parent { pid, pidfd } => {
                 Ok(Self { memfd: memory, pid, copier: pidfd.ok_or(Errno::NOSYS)?, pending: Vec::new() })
             }
         }
     }
 
-    /// Seals the copy after the copying process has exited. Returns the binary, and the sandboxes that waited
-    /// for it.
+    /// Returns the binary after the copying process has exited, and the sandboxes that waited for it.
     pub(super) fn finish(self, proc: &OwnedFd) -> (Result<OwnedFd, Errno>, Vec<PendingRun>) {
         let copied = match sys::wait_pidfd(self.copier.as_fd()) {
-            Ok(0) => seal(proc, &self.memfd),
+            Ok(0) => executable_only(proc, &self.memfd),
             Ok(_) => Err(Errno::IO),
             Err(errno) => Err(errno),
         };
@@ -52,17 +54,17 @@ impl GuestSealer {
     }
 }
 
-/// Copies a file using system calls only: this runs in a fork of a process that may have had threads.
+/// Copies a file using system calls only: this runs in a fork of a process that may have had threads. So does
+/// sealing, which can take the kernel a while.
 fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     const AT_A_TIME: usize = 16 << 20;
     while rustix::fs::sendfile(to, from, None, AT_A_TIME)? > 0 {}
     Ok(())
 }
 
-fn seal(proc: &OwnedFd, memory: &OwnedFd) -> Result<OwnedFd, Errno> {
+/// Opens the copy such that it can be executed only.
+fn executable_only(proc: &OwnedFd, memory: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::fs::fchmod(memory, Mode::from_raw_mode(0o111))?;
-    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(memory, seals)?;
     // A file that is open for writing cannot be executed.
     let path = format!("self/fd/{}", memory.as_raw_fd());
     rustix::fs::openat(proc, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
@@ -70,6 +72,8 @@ fn seal(proc: &OwnedFd, memory: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::SealFlags;
+
     use super::*;
 
     #[test]

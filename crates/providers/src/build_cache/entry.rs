@@ -10,7 +10,7 @@ use belljar_engine::outcome::Artifact;
 
 const MAGIC: &[u8] = b"belljar build 1\n";
 
-/// What a build left.
+/// Files and output of a build.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BuildOutput {
     /// The built files, by path below the output folder.

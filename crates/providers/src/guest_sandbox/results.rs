@@ -19,7 +19,7 @@ const PAGE_ENTRIES: u32 = 256;
 /// Kind, size and modification time of everything below `./artifacts` but folders.
 pub(super) type ArtifactSnapshot = BTreeMap<String, (FileKind, u64, i64)>;
 
-/// What a task left.
+/// Return value and artifacts of a task.
 #[derive(Debug, Default)]
 pub(super) struct TaskResults {
     pub(super) result: ReturnValue,

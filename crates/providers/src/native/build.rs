@@ -134,7 +134,7 @@ impl<'a> CachedBuild<'a> {
         let mut recorder = OutputRecorder { sink, output: BuildOutput::default(), is_complete: true };
         let built = self.build(root, &mut recorder, cancel).await?;
         let OutputRecorder { sink, mut output, is_complete } = recorder;
-        let Built { outcome, is_whole } = built;
+        let BuildEnd { outcome, is_whole } = built;
         if outcome.ending != Ending::Exited(0) {
             return Ok(Some(Outcome { artifacts: Vec::new(), ..outcome }));
         }
@@ -164,7 +164,7 @@ impl<'a> CachedBuild<'a> {
         root: &NumberedRoot,
         sink: &mut dyn Sink,
         cancel: &mut BoxFuture<'_, ()>,
-    ) -> Result<Built, ProviderError> {
+    ) -> Result<BuildEnd, ProviderError> {
         let prepared = PreparedProgram {
             commands: vec![self.build_command.clone()],
             artifacts_folder: true,
@@ -180,7 +180,7 @@ impl<'a> CachedBuild<'a> {
         };
         let ended = run.run(prepared, b"", sink, cancel).await?;
         let is_whole = !ended.outcome.artifacts.is_empty() && ended.skipped.named.is_empty();
-        Ok(Built { outcome: ended.outcome, is_whole })
+        Ok(BuildEnd { outcome: ended.outcome, is_whole })
     }
 
     /// Runs the built program.
@@ -220,7 +220,7 @@ impl<'a> CachedBuild<'a> {
 }
 
 /// The end of a build.
-struct Built {
+struct BuildEnd {
     outcome: Outcome,
     /// Whether every built file was collected.
     is_whole: bool,

@@ -47,7 +47,7 @@ impl EndCause {
         Self::new(SandboxEnd::Expired, format!("expired: its life of {} has ended", show_time(life)))
     }
 
-    /// It broke or could not be created.
+    /// The sandbox broke or could not be created.
     pub(super) fn failed(why: impl Into<String>) -> Self {
         Self::new(SandboxEnd::Failed, why)
     }
