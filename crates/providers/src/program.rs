@@ -10,6 +10,7 @@ use belljar_engine::outcome::ReturnValue;
 use belljar_engine::packages::{self, PackageLayer};
 use belljar_engine::plan::{CodeSource, InputFile, Plan, Program, Task, WORKSPACE};
 use belljar_engine::quantity::show_bytes;
+use tokio::task::JoinError;
 
 use crate::egress::{extend_environment, remove_node_preload};
 
@@ -19,6 +20,9 @@ pub(crate) const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin"
 pub(crate) const ARTIFACTS_FOLDER: &str = "artifacts";
 /// Size limit of `main`'s return value as JSON.
 pub(crate) const MAX_RESULT_BYTES: usize = 16 << 20;
+/// Size of a tenant's data that is processed without changing the thread, which takes a tenth of a millisecond or less.
+const MAX_INLINE_BYTES: usize = 64 << 10;
+
 /// Returns the folders of an image's programs: those of its search path, then the standard ones.
 pub(crate) fn image_folders(path: Option<&str>) -> Vec<&str> {
     let own = path.unwrap_or_default().split(':').filter(|folder| folder.starts_with('/'));
@@ -358,6 +362,18 @@ fn arguments_json(arguments: &Arguments) -> Vec<u8> {
     serde_json::to_vec(arguments).unwrap_or_default()
 }
 
+/// Does work in proportion to `bytes`, a size that a tenant chose. Much of it runs on another thread: here it would
+/// delay all other requests of this thread.
+///
+/// # Errors
+/// The work panicked.
+pub(crate) async fn process_tenant_data<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    if bytes <= MAX_INLINE_BYTES { Ok(work()) } else { tokio::task::spawn_blocking(work).await }
+}
+
 /// Returns what the program wrote to its result pipe, of which at least one byte more than the limit was read.
 pub(crate) fn return_value(bytes: &[u8]) -> ReturnValue {
     if bytes.is_empty() {
@@ -391,5 +407,17 @@ fn add_arguments(
                 .map(|(key, value)| (key.clone(), value.to_text().unwrap_or_else(|| value.to_string()))),
         ),
         CallingConvention::Unsupported => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn much_data_of_a_tenant_is_processed_on_another_thread() {
+        let thread = || std::thread::current().id();
+        assert_eq!(process_tenant_data(MAX_INLINE_BYTES, thread).await.unwrap(), thread());
+        assert_ne!(process_tenant_data(MAX_INLINE_BYTES + 1, thread).await.unwrap(), thread());
     }
 }

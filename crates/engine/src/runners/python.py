@@ -165,7 +165,7 @@ def type_name(value):
 def convert(value):
     """Takes one step towards what JSON has."""
     for module, name, conversion in CONVERSIONS:
-        # Whoever returns a value of a class has imported its module.
+        # A program that returns a value of a class has imported its module.
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and isinstance(value, kind):
             try:

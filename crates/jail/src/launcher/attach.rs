@@ -7,7 +7,7 @@
 //! The mount point is in the root tree, which is read-only and made by the launcher: no program of the jail can
 //! change what its path means, and links are not followed. Nothing else is resolved there.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -18,30 +18,25 @@ use crate::root_trees;
 use crate::step::{Step, StepFailed, step};
 use crate::sys;
 
-/// Mounts the packages in `source`, a host directory, at `path` in the jail whose PID 1 is `pid`.
+/// Mounts the packages in `source`, a host directory, at `path` in the jail with this PID 1.
 pub(super) fn attach_packages(
     context: &LauncherContext,
-    pid: i32,
+    init: BorrowedFd<'_>,
     source: &str,
     path: &str,
 ) -> Result<(), StepFailed> {
     let mount = step(Step::Binds, path, || root_trees::detached_packages(source))?;
-    let own = open_mount_namespace(context, "self")?;
-    let jail = open_mount_namespace(context, &pid.to_string())?;
-    step(Step::Namespaces, "mount", || sys::setns(jail.as_fd(), libc::CLONE_NEWNS))?;
+    let own = step(Step::Namespaces, "mount", || {
+        rustix::fs::openat(&context.proc, "self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    })?;
+    // A pidfd, because another process may have the pid by now.
+    step(Step::Namespaces, "mount", || sys::setns(init, libc::CLONE_NEWNS))?;
     let attached = step(Step::Binds, path, || attach_mount(&mount, path));
     if sys::setns(own.as_fd(), libc::CLONE_NEWNS).is_err() {
         // In the namespace of a jail, the launcher must not start anything. All jails end with it.
         sys::exit_now(1);
     }
     attached
-}
-
-fn open_mount_namespace(context: &LauncherContext, process: &str) -> Result<OwnedFd, StepFailed> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    step(Step::Namespaces, "mount", || {
-        rustix::fs::openat(&context.proc, format!("{process}/ns/mnt"), flags, Mode::empty())
-    })
 }
 
 /// Moves a detached mount to a directory of the current mount namespace.

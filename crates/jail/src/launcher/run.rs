@@ -112,11 +112,6 @@ impl Run {
         OomScores::for_standing(standing, self.is_sandbox()).apply(context, main, self.group())
     }
 
-    /// Returns the pid of its PID 1 on the host.
-    pub(super) fn init_pid(&self) -> i32 {
-        self.pid
-    }
-
     pub(super) fn is_sandbox(&self) -> bool {
         self.sandbox.is_some()
     }

@@ -269,7 +269,7 @@ impl Runs {
         watched
     }
 
-    fn find_with_context(&mut self, number: u64) -> Option<(&mut Run, &LauncherContext)> {
+    pub(super) fn find_with_context(&mut self, number: u64) -> Option<(&mut Run, &LauncherContext)> {
         let run = self.running.iter_mut().find(|(found, _)| *found == number).map(|(_, run)| run)?;
         Some((run, &self.context))
     }

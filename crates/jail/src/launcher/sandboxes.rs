@@ -1,6 +1,7 @@
 //! What the launcher does for sandboxes only: it queues them until the guest binary is ready, pauses and
 //! resumes them, and handles their seccomp notifications in turn.
 
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use super::attach;
@@ -57,10 +58,10 @@ impl Runs {
     }
 
     fn attach_packages(&mut self, jail: u64, source: &str, path: &str) -> JailResponse {
-        let Some(pid) = self.find(jail).filter(|run| run.is_sandbox()).map(|run| run.init_pid()) else {
+        let Some((run, context)) = self.find_with_context(jail).filter(|(run, _)| run.is_sandbox()) else {
             return JailResponse::Gone;
         };
-        match attach::attach_packages(&self.context, pid, source, path) {
+        match attach::attach_packages(context, run.pidfd.as_fd(), source, path) {
             Ok(()) => JailResponse::Done,
             Err(failed) => JailResponse::Refused(failed.to_string()),
         }

@@ -8,10 +8,13 @@ use belljar_engine::artifact::{
 };
 use belljar_engine::outcome::{Artifact, ReturnValue};
 use belljar_engine::plan::WORKSPACE;
+use belljar_engine::provider::ProviderError;
 use belljar_engine::sandbox_handle::{FailureKind, FileKind, FileMetadata, Files, SandboxError};
 use tokio::io::AsyncReadExt;
 
-use crate::program::{ARTIFACTS_FOLDER, MAX_RESULT_BYTES, PreparedProgram, return_value};
+use crate::program::{
+    ARTIFACTS_FOLDER, MAX_RESULT_BYTES, PreparedProgram, process_tenant_data, return_value,
+};
 
 /// Entries of a folder that are listed at once.
 const PAGE_ENTRIES: u32 = 256;
@@ -53,7 +56,10 @@ pub(super) async fn collect_results(
     let mut results = TaskResults::default();
     if prepared.has_result_pipe {
         let bytes = read_file_start(files, &format!("{folder}/result"), MAX_RESULT_BYTES as u64 + 1).await;
-        results.result = return_value(&bytes.unwrap_or_default());
+        let bytes = bytes.unwrap_or_default();
+        let parsed = process_tenant_data(bytes.len(), move || return_value(&bytes)).await;
+        results.result =
+            parsed.map_err(|error| SandboxError::Provider(ProviderError::setup("read the result", error)))?;
     }
     let ArtifactListing { entries, skipped } = ArtifactListing::list(files).await?;
     let mut budget = ArtifactBudget::new(limits);

@@ -21,7 +21,7 @@ use super::NAME;
 use super::artifact_stream::{max_stream_bytes, parse_artifacts};
 use super::connection::{SubmittedRun, launcher_lost, step_failure};
 use super::partial_line::PartialLine;
-use crate::program::{MAX_RESULT_BYTES, return_value};
+use crate::program::{MAX_RESULT_BYTES, process_tenant_data, return_value};
 
 /// Bytes read at once.
 const READ_BUFFER_BYTES: usize = 32 << 10;
@@ -199,7 +199,7 @@ impl<'a> RunIo<'a> {
                 notice
             }
         };
-        self.outcome(notice)
+        self.outcome(notice).await
     }
 
     /// Waits briefly for the end. Most runs end within a millisecond and their output fits the pipes;
@@ -302,7 +302,7 @@ impl<'a> RunIo<'a> {
         }
     }
 
-    fn outcome(mut self, notice: LauncherEvent) -> Result<JailOutcome, ProviderError> {
+    async fn outcome(mut self, notice: LauncherEvent) -> Result<JailOutcome, ProviderError> {
         self.pending.mark_finished();
         let (ending, usage, duration, layers, warmth, denials) = match notice {
             LauncherEvent::Ended { ending, usage, duration, layers, warmth, denials, .. } => {
@@ -323,18 +323,22 @@ impl<'a> RunIo<'a> {
         let mut isolation = layers;
         isolation.sort();
         let ending = convert_ending(ending, self.why_killed);
-        let collected = parse_artifacts(&self.artifacts, self.artifact_limits);
+        let size = self.result.len() + self.artifacts.len();
+        let (result, artifacts, artifact_limits) = (self.result, self.artifacts, self.artifact_limits);
+        let parse = move || (return_value(&result), parse_artifacts(&artifacts, artifact_limits));
+        let (result, collected) = process_tenant_data(size, parse)
+            .await
+            .map_err(|error| ProviderError::setup("read the results", error))?;
         let outcome = Outcome {
             ending,
             duration,
             usage,
-            result: return_value(&self.result),
+            result,
             artifacts: collected.artifacts,
             findings: explain::denial_findings(&denials, ending, &self.limits),
             receipt: Receipt { isolation, warm: warmth, ..Receipt::new(NAME, Kernel::Host) },
         };
-        let (skipped, artifact_limits) = (collected.skipped, self.artifact_limits);
-        Ok(JailOutcome { outcome, skipped, artifact_limits })
+        Ok(JailOutcome { outcome, skipped: collected.skipped, artifact_limits })
     }
 }
 

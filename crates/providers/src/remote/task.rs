@@ -278,7 +278,9 @@ async fn collect_results(
     let bound = MAX_RESULT_BYTES as u64 + total_bytes + MAX_SKIPPED_BYTES + headers;
     let path = format!("{RUN_FOLDER}/left.tar");
     let archive = leased.shared.service.read_file(&leased.machine, &path, bound).await?;
-    Ok(unpack(&archive, limits))
+    program::process_tenant_data(archive.len(), move || unpack(&archive, limits))
+        .await
+        .map_err(|error| ProviderError::setup("read the results", error))
 }
 
 /// Reads an archive created on a tenant's machine: untrusted, and never unpacked to disk.

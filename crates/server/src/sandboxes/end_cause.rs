@@ -37,7 +37,7 @@ impl EndCause {
         Self::new(SandboxEnd::Closed, "closed: its tenant was deleted")
     }
 
-    /// Nobody used it for its timeout.
+    /// The sandbox was not used for its timeout.
     pub(super) fn unused(timeout: Duration) -> Self {
         Self::new(SandboxEnd::Expired, format!("expired: not used for {}", show_time(timeout)))
     }

@@ -49,7 +49,7 @@ pub(crate) struct LiveSandbox {
 /// The reason a sandbox is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expiry {
-    /// Nobody used it for its timeout.
+    /// The sandbox was not used for its timeout.
     Unused,
     /// Its life has ended.
     Life,

@@ -33,7 +33,7 @@ pub struct StoredArtifact {
 }
 
 impl Store {
-    /// Stores artifacts of a recorded execution that is about to finish. Nobody can read them before it has.
+    /// Stores artifacts of a recorded execution that is about to finish. They cannot be read before it has.
     ///
     /// # Errors
     /// The execution does not exist, or the database cannot be written; the call may be retried.

@@ -92,6 +92,9 @@ fn shut_down_error() -> std::io::Error {
     std::io::Error::other("the server has shut down")
 }
 
+/// A request of any method. Each method has a function of its own for the API document.
+type McpCall = (State<Arc<AppState>>, Extension<Arc<McpEndpoint>>, RunCaller, Request);
+
 /// Sends a message of the Model Context Protocol (streamable HTTP transport). The first one, `initialize`, starts
 /// a session.
 #[utoipa::path(post, path = "/mcp", tag = TAG, request_body = serde_json::Value,
@@ -99,13 +102,8 @@ fn shut_down_error() -> std::io::Error {
     responses((status = 200, description = "The response: JSON, or events. `mcp-session-id` names a new session",
         body = String, content_type = "text/event-stream"),
         (status = 202, description = "The message needs no response")))]
-pub(crate) async fn send(
-    state: State<Arc<AppState>>,
-    endpoint: Extension<Arc<McpEndpoint>>,
-    caller: RunCaller,
-    request: Request,
-) -> Result<Response, Error> {
-    handle(state, endpoint, caller, request).await
+pub(crate) async fn send(call: McpCall) -> Result<Response, Error> {
+    handle(call).await
 }
 
 /// Opens the event stream of an MCP session, for messages from the server.
@@ -113,33 +111,20 @@ pub(crate) async fn send(
     params(("mcp-session-id" = String, Header, description = "The session")),
     responses((status = 200, description = "The events, until the client disconnects",
         body = String, content_type = "text/event-stream")))]
-pub(crate) async fn receive(
-    state: State<Arc<AppState>>,
-    endpoint: Extension<Arc<McpEndpoint>>,
-    caller: RunCaller,
-    request: Request,
-) -> Result<Response, Error> {
-    handle(state, endpoint, caller, request).await
+pub(crate) async fn receive(call: McpCall) -> Result<Response, Error> {
+    handle(call).await
 }
 
 /// Ends an MCP session.
 #[utoipa::path(delete, path = "/mcp", tag = TAG,
     params(("mcp-session-id" = String, Header, description = "The session")),
     responses((status = 204, description = "The session has ended")))]
-pub(crate) async fn end_session(
-    state: State<Arc<AppState>>,
-    endpoint: Extension<Arc<McpEndpoint>>,
-    caller: RunCaller,
-    request: Request,
-) -> Result<Response, Error> {
-    handle(state, endpoint, caller, request).await
+pub(crate) async fn end_session(call: McpCall) -> Result<Response, Error> {
+    handle(call).await
 }
 
 async fn handle(
-    State(state): State<Arc<AppState>>,
-    Extension(endpoint): Extension<Arc<McpEndpoint>>,
-    RunCaller(caller): RunCaller,
-    request: Request,
+    (State(state), Extension(endpoint), RunCaller(caller), request): McpCall,
 ) -> Result<Response, Error> {
     if state.live_executions.is_closed() {
         return Err(Error::ShuttingDown);

@@ -12,6 +12,9 @@ use crate::http::callers::SandboxCaller;
 use crate::sandboxes::lifecycle;
 use crate::sandboxes::port_proxy::{self, PortRequest};
 
+/// A request of any method. Each form of the path has a function of its own for the API document.
+type PortCall = (State<Arc<AppState>>, SandboxCaller, Request);
+
 /// Redirects a request of any method to the URL with a slash at its end.
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/ports/{port}", tag = "ports",
@@ -21,12 +24,8 @@ use crate::sandboxes::port_proxy::{self, PortRequest};
         (status = 404, description = "No such sandbox in this tenant"),
     )
 )]
-pub(crate) async fn redirect(
-    state: State<Arc<AppState>>,
-    caller: SandboxCaller,
-    request: Request,
-) -> Result<Response, Error> {
-    pass(state, caller, request).await
+pub(crate) async fn redirect(call: PortCall) -> Result<Response, Error> {
+    pass(call).await
 }
 
 /// Forwards a request of any method to the root of a port of a sandbox, and returns the response.
@@ -41,12 +40,8 @@ pub(crate) async fn redirect(
         (status = 504, description = "The program did not answer in time"),
     )
 )]
-pub(crate) async fn pass_root(
-    state: State<Arc<AppState>>,
-    caller: SandboxCaller,
-    request: Request,
-) -> Result<Response, Error> {
-    pass(state, caller, request).await
+pub(crate) async fn pass_root(call: PortCall) -> Result<Response, Error> {
+    pass(call).await
 }
 
 /// Forwards a request of any method to a port of a sandbox, and returns the response.
@@ -69,9 +64,7 @@ pub(crate) async fn pass_root(
     )
 )]
 pub(crate) async fn pass(
-    State(state): State<Arc<AppState>>,
-    SandboxCaller(caller): SandboxCaller,
-    request: Request,
+    (State(state), SandboxCaller(caller), request): PortCall,
 ) -> Result<Response, Error> {
     // A response may last arbitrarily long, so it needs a stream slot.
     let slot = state.streams.open(&caller.tenant)?;
