@@ -5,7 +5,7 @@
 //! is the median over a binary's slices; the change compares ratios to bare.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub(crate) struct Comparison {
     pub(crate) rounds: u32,
     pub(crate) debug_build: bool,
     pub(crate) rows: Vec<ComparedRow>,
-    /// Workloads that one of the binaries did not measure, with the reason.
+    /// Workloads and slices that one of the binaries did not measure, with the reason.
     pub(crate) left_out: Vec<String>,
 }
 
@@ -132,10 +132,14 @@ impl Comparison {
             }
             for (binary, slices) in turns {
                 match measure_slice(binary, workload, self.rounds, args)? {
-                    Ok(rows) => slices.push(rows),
-                    Err(reason) => {
+                    Slice::Measured(rows) => slices.push(rows),
+                    Slice::NotMeasurable(reason) => {
                         self.left_out.push(format!("{workload}: {reason}"));
                         return Ok(());
+                    }
+                    // The other slices still count; one failure must not cost the whole comparison.
+                    Slice::Failed(reason) => {
+                        self.left_out.push(format!("{workload}, slice {}: {reason}", number + 1));
                     }
                 }
             }
@@ -145,36 +149,61 @@ impl Comparison {
     }
 }
 
-/// Measures one slice. Returns its rows, or the reason why the binary left the workload out.
+/// What one slice of one binary gave.
+enum Slice {
+    Measured(Vec<SliceRow>),
+    /// The binary leaves this workload out on this machine.
+    NotMeasurable(String),
+    Failed(String),
+}
+
+/// Measures one slice.
 fn measure_slice(
     binary: &Path,
     workload: &str,
     rounds: u32,
     args: &BenchArgs,
-) -> Result<Result<Vec<SliceRow>, String>, BenchError> {
+) -> Result<Slice, BenchError> {
     let failed = |why: &str| BenchError::machine(format!("{} bench: {why}", quote_path(binary)));
     let mut command = Command::new(binary);
     command.args(["bench", "--json", "--quiet", "--seconds", "0.01", "--only", workload]);
     command.args(["--rounds", &rounds.to_string(), "--pause", &args.pause.to_string()]);
     command.args(args.http.then_some("--http"));
     let output = command.stdin(Stdio::null()).output().map_err(|error| failed(&error.to_string()))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().last().unwrap_or("no error message");
     if !output.status.success() {
-        // A workload that cannot be measured here is reported as left out, not as a failure.
-        return if said.contains("nothing to measure") {
-            Ok(Err(said.to_owned()))
+        let reason = error_message(&output);
+        return Ok(if reason.contains("nothing to measure") {
+            Slice::NotMeasurable(reason)
         } else {
-            Err(failed(said))
-        };
+            Slice::Failed(format!("{} failed: {reason}", quote_path(binary)))
+        });
     }
     let slice: SliceReport = serde_json::from_slice(&output.stdout)
         .map_err(|error| failed(&format!("unexpected JSON output: {error}")))?;
     let absent = slice.left_out.into_iter().find(|absence| absence.what == workload);
-    match slice.workloads.into_iter().find(|found| found.name == workload) {
-        Some(found) => Ok(Ok(found.rows)),
-        None => Ok(Err(absent.map_or_else(|| "not measured".to_owned(), |absence| absence.reason))),
+    Ok(match slice.workloads.into_iter().find(|found| found.name == workload) {
+        Some(found) => Slice::Measured(found.rows),
+        None => {
+            Slice::NotMeasurable(absent.map_or_else(|| "not measured".to_owned(), |absence| absence.reason))
+        }
+    })
+}
+
+/// Returns the error of a failed `bench --json`: it is JSON on stdout, or the last line on stderr.
+fn error_message(output: &Output) -> String {
+    #[derive(Deserialize)]
+    struct Printed {
+        error: PrintedError,
     }
+    #[derive(Deserialize)]
+    struct PrintedError {
+        message: String,
+    }
+    if let Ok(printed) = serde_json::from_slice::<Printed>(&output.stdout) {
+        return printed.error.message;
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    stderr.lines().last().map_or_else(|| output.status.to_string(), str::to_owned)
 }
 
 /// Builds one row for each variant that a binary has figures for.
@@ -215,6 +244,9 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::ExitStatus;
+
     use super::*;
 
     fn rows(json: &str) -> Vec<SliceRow> {
@@ -226,6 +258,19 @@ mod tests {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
         assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
         assert_eq!(median(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn the_error_of_a_failed_slice_is_read_from_either_stream() {
+        let output = |stdout: &str, stderr: &str| Output {
+            status: ExitStatus::from_raw(125 << 8),
+            stdout: stdout.as_bytes().to_vec(),
+            stderr: stderr.as_bytes().to_vec(),
+        };
+        let json = r#"{"error":{"code":"setup_failed","message":"the pool stayed empty"}}"#;
+        assert_eq!(error_message(&output(json, "")), "the pool stayed empty");
+        assert_eq!(error_message(&output("", "warning\nbelljar: error: no")), "belljar: error: no");
+        assert_eq!(error_message(&output("", "")), "exit status: 125");
     }
 
     #[test]
