@@ -99,8 +99,9 @@ class CommandResult:
 
     @property
     def text(self) -> str:
-        """Everything a person or a model needs to read."""
+        """Everything a person or a model needs to read: output, how it failed, and hints."""
         parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n"), "" if self.success else f"[{self.ending}]"]
+        parts += _show.hints(self.findings, success=self.success)
         return "\n".join(part for part in parts if part)
 
     @property
