@@ -147,7 +147,12 @@ impl ResultView {
         if let Some(hint) = self.limit_hint() {
             append_line(text, format_args!("To change: {hint}"));
         }
-        let shown: Vec<_> = self.findings.iter().filter(|finding| self.is_worth_showing(finding)).collect();
+        // Minor findings only matter if something went wrong.
+        let succeeded = self.status == "succeeded";
+        let shown = self.findings.iter().filter(|finding| !(succeeded && finding.severity == "info"));
+        let mut shown: Vec<_> = shown.collect();
+        // Denials, which have no line, come first: they are more likely to be why the program failed.
+        shown.sort_by_key(|finding| finding.line.is_some());
         for finding in shown.iter().take(MAX_SHOWN_FINDINGS) {
             append_line(text, format_args!("To change: {}", finding.line()));
         }
@@ -167,12 +172,6 @@ impl ResultView {
             ("limit_exceeded", Some("processes")) => Some("start fewer processes or threads"),
             _ => None,
         }
-    }
-
-    /// Returns whether a model should read a finding: not a minor one, unless it is a denial that may be why the
-    /// program failed.
-    fn is_worth_showing(&self, finding: &FindingView) -> bool {
-        finding.severity != "info" || (finding.line.is_none() && self.status != "succeeded")
     }
 }
 
@@ -258,10 +257,13 @@ mod tests {
             "Failed with exit code 1 after 2 ms.\nError: NameError: name 'x' is not defined\n\
              To change: line 3: no network; ask for it"
         );
-        let minor = json!([{"severity": "info", "message": "no module", "suggestion": "name it", "line": null},
-            {"severity": "info", "message": "a call", "suggestion": "none", "line": 1}]);
+        let minor = json!([{"severity": "info", "message": "a call", "suggestion": "none", "line": 1},
+            {"severity": "info", "message": "no module", "suggestion": "name it", "line": null}]);
         let failed = text(json!({"status": "failed", "exit_code": 1, "findings": minor}));
-        assert!(failed.ends_with("after 2 ms.\nTo change: no module; name it"), "{failed}");
+        assert!(
+            failed.ends_with("after 2 ms.\nTo change: no module; name it\nTo change: line 1: a call; none"),
+            "{failed}"
+        );
         let succeeded = text(json!({"stdout": "42\n", "findings": minor}));
         assert_eq!(succeeded, "Succeeded in 2 ms.\nstdout:\n42");
         let many = vec![json!({"severity": "warning", "message": "m", "suggestion": "s", "line": 1}); 12];

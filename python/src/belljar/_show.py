@@ -28,11 +28,12 @@ _BOX = "margin:0.3em 0;white-space:pre-wrap;overflow-wrap:anywhere"
 
 
 def hints(findings: Sequence[Finding], *, success: bool) -> list[str]:
-    """Formats findings as lines that say what was found or denied, and what to do instead.
+    """Formats findings as lines that say what was found or denied, and what to do instead; denials come first.
 
-    Minor findings are left out, unless one of them may be why the program failed.
+    Minor findings are left out if the program succeeded.
     """
-    worth = [each for each in findings if each.severity != "info" or (each.line is None and not success)]
+    worth = [each for each in findings if each.severity != "info" or not success]
+    worth.sort(key=lambda each: each.line is not None)
     lines = [
         f"Hint: {'' if each.line is None else f'line {each.line}: '}{each.message}; {each.suggestion}"
         for each in worth[:_SHOWN_FINDINGS]
