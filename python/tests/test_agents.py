@@ -39,7 +39,7 @@ def check(box: belljar.Toolbox, answers: list[str]) -> None:
     assert third == f'--- RETURN VALUE ---\n[{10**40}, "ü"]'
     assert "\nHint: '/etc/motd' could not be written: the sandbox's root is read-only; write below /workspace" in fourth
     assert "(refused): Security validation failed: " in fifth
-    assert "\nHint: line 1: " in fifth
+    assert "\nHint: `rm` would delete the whole system; name the directory to delete" in fifth
 
 
 def toolbox() -> belljar.Toolbox:

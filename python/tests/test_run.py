@@ -138,6 +138,9 @@ def test_failures_raise_only_with_check(client: belljar.Client) -> None:
 def test_a_result_unpacks_like_a_tuple(client: belljar.Client) -> None:
     stdout, stderr, exit_code = client.run("import sys; print('out'); sys.exit('err')")
     assert (stdout, stderr, exit_code) == ("out\n", "err\n", 1)
+    with belljar.Sandbox(client=client) as box:
+        stdout, stderr, exit_code = box.command("echo out; echo err >&2; exit 1")
+    assert (stdout, stderr, exit_code) == ("out\n", "err\n", 1)
 
 
 def test_timeout_and_limit_exceptions(client: belljar.Client) -> None:

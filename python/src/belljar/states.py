@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +117,10 @@ class CommandResult:
             return self
         kind = SandboxTimeout if self.info.timed_out else ProgramFailed
         raise kind(f"{self.info.command}: {self.ending}", self)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Unpacks like a tuple: ``stdout, stderr, exit_code = …``."""
+        return iter((self.stdout, self.stderr, self.exit_code))
 
     def __repr__(self) -> str:
         return _show.command_line(self)
