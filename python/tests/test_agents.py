@@ -92,6 +92,8 @@ def test_python_tool_calls_main_with_arguments() -> None:
     # A model can send NaN.
     assert box.python(code, {"digits": float("nan")}).startswith("Nothing ran: arguments.digits is nan")
     assert box.python(code, {"digits": [float("inf")]}).startswith("Nothing ran: arguments.digits[0] is inf")
+    # Half of a surrogate pair, which no encoding has.
+    assert asyncio.run(box.apython("print('\ud800')")).startswith("Nothing ran: ")
 
 
 def test_findings_are_in_every_text_for_a_model(box: belljar.Sandbox) -> None:

@@ -84,13 +84,8 @@ class Playground:
         A list is a program with its arguments, and no shell is involved: ``run(["wc", "-l", "a.txt"])``. The result
         unpacks like a tuple: ``stdout, stderr, exit_code = …``. ``timeout_seconds`` is another name of ``timeout``.
         """
-        if (code is None) == (command is None):
-            raise ValueError("pass either code or command=…, not both")
-        if code is not None and not isinstance(code, (str, bytes)):
-            command = _program(code)
-            code = None
+        program, source = _program(code, language, command)
         _json.check("arguments", arguments)
-        program = ["-", f"--language={language}"] if command is None else ["--", *words(command)]
         flags = self._setup + _flags(
             args=None if arguments is None else json.dumps(arguments),
             timeout=_timeout(timeout, timeout_seconds),
@@ -108,7 +103,7 @@ class Playground:
             if stdin is not None:
                 Path(scratch, "stdin").write_bytes(_bytes(stdin))
                 flags.append(f"--stdin={scratch}/stdin")
-            result = self._belljar([*flags, *program], _bytes(code or b""))
+            result = self._belljar([*flags, *program], source)
         return result.raise_for_status() if check else result
 
     async def arun(self, code: str | bytes | Sequence[str] | None = None, **options: Any) -> Result:
@@ -174,10 +169,20 @@ def _descend(folder: Path, parts: list[str], flags: int) -> int:
         os.close(at)
 
 
-def _program(words: Sequence[str]) -> list[str]:
-    if not words or not all(isinstance(word, str) for word in words):
+def _program(
+    code: str | bytes | Sequence[str] | None, language: str, command: CommandLine | None
+) -> tuple[list[str], bytes]:
+    """Returns the arguments that say what to run, and the code, if there is some."""
+    if (code is None) == (command is None):
+        raise ValueError("pass either code or command=…, not both")
+    if isinstance(code, (str, bytes)):
+        return ["-", f"--language={language}"], _bytes(code)
+    given = command if code is None else code
+    assert given is not None
+    program = words(given)
+    if not program or not all(isinstance(word, str) for word in program):
         raise ValueError("a program must be a list of text: its name, and its arguments")
-    return list(words)
+    return ["--", *program], b""
 
 
 def _timeout(timeout: float | None, timeout_seconds: float | None) -> str | None:

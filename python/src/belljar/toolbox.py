@@ -41,7 +41,7 @@ _SHOWN_CHARACTERS = 16_000
 #: Number of results kept in ``Toolbox.results``.
 _KEPT_RESULTS = 100
 #: Errors that a model can react to.
-_REPORTED_TO_MODEL = (InvalidRequest, DependencyFailed, Refused, _json.NotJson)
+_REPORTED_TO_MODEL = (InvalidRequest, DependencyFailed, Refused, _json.NotJson, UnicodeEncodeError)
 
 
 @dataclass
