@@ -20,7 +20,7 @@ from . import _json
 from ._binary import find_binary
 from ._failures import failure
 from ._request import CommandLine, Network, Size, network_spec, size, words
-from .errors import NotStarted
+from .errors import InvalidRequest, NotStarted
 from .result import Result, read_result
 
 if TYPE_CHECKING:
@@ -56,8 +56,16 @@ class Playground:
         self._setup = _flags(image=str(Path(image).resolve()) if isinstance(image, os.PathLike) else image)
         self._setup += [f"--dep={name}" for name in install]
         if self._setup:
-            # Pulls the image and installs the packages. It does not matter whether the image has this program.
+            self._set_up()
+
+    def _set_up(self) -> None:
+        """Pulls the image and installs the packages, by running a program that does nothing."""
+        try:
             self._belljar([*self._setup, "--", "true"])
+        except InvalidRequest as error:
+            # An image need not have that program, which is started last.
+            if not error.args[0].startswith("command: execute "):
+                raise
 
     def run(
         self,
