@@ -126,7 +126,8 @@ def test_langchain() -> None:
             return self
 
     def agent(box: belljar.Toolbox) -> Any:
-        messages = [AIMessage("", tool_calls=[{"name": name, "args": args, "id": name}]) for name, args in CALLS]
+        calls = [{"name": name, "args": args, "id": f"call_{n}"} for n, (name, args) in enumerate(CALLS)]
+        messages = [AIMessage("", tool_calls=[call]) for call in calls]
         return create_agent(Scripted(messages=iter([*messages, AIMessage("done")])), tools=tools(box))
 
     for is_async in (False, True):
@@ -156,8 +157,8 @@ def test_openai_agents() -> None:
     from belljar.openai_agents import tools
 
     responses: list[Any] = [
-        ResponseFunctionToolCall(arguments=json.dumps(args), call_id=name, name=name, type="function_call")
-        for name, args in CALLS
+        ResponseFunctionToolCall(arguments=json.dumps(args), call_id=f"call_{n}", name=name, type="function_call")
+        for n, (name, args) in enumerate(CALLS)
     ]
     text = ResponseOutputText(text="done", type="output_text", annotations=[])
     responses.append(
@@ -192,7 +193,7 @@ def test_smolagents() -> None:
         def generate(self, *_: Any, **__: Any) -> Any:
             name, arguments = calls_to_make.pop(0)
             function = ChatMessageToolCallFunction(name=name, arguments=arguments)
-            calls = [ChatMessageToolCall(id=name, type="function", function=function)]
+            calls = [ChatMessageToolCall(id=f"call_{len(calls_to_make)}", type="function", function=function)]
             return smolagents.ChatMessage(role=smolagents.MessageRole.ASSISTANT, content="", tool_calls=calls)
 
     box = toolbox()

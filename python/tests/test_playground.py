@@ -119,11 +119,12 @@ def test_image_of_a_playground(tmp_path: Path) -> None:
     (tmp_path / "root" / "bin").mkdir(parents=True)
     (tmp_path / "root" / "bin" / "busybox").write_bytes(busybox.read_bytes())
     (tmp_path / "root" / "bin" / "busybox").chmod(0o755)
-    (tmp_path / "root" / "name").write_text("small")
+    (tmp_path / "root" / "usr").mkdir()
+    (tmp_path / "root" / "usr" / "name").write_text("small")
     play = belljar.Playground(tmp_path / "play", image=tmp_path / "root")
-    assert play.run(["/bin/busybox", "cat", "/name"], check=True).stdout == "small"
+    assert play.run(["/bin/busybox", "cat", "/usr/name"], check=True).stdout == "small"
     with pytest.raises(belljar.InvalidRequest, match="the image has no such program"):
-        play.run(["/bin/cat", "/name"])
+        play.run(["/bin/cat", "/usr/name"])
     assert play.run(["/bin/busybox", "touch", "made"], check=True).success
     # This image has no 'find'.
     play.clean()
