@@ -101,7 +101,7 @@ def test_a_list_is_a_program_without_a_shell(tmp_path: Path) -> None:
     assert (stdout, stderr, exit_code) == ("['$HOME; ls', '*']\n", "oops\n", 3)
     slow = asyncio.run(play.arun(("sleep", "60"), timeout_seconds=0.3))
     assert (slow.status, slow.exit_code) == ("timed_out", None)
-    with pytest.raises(belljar.SandboxTimeout):
+    with pytest.raises(belljar.SandboxTimeout, match="timeout after 300 ms"):
         play.run(["sleep", "60"], timeout_seconds=0.3, check=True)
     with pytest.raises(ValueError, match="timeout_seconds, not both"):
         play.run(["true"], timeout=1, timeout_seconds=1)
