@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-GUIDES = ("agents", "artifacts", "evaluations", "network", "operators", "results")
+GUIDES = ("agents", "artifacts", "evaluations", "moving", "network", "operators", "results")
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"(?:^`(?P<name>[^`\n]+)`:\n\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def test_clean_runs_inside_a_sandbox(tmp_path: Path) -> None:
     play.run(
         f"""
 import os
+import zipfile
 os.symlink('{tmp_path}/keep', 'link')
 os.mkdir('locked'); open('locked/x', 'w'); os.chmod('locked', 0)
 for _ in range(1200):
@@ -89,3 +91,79 @@ def test_clean_refuses_to_remove_earlier_files(tmp_path: Path) -> None:
     assert (tmp_path / "mine").exists()
     play.clean(everything=True)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_list_is_a_program_without_a_shell(tmp_path: Path) -> None:
+    play = belljar.Playground(tmp_path / "play")
+    with play.open("test.py", "w") as file:
+        file.write("import sys; print(sys.argv[1:]); print('oops', file=sys.stderr); sys.exit(3)")
+    stdout, stderr, exit_code = play.run(["python3", "test.py", "$HOME; ls", "*"], timeout_seconds=30)
+    assert (stdout, stderr, exit_code) == ("['$HOME; ls', '*']\n", "oops\n", 3)
+    slow = asyncio.run(play.arun(("sleep", "60"), timeout_seconds=0.3))
+    assert (slow.status, slow.exit_code) == ("timed_out", None)
+    with pytest.raises(belljar.SandboxTimeout, match="timeout after 300 ms"):
+        play.run(["sleep", "60"], timeout_seconds=0.3, check=True)
+    with pytest.raises(ValueError, match="timeout_seconds, not both"):
+        play.run(["true"], timeout=1, timeout_seconds=1)
+    with pytest.raises(ValueError, match="not both"):
+        play.run(["true"], command="true")
+    for program in ([], ["echo", 1]):
+        with pytest.raises(ValueError, match="must be a list of text"):
+            play.run(program)  # type: ignore[arg-type]
+
+
+def test_image_of_a_playground(tmp_path: Path) -> None:
+    busybox = Path("/bin/busybox")
+    if not busybox.exists():
+        pytest.skip("busybox is not installed")
+    (tmp_path / "root" / "bin").mkdir(parents=True)
+    (tmp_path / "root" / "bin" / "busybox").write_bytes(busybox.read_bytes())
+    (tmp_path / "root" / "bin" / "busybox").chmod(0o755)
+    (tmp_path / "root" / "usr").mkdir()
+    (tmp_path / "root" / "usr" / "name").write_text("small")
+    play = belljar.Playground(tmp_path / "play", image=tmp_path / "root")
+    assert play.run(["/bin/busybox", "cat", "/usr/name"], check=True).stdout == "small"
+    with pytest.raises(belljar.InvalidRequest, match="the image has no such program"):
+        play.run(["/bin/cat", "/usr/name"])
+    assert play.run(["/bin/busybox", "touch", "made"], check=True).success
+    # This image has no 'find'.
+    play.clean()
+    assert os.listdir(play.path) == []
+    with pytest.raises(belljar.BelljarError, match="nowhere"):
+        belljar.Playground(tmp_path / "play", image=str(tmp_path / "nowhere.tar"))
+
+
+def _wheel(folder: Path, name: str) -> None:
+    """Makes a wheel with one module, ``NAME.answer``."""
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": "answer = 42\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    folder.mkdir()
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        record = "".join(f"{path},,\n" for path in files)
+        for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            wheel.writestr(path, text)
+
+
+def test_packages_are_installed_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _wheel(tmp_path / "links", "bellplay")
+    for tool in ("PIP", "UV"):
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(tmp_path / "links"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    play = belljar.Playground(tmp_path / "play", install=["bellplay"])
+    program = "import bellplay; print(bellplay.answer)"
+    first, again = play.run(program), play.run(["python3", "-c", program])
+    for result in (first, again):
+        assert (result.stdout, result.dependencies.packages) == ("42\n", ("bellplay==1.0",)), result.text
+        # Nothing was left to install.
+        assert result.dependencies.cache == "hit"
+    assert os.listdir(play.path) == []
+    assert not belljar.Playground(tmp_path / "other").run(["python3", "-c", program]).success
+    with pytest.raises(belljar.DependencyFailed):
+        belljar.Playground(tmp_path / "play", install=["bellplay==2.0"])
+    with pytest.raises(ValueError, match="image build --apt"):
+        belljar.Playground(tmp_path / "play", install="RUN apt-get install -y git")

@@ -135,6 +135,14 @@ def test_failures_raise_only_with_check(client: belljar.Client) -> None:
         client.run("1 / 0", check=True)
 
 
+def test_a_result_unpacks_like_a_tuple(client: belljar.Client) -> None:
+    stdout, stderr, exit_code = client.run("import sys; print('out'); sys.exit('err')")
+    assert (stdout, stderr, exit_code) == ("out\n", "err\n", 1)
+    with belljar.Sandbox(client=client) as box:
+        stdout, stderr, exit_code = box.command("echo out; echo err >&2; exit 1")
+    assert (stdout, stderr, exit_code) == ("out\n", "err\n", 1)
+
+
 def test_timeout_and_limit_exceptions(client: belljar.Client) -> None:
     with pytest.raises(belljar.SandboxTimeout) as slow:
         client.run("while True: pass", timeout=0.3, check=True)
@@ -192,6 +200,15 @@ def test_execute_code() -> None:
     )
     assert (result.success, result.status, result.output, result.error) == (True, "succeeded", "2\n", None)
     assert belljar.execute_code("exit 4", "bash").exit_code == 4
+    code = "import json\ndef main(n): return [n, json.load(open('context.json'))['x']]"
+    called = belljar.execute_code(code, context={"x": 1}, arguments={"n": 10**30}, agent_id="planner", user_id="ada")
+    awaited = asyncio.run(
+        belljar.aexecute_code(code, context={"x": 1}, arguments={"n": 10**30}, agent_id="planner", user_id="ada")
+    )
+    for result in (called, awaited):
+        assert result.value == [10**30, 1]
+        assert result.text == f"returned: [{10**30}, 1]"
+        assert result.metadata == {"agent_id": "planner", "user_id": "ada"}
     assert asyncio.run(belljar.aexecute_code("cat context.json", "bash", context={"x": 1})).output == '{"x": 1}'
 
 

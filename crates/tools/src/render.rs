@@ -117,9 +117,7 @@ impl ResultView {
                 ),
             );
         }
-        for hint in self.hints() {
-            append_line(&mut text, format_args!("To change: {hint}"));
-        }
+        self.append_hints(&mut text);
         text
     }
 
@@ -144,8 +142,27 @@ impl ResultView {
         }
     }
 
-    fn hints(&self) -> Vec<String> {
-        let own = match (self.status.as_str(), self.limit.as_deref()) {
+    /// Appends what to change: a hint for the limit that ended the program, and findings.
+    fn append_hints(&self, text: &mut String) {
+        if let Some(hint) = self.limit_hint() {
+            append_line(text, format_args!("To change: {hint}"));
+        }
+        // Minor findings only matter if something went wrong.
+        let succeeded = self.status == "succeeded";
+        let shown = self.findings.iter().filter(|finding| !(succeeded && finding.severity == "info"));
+        let mut shown: Vec<_> = shown.collect();
+        // Denials, which have no line, come first: they are more likely to be why the program failed.
+        shown.sort_by_key(|finding| finding.line.is_some());
+        for finding in shown.iter().take(MAX_SHOWN_FINDINGS) {
+            append_line(text, format_args!("To change: {}", finding.line()));
+        }
+        if let Some(left_out @ 1..) = shown.len().checked_sub(MAX_SHOWN_FINDINGS) {
+            append_line(text, format_args!("{left_out} more findings are left out."));
+        }
+    }
+
+    fn limit_hint(&self) -> Option<&'static str> {
+        match (self.status.as_str(), self.limit.as_deref()) {
             ("timed_out", _) => Some("do less at once, or pass a larger timeout_ms"),
             ("limit_exceeded", Some("memory")) => Some("use less memory: process the data in pieces"),
             ("limit_exceeded", Some("disk")) => {
@@ -154,10 +171,7 @@ impl ResultView {
             ("limit_exceeded", Some("output")) => Some("print less"),
             ("limit_exceeded", Some("processes")) => Some("start fewer processes or threads"),
             _ => None,
-        };
-        let minded = self.findings.iter().filter(|finding| finding.severity != "info");
-        let minded = minded.take(MAX_SHOWN_FINDINGS).map(FindingView::line);
-        own.map(str::to_owned).into_iter().chain(minded).collect()
+        }
     }
 }
 
@@ -243,6 +257,18 @@ mod tests {
             "Failed with exit code 1 after 2 ms.\nError: NameError: name 'x' is not defined\n\
              To change: line 3: no network; ask for it"
         );
+        let minor = json!([{"severity": "info", "message": "a call", "suggestion": "none", "line": 1},
+            {"severity": "info", "message": "no module", "suggestion": "name it", "line": null}]);
+        let failed = text(json!({"status": "failed", "exit_code": 1, "findings": minor}));
+        assert!(
+            failed.ends_with("after 2 ms.\nTo change: no module; name it\nTo change: line 1: a call; none"),
+            "{failed}"
+        );
+        let succeeded = text(json!({"stdout": "42\n", "findings": minor}));
+        assert_eq!(succeeded, "Succeeded in 2 ms.\nstdout:\n42");
+        let many = vec![json!({"severity": "warning", "message": "m", "suggestion": "s", "line": 1}); 12];
+        let many = text(json!({"findings": many}));
+        assert!(many.ends_with("To change: line 1: m; s\n2 more findings are left out."), "{many}");
         let over = json!({"status": "limit_exceeded", "exit_code": null, "limit": "memory"});
         assert!(text(over).ends_with("To change: use less memory: process the data in pieces"));
     }

@@ -195,9 +195,19 @@ def execute_code(
     context: Mapping[str, Any] | None = None,
     explicit_dependencies: Sequence[str] | None = None,
     timeout: float | None = None,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    agent_id: str | None = None,
+    user_id: str | None = None,
 ) -> Result:
-    """Runs code with the parameters that agents commonly use; the program reads the context from ``context.json``."""
-    return run(code, **_execute_options(language, context, explicit_dependencies, timeout))
+    """Runs code with the parameters that agents commonly use.
+
+    The program reads the context from ``context.json``. With arguments, its ``main`` is called with them, and what that
+    returns is the result's ``value``. The ids are in the result's metadata.
+    """
+    given = _execute_options(language, context, explicit_dependencies, timeout, arguments)
+    with Client(agent_id=agent_id, user_id=user_id) as client:
+        return client.run(code, **given)
 
 
 async def aexecute_code(
@@ -206,9 +216,15 @@ async def aexecute_code(
     context: Mapping[str, Any] | None = None,
     explicit_dependencies: Sequence[str] | None = None,
     timeout: float | None = None,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    agent_id: str | None = None,
+    user_id: str | None = None,
 ) -> Result:
     """Async version of :func:`execute_code`."""
-    return await arun(code, **_execute_options(language, context, explicit_dependencies, timeout))
+    given = _execute_options(language, context, explicit_dependencies, timeout, arguments)
+    async with AsyncClient(agent_id=agent_id, user_id=user_id) as client:
+        return await client.run(code, **given)
 
 
 def _execute_options(
@@ -216,6 +232,12 @@ def _execute_options(
     context: Mapping[str, Any] | None,
     explicit_dependencies: Sequence[str] | None,
     timeout: float | None,
+    arguments: Mapping[str, Any] | None,
 ) -> RunOptions:
-    files = None if context is None else {"context.json": json.dumps(context)}
-    return {"language": language, "files": files, "dependencies": explicit_dependencies or None, "timeout": timeout}
+    return {
+        "language": language,
+        "files": None if context is None else {"context.json": json.dumps(context)},
+        "dependencies": explicit_dependencies or None,
+        "timeout": timeout,
+        "arguments": arguments,
+    }

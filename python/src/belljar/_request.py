@@ -185,6 +185,21 @@ def command_request(command: CommandLine, *, timeout: float | None = None, **pla
     return drop_none(**line, timeout_ms=_milliseconds(timeout), **_known(plain, allowed))
 
 
+def owner_metadata(agent_id: str | None, user_id: str | None) -> dict[str, str]:
+    """Returns the metadata that names an agent and a user."""
+    ids = drop_none(agent_id=agent_id, user_id=user_id)
+    for name, value in ids.items():
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{name}: must be text that is not empty")
+    return ids
+
+
+def with_metadata(metadata: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a run or a sandbox with this metadata; their own wins."""
+    merged = {**metadata, **(options.get("metadata") or {})}
+    return {**options, "metadata": merged} if merged else {**options}
+
+
 #: Options of both runs and sandboxes that are passed on unchanged.
 _COMMON = ("env", "profile", "policy", "provider", "image", "require", "metadata")
 

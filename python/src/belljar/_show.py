@@ -7,19 +7,47 @@ from __future__ import annotations
 
 import html
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _json
 
 if TYPE_CHECKING:
-    from .result import Artifact, Result
+    from .result import Artifact, Finding, Result
     from .states import CommandResult
 
 #: Characters of each stream that are shown; the rest is in the result.
 _SHOWN_CHARACTERS = 20_000
+#: Findings that are shown, one line each.
+_SHOWN_FINDINGS = 10
 #: Image types that cannot run scripts. SVG can contain scripts, but they do not run in an ``img`` element.
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"})
 _MAX_PICTURE_BYTES = 8 << 20
 _BASE64 = re.compile(r"[A-Za-z0-9+/=]*\Z")
 _BOX = "margin:0.3em 0;white-space:pre-wrap;overflow-wrap:anywhere"
+
+
+def hints(findings: Sequence[Finding], *, success: bool) -> list[str]:
+    """Formats findings as lines that say what was found or denied, and what to do instead; denials come first.
+
+    Minor findings are left out if the program succeeded.
+    """
+    worth = [each for each in findings if each.severity != "info" or not success]
+    worth.sort(key=lambda each: each.line is not None)
+    lines = [
+        f"Hint: {'' if each.line is None else f'line {each.line}: '}{each.message}; {each.suggestion}"
+        for each in worth[:_SHOWN_FINDINGS]
+    ]
+    left_out = len(worth) - len(lines)
+    return [*lines, f"{left_out} more findings are left out."] if left_out else lines
+
+
+def value(returned: Any) -> str:
+    try:
+        return repr(returned)
+    except ValueError:
+        # An integer has more digits than Python converts by default.
+        return _json.dumps(returned)
 
 
 def line(result: Result) -> str:
@@ -32,7 +60,7 @@ def line(result: Result) -> str:
     if result.stdout:
         parts.append(repr(_cut(result.stdout, 200)))
     if result.has_value:
-        parts.append(f"value={_cut(repr(result.value), 200)}")
+        parts.append(f"value={_cut(value(result.value), 200)}")
     if result.artifacts:
         parts.append(", ".join(artifact.name for artifact in result.artifacts))
     return _escaped(f"<Result {': '.join(parts)}>")
@@ -52,15 +80,17 @@ def plain(result: Result) -> str:
 def html_of(result: Result) -> str:
     parts = [_block(result.stdout, ""), _block(result.stderr, "color:#b00020")]
     if result.has_value:
-        parts.append(_block(f"returned: {result.value!r}", ""))
+        parts.append(_block(f"returned: {value(result.value)}", ""))
     if result.error:
         parts.append(_block(f"{result.status}: {result.error}", "color:#b00020;font-weight:bold"))
+    parts.append(_block("\n".join(hints(result.findings, success=result.success)), ""))
     parts += [artifact(each) for each in result.artifacts]
     return _framed(parts, f"{result.status}, {result.duration_ms:.0f} ms")
 
 
 def html_of_command(result: CommandResult) -> str:
     parts = [_block(result.stdout, ""), _block(result.stderr, "color:#b00020")]
+    parts.append(_block("\n".join(hints(result.findings, success=result.success)), ""))
     return _framed(parts, f"{result.ending}, {result.duration_ms:.0f} ms")
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from . import _calls, _server
 from ._events import Events, Output
 from ._http import AsyncTransport, Transport
-from ._request import RunOptions, run_request
+from ._request import Json, RunOptions, SandboxOptions, owner_metadata, run_request, sandbox_request, with_metadata
 from .errors import BelljarError
 from .result import Artifact, Result, read_result
 from .states import SandboxInfo, Snapshot
@@ -37,15 +36,39 @@ def own(client: C | None, kind: Callable[[], C]) -> tuple[C, bool]:
     return (kind(), True) if client is None else (client, False)
 
 
-class Client:
+class _Requests:
+    """Shared by both clients: builds requests with the metadata of the client."""
+
+    def __init__(self, agent_id: str | None, user_id: str | None) -> None:
+        self._metadata = owner_metadata(agent_id, user_id)
+
+    def _run_request(self, code: str | bytes | None, options: RunOptions) -> Json:
+        return run_request(code, **with_metadata(self._metadata, options))
+
+    def _sandbox_request(self, options: SandboxOptions) -> Json:
+        return sandbox_request(**with_metadata(self._metadata, options))
+
+
+class Client(_Requests):
     """Calls a server: the one at ``server``, else the one in ``BELLJAR_SERVER``, else a private one of this process.
 
     Any number of threads can share a client. A request is retried automatically if it is certain that nothing has run;
     if something may have run, only with an ``idempotency_key``. Without such a key, a run is canceled when its caller
     disconnects.
+
+    ``agent_id`` and ``user_id`` are in the metadata of everything that it runs and of every sandbox that it opens.
     """
 
-    def __init__(self, server: str | None = None, api_key: str | None = None, *, retries: int = _RETRIES) -> None:
+    def __init__(
+        self,
+        server: str | None = None,
+        api_key: str | None = None,
+        *,
+        retries: int = _RETRIES,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+    ) -> None:
+        super().__init__(agent_id, user_id)
         self._transport = Transport(_finder(server, api_key), retries)
 
     def run(
@@ -57,12 +80,12 @@ class Client:
         **options: Unpack[RunOptions],
     ) -> Result:
         """Runs code, or ``command=…``, in a fresh sandbox. A failing program raises only if ``check`` is set."""
-        result = self._transport.send(_calls.run(run_request(code, **options), key=idempotency_key))
+        result = self._transport.send(_calls.run(self._run_request(code, options), key=idempotency_key))
         return result.raise_for_status() if check else result
 
     def stream(self, code: str | bytes | None = None, **options: Unpack[RunOptions]) -> Stream[Output, Result]:
         """Runs code and yields its output as it is written."""
-        return Stream(self._transport, _calls.stream(run_request(code, **options)), Events("result", read_result))
+        return Stream(self._transport, _calls.stream(self._run_request(code, options)), Events("result", read_result))
 
     def map(
         self,
@@ -74,10 +97,10 @@ class Client:
         **options: Unpack[RunOptions],
     ) -> list[Result | BelljarError]:
         """Calls the code's ``main`` with each set of arguments, ``jobs`` at a time; returns the results in order."""
-        request = partial(run_request, code, **options)
         with ThreadPoolExecutor(jobs, thread_name_prefix="belljar") as pool:
             each: list[Future[Result]] = [
-                pool.submit(self._transport.send, _calls.run(request(arguments=wanted))) for wanted in argument_sets
+                pool.submit(self._transport.send, _calls.run(self._run_request(code, {**options, "arguments": wanted})))
+                for wanted in argument_sets
             ]
             try:
                 return [_outcome(future, return_exceptions) for future in each]
@@ -89,7 +112,7 @@ class Client:
         self, code: str | bytes | None = None, *, idempotency_key: str | None = None, **options: Unpack[RunOptions]
     ) -> str:
         """Starts an execution without waiting for it, and returns its id."""
-        return self._transport.send(_calls.submit(run_request(code, **options), key=idempotency_key))
+        return self._transport.send(_calls.submit(self._run_request(code, options), key=idempotency_key))
 
     def get(self, id: str) -> Result:
         """Returns an execution: its result, or its current state."""
@@ -135,10 +158,19 @@ class Client:
         self.close()
 
 
-class AsyncClient:
+class AsyncClient(_Requests):
     """Async version of :class:`Client`. Belongs to one event loop."""
 
-    def __init__(self, server: str | None = None, api_key: str | None = None, *, retries: int = _RETRIES) -> None:
+    def __init__(
+        self,
+        server: str | None = None,
+        api_key: str | None = None,
+        *,
+        retries: int = _RETRIES,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+    ) -> None:
+        super().__init__(agent_id, user_id)
         self._transport = AsyncTransport(_finder(server, api_key), retries)
 
     async def run(
@@ -149,11 +181,13 @@ class AsyncClient:
         idempotency_key: str | None = None,
         **options: Unpack[RunOptions],
     ) -> Result:
-        result = await self._transport.send(_calls.run(run_request(code, **options), key=idempotency_key))
+        result = await self._transport.send(_calls.run(self._run_request(code, options), key=idempotency_key))
         return result.raise_for_status() if check else result
 
     def stream(self, code: str | bytes | None = None, **options: Unpack[RunOptions]) -> AsyncStream[Output, Result]:
-        return AsyncStream(self._transport, _calls.stream(run_request(code, **options)), Events("result", read_result))
+        return AsyncStream(
+            self._transport, _calls.stream(self._run_request(code, options)), Events("result", read_result)
+        )
 
     async def map(
         self,
@@ -164,13 +198,14 @@ class AsyncClient:
         return_exceptions: bool = False,
         **options: Unpack[RunOptions],
     ) -> list[Result | BelljarError]:
-        request = partial(run_request, code, **options)
         slots = asyncio.Semaphore(jobs)
 
         async def one(wanted: Mapping[str, Any]) -> Result | BelljarError:
             async with slots:
                 try:
-                    return await self._transport.send(_calls.run(request(arguments=wanted)))
+                    return await self._transport.send(
+                        _calls.run(self._run_request(code, {**options, "arguments": wanted}))
+                    )
                 except BelljarError as error:
                     if return_exceptions:
                         return error
@@ -186,7 +221,7 @@ class AsyncClient:
     async def submit(
         self, code: str | bytes | None = None, *, idempotency_key: str | None = None, **options: Unpack[RunOptions]
     ) -> str:
-        return await self._transport.send(_calls.submit(run_request(code, **options), key=idempotency_key))
+        return await self._transport.send(_calls.submit(self._run_request(code, options), key=idempotency_key))
 
     async def get(self, id: str) -> Result:
         return await self._transport.send(_calls.get(id))

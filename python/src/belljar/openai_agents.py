@@ -13,6 +13,7 @@ def tools(toolbox: Toolbox | None = None) -> list[Tool]:
     """Returns both tools of a toolbox."""
     box = toolbox or Toolbox()
     return [
-        function_tool(box.apython, name_override=PYTHON_NAME, description_override=PYTHON_ABOUT),
+        # Strict schemas cannot describe an object with any fields, as the arguments are.
+        function_tool(box.apython, name_override=PYTHON_NAME, description_override=PYTHON_ABOUT, strict_mode=False),
         function_tool(box.acommand, name_override=COMMAND_NAME, description_override=COMMAND_ABOUT),
     ]

@@ -6,7 +6,7 @@ import base64
 import builtins
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,12 +165,13 @@ class Result:
 
     @property
     def text(self) -> str:
-        """Everything a person or a model needs to read: output, errors, the value and the reason of a failure."""
+        """Everything a person or a model needs to read: output, value, the reason of a failure, and hints."""
         parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n")]
         if self.has_value:
-            parts.append(f"returned: {self.value!r}")
+            parts.append(f"returned: {_show.value(self.value)}")
         if not self.success:
             parts.append(f"[{self.status}] {self.error}" if self.error else f"[{self.status}]")
+        parts += _show.hints(self.findings, success=self.success)
         return "\n".join(part for part in parts if part)
 
     def raise_for_status(self) -> Result:
@@ -182,6 +183,10 @@ class Result:
         if isinstance(failure, CodeRefused):
             failure.findings = self.findings
         raise failure
+
+    def __iter__(self) -> Iterator[Any]:
+        """Unpacks like a tuple: ``stdout, stderr, exit_code = …``."""
+        return iter((self.stdout, self.stderr, self.exit_code))
 
     def __repr__(self) -> str:
         return _show.line(self)

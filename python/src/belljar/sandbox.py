@@ -11,15 +11,7 @@ import httpx
 from . import _calls
 from ._events import Events, Output
 from ._http import AsyncTransport, Call, Transport
-from ._request import (
-    CommandLine,
-    CommandOptions,
-    RunOptions,
-    SandboxOptions,
-    command_request,
-    run_request,
-    sandbox_request,
-)
+from ._request import CommandLine, CommandOptions, RunOptions, SandboxOptions, command_request
 from .client import AsyncClient, Client, own
 from .commands import AsyncCommand, AsyncCommandStream, Command, CommandStream, command_events
 from .errors import NotFound, SandboxEnded
@@ -63,7 +55,7 @@ class Sandbox:
 
     def __init__(self, *, client: Client | None = None, **options: Unpack[SandboxOptions]) -> None:
         self._client, self._owned = own(client, Client)
-        self._attach(_calls.open_sandbox(sandbox_request(**options)))
+        self._attach(_calls.open_sandbox(self._client._sandbox_request(options)))
 
     @classmethod
     def connect(cls, id: str, *, client: Client | None = None) -> Self:
@@ -93,13 +85,13 @@ class Sandbox:
         **options: Unpack[RunOptions],
     ) -> Result:
         """Runs code in the sandbox. Files are kept from one run to the next."""
-        request = run_request(code, **options)
+        request = self._client._run_request(code, options)
         result = self._transport.send(_calls.run(request, key=idempotency_key, sandbox=self.id))
         return result.raise_for_status() if check else result
 
     def stream(self, code: str | bytes | None = None, **options: Unpack[RunOptions]) -> Stream[Output, Result]:
         """Runs code in the sandbox and yields its output as it is written."""
-        call = _calls.stream(run_request(code, **options), sandbox=self.id)
+        call = _calls.stream(self._client._run_request(code, options), sandbox=self.id)
         return Stream(self._transport, call, Events("result", read_result))
 
     def command(self, command: CommandLine, *, check: bool = False, **options: Unpack[CommandOptions]) -> CommandResult:
@@ -188,7 +180,7 @@ class AsyncSandbox:
     def __init__(self, *, client: AsyncClient | None = None, **options: Unpack[SandboxOptions]) -> None:
         self._client, self._owned = own(client, AsyncClient)
         self._transport: AsyncTransport = self._client._transport
-        self._opening = _calls.open_sandbox(sandbox_request(**options))
+        self._opening = _calls.open_sandbox(self._client._sandbox_request(options))
 
     @classmethod
     def connect(cls, id: str, *, client: AsyncClient | None = None) -> Self:
@@ -214,12 +206,12 @@ class AsyncSandbox:
         idempotency_key: str | None = None,
         **options: Unpack[RunOptions],
     ) -> Result:
-        request = run_request(code, **options)
+        request = self._client._run_request(code, options)
         result = await self._transport.send(_calls.run(request, key=idempotency_key, sandbox=self.id))
         return result.raise_for_status() if check else result
 
     def stream(self, code: str | bytes | None = None, **options: Unpack[RunOptions]) -> AsyncStream[Output, Result]:
-        call = _calls.stream(run_request(code, **options), sandbox=self.id)
+        call = _calls.stream(self._client._run_request(code, options), sandbox=self.id)
         return AsyncStream(self._transport, call, Events("result", read_result))
 
     async def command(

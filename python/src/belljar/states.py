@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,8 +99,9 @@ class CommandResult:
 
     @property
     def text(self) -> str:
-        """Everything a person or a model needs to read."""
+        """Everything a person or a model needs to read: output, how it failed, and hints."""
         parts = [self.stdout.rstrip("\n"), self.stderr.rstrip("\n"), "" if self.success else f"[{self.ending}]"]
+        parts += _show.hints(self.findings, success=self.success)
         return "\n".join(part for part in parts if part)
 
     @property
@@ -116,6 +117,10 @@ class CommandResult:
             return self
         kind = SandboxTimeout if self.info.timed_out else ProgramFailed
         raise kind(f"{self.info.command}: {self.ending}", self)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Unpacks like a tuple: ``stdout, stderr, exit_code = …``."""
+        return iter((self.stdout, self.stderr, self.exit_code))
 
     def __repr__(self) -> str:
         return _show.command_line(self)

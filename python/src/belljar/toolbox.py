@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Optional
 
-from ._request import Content, Network
+from . import _json, _show
+from ._request import Content, Network, owner_metadata
 from .client import AsyncClient, Client
 from .errors import DependencyFailed, InvalidRequest, Refused
 from .result import Artifact, Result
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 PYTHON_NAME = "execute_python_code_in_sandbox"
 PYTHON_ABOUT = (
     "Runs Python code in a fresh sandbox without network, for at most 30 seconds, and returns what it printed. "
+    "If arguments are given, the code's function main is called with them by name, and its return value is returned. "
     "Nothing is kept between calls. Files that the code writes to ./artifacts are returned to the user, "
     "and figures that matplotlib shows or leaves open."
 )
@@ -30,14 +32,16 @@ COMMAND_ABOUT = (
     "Runs a shell command in a fresh sandbox, for at most 120 seconds, and returns its output and exit code. "
     "Nothing is kept between calls."
 )
+#: Arguments of ``main``. Frameworks read this type when the program runs.
+Arguments = Optional[dict[str, Any]]
 _PYTHON_SECONDS = 30.0
 _COMMAND_SECONDS = 120.0
-#: Characters of an output stream that a model gets: the beginning and the end.
+#: Characters of an output stream or a return value that a model gets: the beginning and the end.
 _SHOWN_CHARACTERS = 16_000
 #: Number of results kept in ``Toolbox.results``.
 _KEPT_RESULTS = 100
 #: Errors that a model can react to.
-_REPORTED_TO_MODEL = (InvalidRequest, DependencyFailed, Refused)
+_REPORTED_TO_MODEL = (InvalidRequest, DependencyFailed, Refused, _json.NotJson, UnicodeEncodeError)
 
 
 @dataclass
@@ -53,12 +57,18 @@ class Toolbox:
     client: Client | None = None
     async_client: AsyncClient | None = None
     results: deque[Result] = field(default_factory=lambda: deque(maxlen=_KEPT_RESULTS))
+    #: Ids of the agent and of its user, in the metadata of every run. A model cannot change them.
+    agent_id: str | None = None
+    user_id: str | None = None
 
-    def python(self, code: str) -> str:
-        return self._run(code, self._for_python())
+    def __post_init__(self) -> None:
+        owner_metadata(self.agent_id, self.user_id)
 
-    async def apython(self, code: str) -> str:
-        return await self._arun(code, self._for_python())
+    def python(self, code: str, arguments: Arguments = None) -> str:
+        return self._run(code, self._for_python(arguments))
+
+    async def apython(self, code: str, arguments: Arguments = None) -> str:
+        return await self._arun(code, self._for_python(arguments))
 
     def command(self, command: str) -> str:
         return self._run(None, self._for_command(command))
@@ -66,32 +76,39 @@ class Toolbox:
     async def acommand(self, command: str) -> str:
         return await self._arun(None, self._for_command(command))
 
-    def _for_python(self) -> RunOptions:
-        return {**self._common(), "network": False, "timeout": _PYTHON_SECONDS, "dependencies": self.dependencies}
+    def _for_python(self, arguments: Arguments) -> RunOptions:
+        return {
+            **self._common(),
+            "arguments": arguments,
+            "network": False,
+            "timeout": _PYTHON_SECONDS,
+            "dependencies": self.dependencies,
+        }
 
     def _for_command(self, command: str) -> RunOptions:
         return {**self._common(), "command": command, "network": self.network, "timeout": _COMMAND_SECONDS}
 
     def _common(self) -> RunOptions:
-        return {"files": self.files, "profile": self.profile}
+        ids = owner_metadata(self.agent_id, self.user_id)
+        return {"files": self.files, "profile": self.profile, "metadata": ids}
 
     def _run(self, code: str | None, options: RunOptions) -> str:
         try:
             with nullcontext(self.client) if self.client is not None else Client() as client:
                 result = client.run(code, **options)
                 saved = [each.save(self._folder()) for each in map(client.download, self._to_save(result))]
-                return self._answer(result, saved)
+                return self._answer(result, saved, is_command=code is None)
         except _REPORTED_TO_MODEL as error:
-            return f"Nothing ran: {error}"
+            return _nothing_ran(error)
 
     async def _arun(self, code: str | None, options: RunOptions) -> str:
         client = self.async_client or AsyncClient()
         try:
             result = await client.run(code, **options)
             saved = [(await client.download(each)).save(self._folder()) for each in self._to_save(result)]
-            return self._answer(result, saved)
+            return self._answer(result, saved, is_command=code is None)
         except _REPORTED_TO_MODEL as error:
-            return f"Nothing ran: {error}"
+            return _nothing_ran(error)
         finally:
             if self.async_client is None:
                 await client.close()
@@ -99,22 +116,39 @@ class Toolbox:
     def _to_save(self, result: Result) -> tuple[Artifact, ...]:
         return () if self.artifacts is None else result.artifacts
 
-    def _answer(self, result: Result, saved: Sequence[Path]) -> str:
+    def _answer(self, result: Result, saved: Sequence[Path], *, is_command: bool) -> str:
         """Returns the text for the model. ``saved`` has the paths of the saved artifacts, if they are saved."""
         self.results.append(result)
         parts = [_section("STDOUT", result.stdout), _section("STDERR", result.stderr)]
+        if result.has_value:
+            parts.append(_section("RETURN VALUE", _json.dumps(result.value)))
         if not result.success:
-            reason = result.error or f"exit code {result.exit_code}"
-            parts.append(f"The execution did not succeed ({result.status}): {reason}")
+            parts.append(f"The execution did not succeed ({result.status}): {result.error or 'it gave no reason'}")
+        elif not any(parts) and not result.artifacts:
+            parts.append("The execution succeeded and printed nothing.")
+        if is_command:
+            parts.append(f"Exit code: {_exit_code(result)}")
         for number, artifact in enumerate(result.artifacts):
             place = f", saved as {saved[number]}" if saved else ""
             parts.append(f"Artifact {artifact.name} ({artifact.mime_type}, {artifact.size} bytes){place}")
-        return "\n".join(part for part in parts if part) or "The execution succeeded and printed nothing."
+        parts += _show.hints(result.findings, success=result.success)
+        return "\n".join(part for part in parts if part)
 
     def _folder(self) -> Path:
         folder = Path(self.artifacts or ".")
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+
+def _exit_code(result: Result) -> str:
+    if result.exit_code is not None:
+        return str(result.exit_code)
+    return f"none (killed by {result.signal})" if result.signal else f"none ({result.status})"
+
+
+def _nothing_ran(error: Exception) -> str:
+    findings = error.findings if isinstance(error, Refused) else ()
+    return "\n".join([f"Nothing ran: {error}", *_show.hints(findings, success=False)])
 
 
 def _section(name: str, text: str) -> str:

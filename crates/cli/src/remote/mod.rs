@@ -32,7 +32,7 @@ pub(crate) use sandbox::{SandboxArgs, sandbox};
 use show::Columns;
 pub(crate) use show::print_object as show_one;
 
-const EXECUTIONS: Columns = &["id", "status", "language", "exit_code", "cpu_ms", "created"];
+const EXECUTIONS: Columns = &["id", "status", "language", "exit_code", "cpu_ms", "created", "metadata"];
 const TENANTS: Columns = &["name", "disabled", "stored_bytes", "policy_floor", "provider", "quotas"];
 const KEYS: Columns = &["id", "label", "scopes", "expires", "last_used", "revoked"];
 const PROFILES: Columns = &["name", "profile"];

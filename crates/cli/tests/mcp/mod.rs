@@ -50,6 +50,37 @@ fn a_client_finds_tools_and_works_with_them() {
 }
 
 #[test]
+fn a_model_reads_return_values_exit_codes_and_findings() {
+    let mut client = Client::start();
+    client.initialize("2025-06-18");
+    let mut answers = |tool: &str, input: Value, expected: &str| {
+        let answer = client.call(tool, input);
+        let text = answer["content"][0]["text"].as_str().unwrap().to_owned();
+        assert!(text.contains(expected), "no {expected:?} in {text:?}");
+        answer["structuredContent"].clone()
+    };
+    let opened = answers("sandbox_open", json!({}), "Opened sandbox")["sandbox"].clone();
+    for sandbox in [Value::Null, opened] {
+        let code = "def main(n): return n * n";
+        let input = json!({"language": "python", "code": code, "arguments": {"n": 12}, "sandbox": sandbox});
+        answers("run_code", input, "\nmain() returned: 144");
+        let commands = [
+            ("exit 7", "Failed with exit code 7 "),
+            (
+                "echo x > /etc/motd",
+                "\nTo change: '/etc/motd' could not be written: the sandbox's root is read-only; ",
+            ),
+            ("python3 -c 'import nosuchmodule'", "\nTo change: "),
+            ("rm -rf --no-preserve-root /", "\nTo change: line 1: `rm` would delete the whole system; "),
+        ];
+        for (command, expected) in commands {
+            answers("run_command", json!({"command": command, "sandbox": sandbox}), expected);
+        }
+    }
+    assert!(client.end().success());
+}
+
+#[test]
 fn files_of_a_sandbox_stay_and_are_resources() {
     let mut client = Client::start();
     client.initialize("2025-11-25");
