@@ -277,6 +277,23 @@ def test_map_with_a_request_that_cannot_run(client: belljar.Client) -> None:
     assert isinstance(error, belljar.InvalidRequest)
 
 
+def test_map_sends_many_sets_in_groups(client: belljar.Client) -> None:
+    results = client.map("echo -n $n", ({"n": n} for n in range(503)), language="bash")
+    assert [result.stdout for result in results if isinstance(result, belljar.Result)] == [str(n) for n in range(503)]
+
+
+def test_map_with_one_set_that_cannot_run(client: belljar.Client) -> None:
+    sets = [{"n": 1}, {"not a name": 2}, {"n": 3}]
+    results = client.map("echo -n $n", sets, language="bash", return_exceptions=True)
+    assert [str(getattr(result, "stdout", result)) for result in results][::2] == ["1", "3"]
+    assert isinstance(results[1], belljar.InvalidRequest)
+    assert "cannot be the name of a variable" in str(results[1])
+    with pytest.raises(belljar.InvalidRequest):
+        client.map("echo -n $n", sets, language="bash")
+    awaited = asyncio.run(belljar.amap("echo -n $n", sets, language="bash", return_exceptions=True))
+    assert [isinstance(each, belljar.InvalidRequest) for each in awaited] == [False, True, False]
+
+
 def test_idempotency_key_runs_once(client: belljar.Client) -> None:
     code = "import random\nprint(random.random())"
     first, again = (client.run(code, idempotency_key="once-and-no-more") for _ in range(2))

@@ -7,6 +7,7 @@ use belljar_analysis::policy::Policies;
 use belljar_engine::artifact::ArtifactLimits;
 use belljar_engine::limits::{HostCapacity, Limits};
 use belljar_engine::network::PrivateRanges;
+use belljar_engine::outcome::DEFAULT_RESULT_BYTES;
 use belljar_engine::profile::Profiles;
 use belljar_engine::quantity::show_bytes;
 use belljar_engine::warm::WarmSettings;
@@ -49,6 +50,8 @@ pub(crate) struct Config {
     pub(crate) images: ImageSettings,
     pub(crate) private_ranges: PrivateRanges,
     pub(crate) artifacts: ArtifactLimits,
+    /// Size limit of what `main` returns, as JSON.
+    pub(crate) result_bytes: u64,
     pub(crate) builds: BuildCacheSettings,
 }
 
@@ -74,6 +77,7 @@ impl Config {
             images: ImageSettings::default(),
             private_ranges: PrivateRanges::default(),
             artifacts: ArtifactLimits::DEFAULT,
+            result_bytes: DEFAULT_RESULT_BYTES,
             builds: BuildCacheSettings::default(),
         }
     }

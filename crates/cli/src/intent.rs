@@ -58,6 +58,7 @@ impl Intent {
             dependencies: Dependencies { detect: args.no_deps.then_some(false), packages: args.packages },
             limits: limits(&args.limits).or(&environment.limits),
             network: args.network.as_deref().map(parse_network),
+            gpus: args.gpus,
             profile: args.profile.or_else(|| environment.profile.clone()),
             policy: args.policy,
             provider: args.provider,
@@ -102,7 +103,13 @@ const NOTHING_TO_RUN: &str =
 
 fn refuse_stdin_twice(args: &RunArgs) -> Result<(), CliError> {
     let is_stdin = |path: &Option<_>| path.as_deref().is_some_and(input::is_stdin);
-    for (flag, path) in [("--stdin", &args.stdin), ("--batch", &args.batch)] {
+    let others = [("--stdin", &args.stdin), ("--batch", &args.batch), ("--inputs", &args.inputs)];
+    if is_stdin(&args.stdin) && is_stdin(&args.inputs) {
+        return Err(CliError::invalid(
+            "--inputs: standard input is already used for --stdin; use a file here",
+        ));
+    }
+    for (flag, path) in others {
         if is_stdin(&args.source) && is_stdin(path) {
             return Err(CliError::invalid(format!(
                 "{flag}: standard input is already used for the code; use a file here"

@@ -18,12 +18,12 @@ pub(crate) use unpack_folder::UnpackFolder;
 
 #[cfg(target_os = "linux")]
 pub(crate) use native::{
-    ImageBuilder, NativeHost, StartedLauncher, check_docker, docker, host_image_parts,
+    ImageBuilder, NativeHost, StartedLauncher, check_docker, check_docker_gpus, docker, host_image_parts,
     run_launcher_if_requested, start_launcher,
 };
 #[cfg(not(target_os = "linux"))]
 pub(crate) use nowhere::{
-    ImageBuilder, NativeHost, StartedLauncher, check_docker, docker, host_image_parts,
+    ImageBuilder, NativeHost, StartedLauncher, check_docker, check_docker_gpus, docker, host_image_parts,
     run_launcher_if_requested, start_launcher,
 };
 
@@ -96,6 +96,11 @@ mod native {
     /// Checks that Docker can run a container. Returns what to do if it cannot.
     pub(crate) async fn check_docker(settings: DockerSettings) -> Result<(), String> {
         Docker::new(settings).self_test().await.map_err(|error| error.to_string())
+    }
+
+    /// Checks that Docker can give GPUs to containers. Returns what to do if it cannot.
+    pub(crate) async fn check_docker_gpus(settings: DockerSettings) -> Result<(), String> {
+        Docker::new(settings).check_gpus().await.map_err(|error| error.to_string())
     }
 
     /// Starts the launcher. Must be called before any other thread exists, and on the thread that lives to
@@ -193,6 +198,10 @@ mod nowhere {
 
     pub(crate) async fn check_docker(_settings: DockerSettings) -> Result<(), String> {
         Err("provider 'docker' needs belljar on Linux".to_owned())
+    }
+
+    pub(crate) async fn check_docker_gpus(settings: DockerSettings) -> Result<(), String> {
+        check_docker(settings).await
     }
 
     /// Docker's image builder, which does not exist on this system.

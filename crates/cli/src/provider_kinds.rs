@@ -226,9 +226,9 @@ pub(crate) fn standalone_provider(
         None if kind.built_in => ProviderSettings::new(),
         None => return Ok(None),
     };
-    // A single run needs no pool, and the user of this machine may as well ask Docker for any image.
+    // A single run needs no pool, and the user of this machine may as well ask Docker for any image and for GPUs.
     let schema = kind.schema();
-    for (setting, value) in [("pool", json!(0)), ("images", json!(["*"]))] {
+    for (setting, value) in [("pool", json!(0)), ("images", json!(["*"])), ("gpus", json!(true))] {
         if !schema["properties"][setting].is_null() {
             settings.insert(setting.to_owned(), value);
         }

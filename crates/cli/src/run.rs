@@ -28,6 +28,9 @@ pub(crate) fn run(args: RunArgs, environment: &Environment, config: Config) -> R
     if let Some(path) = &args.batch {
         return batch::run(input::open_requests(path)?, args, environment, config);
     }
+    if let Some(path) = &args.inputs {
+        return batch::run_inputs(input::open_requests(path)?, args, environment, config);
+    }
     let server = args.server.clone();
     let mut intent = Intent::from_args(args, environment)?;
     if let Some(url) = server {

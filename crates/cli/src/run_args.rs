@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use belljar_engine::gpus::Gpus;
 use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::Args;
 
@@ -20,11 +21,11 @@ Examples:
   belljar run job.py --file data.csv --timeout 2m --memory 1G
   belljar run --workspace ./project -- make test        work on a folder of this machine
   belljar run --batch requests.jsonl --jobs 8           one request and one result per line
-  belljar run job.py --batch args.jsonl                 one run per line: {\"arguments\": {\"n\": 1}}
+  belljar run job.py --inputs args.jsonl                one run per line: {\"arguments\": {\"n\": 1}}
 
 Exit status: the program's own; 128+n when killed by signal n, 124 timed out, 137 memory limit,
-130 canceled, 126 refused by policy, 125 when nothing ran (the message says why). For --batch:
-0 when every line succeeded, else 1.";
+130 canceled, 126 refused by policy, 125 when nothing ran (the message says why). For --batch
+and --inputs: 0 when every line succeeded, else 1.";
 
 /// Arguments of `belljar run`.
 #[derive(Debug, Default, Args)]
@@ -60,6 +61,9 @@ pub(crate) struct RunArgs {
     /// host's own network: everything that this machine can reach) [default: none]
     #[arg(long, help_heading = "Sandbox", value_name = "internet|HOST,…")]
     pub(crate) network: Option<String>,
+    /// GPUs for the program: all, or a number; provider docker gives them to it
+    #[arg(long, help_heading = "Sandbox", value_name = "all|N", allow_hyphen_values = true)]
+    pub(crate) gpus: Option<Gpus>,
     /// Set an environment variable; without '=', copy its value from this shell
     #[arg(long = "env", value_name = "K[=V]")]
     pub(crate) variables: Vec<String>,
@@ -94,11 +98,16 @@ pub(crate) struct RunArgs {
     #[arg(
         long,
         value_name = "FILE",
+        group = "lines",
         conflicts_with_all = ["arguments", "stdin", "workspace", "mounts", "raw", "command"]
     )]
     pub(crate) batch: Option<PathBuf>,
-    /// How many requests of a batch run at once, up to 1024 [default: one per processor]
-    #[arg(long, value_name = "N", value_parser = parse_jobs, allow_hyphen_values = true, requires = "batch")]
+    /// File with one input of the code per line as JSON: arguments, stdin, files and env; '-' reads standard input.
+    /// The code is read, checked and compiled once, and runs for each. Results are as with --batch
+    #[arg(long, value_name = "FILE", group = "lines", conflicts_with_all = ["workspace", "raw"])]
+    pub(crate) inputs: Option<PathBuf>,
+    /// How many lines of --batch or --inputs run at once, up to 1024 [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = parse_jobs, allow_hyphen_values = true, requires = "lines")]
     pub(crate) jobs: Option<NonZeroUsize>,
     /// Run on this server instead of this machine; the API key is read from BELLJAR_API_KEY
     #[arg(long, value_name = "URL")]
@@ -112,8 +121,8 @@ pub(crate) struct RunArgs {
     /// Print the result as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Folder in which to save what the program leaves in ./artifacts; created if missing. A batch saves the files
-    /// of line N in the folder N
+    /// Folder in which to save what the program leaves in ./artifacts; created if missing. With --batch and --inputs,
+    /// the files of line N are in the folder N
     #[arg(long, value_name = "DIR")]
     pub(crate) artifacts: Option<PathBuf>,
     /// Program to run instead of code, with its arguments

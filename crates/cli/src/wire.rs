@@ -44,7 +44,8 @@ pub(crate) fn build_engine(config: &Config, parts: EngineParts) -> Engine {
         .with_policies(config.policies.clone())
         .with_private_ranges(config.private_ranges.clone())
         .with_network_ceiling(parts.network_ceiling)
-        .with_artifact_limits(config.artifacts);
+        .with_artifact_limits(config.artifacts)
+        .with_result_limit(config.result_bytes);
     if let Some(packages) = parts.packages {
         engine = engine.with_packages(packages);
     }

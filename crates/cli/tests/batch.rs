@@ -313,7 +313,7 @@ fn an_unreadable_batch_fails() {
     let output = command(&["--batch", "/proc/self/mem"]).output().expect("the binary starts");
     assert_eq!(output.status.code(), Some(125));
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("error: --batch: cannot read the next request: "),
+        String::from_utf8_lossy(&output.stderr).contains("error: --batch: cannot read the next line: "),
         "{output:?}"
     );
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use common::server::Server;
 use common::warm::Conversation;
-use common::{belljar, run};
+use common::{belljar, finish, run};
 use serde_json::{Value, json};
 
 /// 25 factorial, beyond 64 bits.
@@ -83,7 +83,6 @@ const NO_RESULTS: &[(&str, &str, &str)] = &[
         "def main(): return 1 << 400000",
         "TypeError: result is an integer of more than 100000 digits",
     ),
-    ("python", "def main(): return 'x' * (17 << 20)", "TypeError: result is larger than 16 MB"),
     ("javascript", "function main() { return { scores: [1, NaN] } }", "TypeError: result.scores[1] is NaN"),
     ("javascript", "function main() { return -Infinity }", "TypeError: result is -Infinity"),
     ("javascript", "function main() { return ['\\ud800'] }", "TypeError: result[0] has a lone surrogate"),
@@ -95,11 +94,6 @@ const NO_RESULTS: &[(&str, &str, &str)] = &[
         "javascript",
         "function main() { const a = {}; a.a = a; return a }",
         "TypeError: result is nested deeper",
-    ),
-    (
-        "javascript",
-        "function main() { return 'x'.repeat(17 * 2 ** 20) }",
-        "TypeError: result is larger than 16 MB",
     ),
     (
         "javascript",
@@ -135,6 +129,32 @@ fn warm_interpreters_fail_alike() {
             has_failed(&result, error);
         }
     }
+}
+
+#[test]
+fn the_size_of_a_result_is_limited_by_a_setting() {
+    let answer = |limit: &str, language: &str, code: &str| {
+        let arguments = ["run", "--json", "--language", language, "--args", "{}", "-c", code];
+        finish(belljar().args(arguments).env("BELLJAR_RESULTS_MAX_BYTES", limit))
+    };
+    let larger = "result is larger than 16 MB; return less, write it to a file in ./artifacts, or raise the setting \
+                  results.max_bytes";
+    for (language, code) in [
+        ("python", "def main(): return 'x' * (17 << 20)"),
+        ("javascript", "function main() { return 'x'.repeat(17 * 2 ** 20) }"),
+    ] {
+        let result = answer("16M", language, code);
+        assert_eq!((result.status(), result.text("error")), ("failed", larger));
+        assert_eq!(result.json["result"], json!({"present": false, "value": null}));
+        let result = answer("18M", language, code);
+        let length = result.json["result"]["value"].as_str().map(str::len);
+        assert_eq!((result.status(), length), ("succeeded", Some(17 << 20)));
+    }
+    // The quotes count.
+    assert_eq!(answer("1K", "python", "def main(): return 'x' * 1022").status(), "succeeded");
+    let one_more = answer("1K", "python", "def main(): return 'x' * 1023");
+    assert!(one_more.text("error").starts_with("result is larger than 1 KB;"), "{one_more:?}");
+    assert!(answer("49M", "python", "def main(): pass").error_message().contains("results.max_bytes"));
 }
 
 /// A program may write to the result pipe itself, past the runner.

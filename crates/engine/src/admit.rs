@@ -4,19 +4,19 @@
 //! The policies check the code here, once for every front end. A refused program gives a report that says so,
 //! and no sandbox is opened for it.
 
+mod input;
 mod program;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use belljar_analysis::policy::{Policies, Policy};
 use serde_json::{Map, Value};
 
 use crate::Error;
 use crate::artifact::ArtifactLimits;
+use crate::gpus::Gpus;
 use crate::images::StoredImages;
 use crate::json_text::has_rounded_integer;
 use crate::layer::Layer;
@@ -24,16 +24,19 @@ use crate::limits::{Limits, admit_limits};
 use crate::network::{NetworkCeiling, PrivateRanges};
 use crate::package_layer::check_names;
 use crate::packages::AdmittedPackages;
-use crate::plan::{Image, InputFile, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
+use crate::plan::{Image, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
 use crate::policy::{self, PolicyCheck, Verdict};
 use crate::profile::Profile;
 use crate::provider::{Capabilities, Capability, ImageChoice};
 use crate::provider_set::SelectedProvider;
-use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
+use crate::request::{Dependencies, HostPaths, NetworkSpec, Request};
 pub use crate::request::{MAX_CODE_BYTES, MAX_REQUEST_BYTES, MAX_STDIN_BYTES};
 
+use input::text_or_base64;
+pub(crate) use input::{admit_files, admit_stdin, check_files_fit};
+use program::admit_program;
 pub(crate) use program::check_argv;
-use program::{admit_program, refuse_name_clash};
+pub(crate) use program::{admit_arguments, refuse_name_clash};
 
 /// The tenant of a request that names none.
 pub const DEFAULT_TENANT: &str = "default";
@@ -125,6 +128,8 @@ pub struct AdmissionRules<'a> {
     pub images: Option<&'a dyn StoredImages>,
     /// Limits on artifacts.
     pub artifacts: ArtifactLimits,
+    /// Size limit of what `main` returns, as JSON, in bytes.
+    pub result_bytes: u64,
 }
 
 #[cfg(test)]
@@ -132,6 +137,8 @@ impl<'a> AdmissionRules<'a> {
     /// Returns rules that only the provider restricts.
     pub(crate) fn of_provider(provider: &'a SelectedProvider) -> Self {
         use std::sync::LazyLock;
+
+        use crate::outcome::DEFAULT_RESULT_BYTES;
         static POLICIES: LazyLock<Policies> = LazyLock::new(Policies::default);
         static PRIVATE_RANGES: LazyLock<PrivateRanges> = LazyLock::new(PrivateRanges::default);
         Self {
@@ -143,6 +150,7 @@ impl<'a> AdmissionRules<'a> {
             private_ranges: &PRIVATE_RANGES,
             images: None,
             artifacts: ArtifactLimits::DEFAULT,
+            result_bytes: DEFAULT_RESULT_BYTES,
         }
     }
 }
@@ -183,13 +191,11 @@ pub(crate) fn resolve(
     let folders = [("workspace", paths.host_workspace.is_some()), ("mount", !mounts.is_empty())];
     require_host_paths(&folders, rules.provider)?;
     require_package_layers(&request.dependencies, rules.provider)?;
+    require_gpus(request.gpus, rules.provider)?;
     let env = profile.merge_env(&request.env)?;
     let workdir = admit_workdir(request.workdir.as_deref())?;
     let files = admit_files(&request.files, limits.disk_bytes)?;
-    let stdin = text_or_base64("stdin", request.stdin, request.stdin_base64.as_deref())?.unwrap_or_default();
-    if stdin.len() > MAX_STDIN_BYTES {
-        return Err(Error::invalid("stdin", "more than 64 MB; put it into a file instead"));
-    }
+    let stdin = admit_stdin(request.stdin, request.stdin_base64.as_deref())?.unwrap_or_default();
     let code = text_or_base64("code", request.code, request.code_base64.as_deref())?;
     let elsewhere = paths.source_in_workspace.as_ref().and(code.as_ref());
     let elsewhere = elsewhere.map(|code| String::from_utf8_lossy(code).into_owned());
@@ -204,7 +210,9 @@ pub(crate) fn resolve(
         mounts,
         limits,
         artifacts: rules.artifacts,
+        result_bytes: rules.result_bytes,
         network,
+        gpus: request.gpus,
         require,
         tenant: DEFAULT_TENANT.to_owned(),
         preimports: profile.operators_preimports().to_vec(),
@@ -260,6 +268,17 @@ fn refuse_unsupported(request: &Request) -> Result<(), Error> {
     if request.wait == Some(false) {
         return unsupported("wait", "only a server can answer before the execution ends");
     }
+    if request.inputs.is_some() {
+        let message =
+            "one program runs with many inputs by POST /v1/executions of a server, or belljar run --inputs";
+        return unsupported("inputs", message);
+    }
+    if request.jobs.is_some() {
+        return Err(Error::invalid(
+            "jobs",
+            "is the number of inputs that run at the same time, but there are no inputs",
+        ));
+    }
     Ok(())
 }
 
@@ -298,6 +317,11 @@ pub(crate) fn require_package_layers(given: &Dependencies, chosen: &SelectedProv
         true => Ok(()),
         false => chosen.require_capability(Capability::PackageLayers, "dependencies.packages"),
     }
+}
+
+/// Refuses GPUs unless the provider has them.
+pub(crate) fn require_gpus(given: Option<Gpus>, chosen: &SelectedProvider) -> Result<(), Error> {
+    given.map_or(Ok(()), |_| chosen.require_capability(Capability::Gpus, "gpus"))
 }
 
 /// Returns the image that the request names, else the profile's, else the provider's default.
@@ -434,58 +458,6 @@ pub(crate) fn check_relative(path: &str) -> Result<(), String> {
         Some("..") => Err("'..' would leave the workspace".to_owned()),
         Some(_) => Err("has an empty or '.' component".to_owned()),
         None => Ok(()),
-    }
-}
-
-fn admit_files(specs: &[FileSpec], disk_bytes: u64) -> Result<Vec<InputFile>, Error> {
-    if specs.len() > MAX_INPUT_FILES {
-        return Err(Error::invalid("files", "more than 10000; send an archive instead"));
-    }
-    let mut seen = HashSet::new();
-    let mut files = Vec::new();
-    for spec in specs {
-        let shown = spec.path.escape_debug();
-        check_relative(&spec.path).map_err(|why| Error::invalid("files", format!("'{shown}': {why}")))?;
-        if !seen.insert(&spec.path) {
-            return Err(Error::invalid("files", format!("'{shown}' is listed twice")));
-        }
-        let content = text_or_base64("files", spec.content.clone(), spec.content_base64.as_deref())?
-            .ok_or_else(|| {
-                Error::invalid("files", format!("'{shown}' has neither content nor content_base64"))
-            })?;
-        files.push(InputFile { path: spec.path.clone(), mode: parse_mode(spec.mode.as_deref())?, content });
-    }
-    let total: u64 = files.iter().map(|file| file.content.len() as u64).sum();
-    if total > disk_bytes {
-        let (total, room) = (crate::quantity::show_bytes(total), crate::quantity::show_bytes(disk_bytes));
-        return Err(Error::invalid(
-            "files",
-            format!("{total} of files do not fit into limits.disk_bytes of {room}"),
-        ));
-    }
-    Ok(files)
-}
-
-fn parse_mode(text: Option<&str>) -> Result<u32, Error> {
-    let text = text.unwrap_or("0644");
-    match u32::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err(Error::invalid("files", format!("mode '{text}' is not an octal number from 0000 to 0777"))),
-    }
-}
-
-fn text_or_base64(
-    field: &'static str,
-    text: Option<String>,
-    base64: Option<&str>,
-) -> Result<Option<Vec<u8>>, Error> {
-    match (text, base64) {
-        (Some(_), Some(_)) => Err(Error::invalid(field, "given both as text and as base64")),
-        (Some(text), None) => Ok(Some(text.into_bytes())),
-        (None, Some(base64)) => {
-            STANDARD.decode(base64).map(Some).map_err(|e| Error::invalid(field, format!("not base64: {e}")))
-        }
-        (None, None) => Ok(None),
     }
 }
 

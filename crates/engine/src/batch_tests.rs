@@ -54,12 +54,12 @@ fn engine() -> (Engine, Arc<Counts>) {
     (Engine::new(Arc::new(fake), Profiles::built_in(), Limits::CEILING), counts)
 }
 
-fn entry(index: u64, json: &str) -> BatchEntry {
+fn entry(index: u64, json: &str) -> BatchEntry<(Request, HostPaths)> {
     let wanted = crate::request::parse(json.as_bytes()).map(|request| (request, HostPaths::default()));
     BatchEntry { index, request: wanted }
 }
 
-fn command(index: u64, word: &str) -> BatchEntry {
+fn command(index: u64, word: &str) -> BatchEntry<(Request, HostPaths)> {
     entry(index, &json!({"command": [word], "metadata": {"word": word}}).to_string())
 }
 

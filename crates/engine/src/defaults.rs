@@ -42,6 +42,7 @@ impl RequestDefaults {
             dependencies: dependencies(entry.dependencies, &base.dependencies),
             limits: entry.limits.or(&base.limits),
             network: entry.network.or_else(|| base.network.clone()),
+            gpus: entry.gpus.or(base.gpus),
             profile: entry.profile.or_else(|| base.profile.clone()),
             policy: entry.policy.or_else(|| base.policy.clone()),
             provider: entry.provider.or_else(|| base.provider.clone()),
@@ -50,6 +51,8 @@ impl RequestDefaults {
             stdin: entry.stdin,
             stdin_base64: entry.stdin_base64,
             metadata: entry.metadata,
+            inputs: entry.inputs,
+            jobs: entry.jobs,
             wait: entry.wait,
         };
         (request, paths)

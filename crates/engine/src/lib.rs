@@ -21,6 +21,7 @@ mod error;
 pub mod explain;
 pub mod host_storage;
 pub mod images;
+pub mod inputs;
 pub mod json;
 pub mod language;
 pub mod limits;
@@ -41,7 +42,7 @@ pub mod sandbox_handle;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use belljar_model::{artifact, finding, json_text, layer, outcome, schema, warm};
+pub use belljar_model::{artifact, finding, gpus, json_text, layer, outcome, schema, warm};
 pub use capture::Capture;
 pub use error::{Error, ErrorCode, Fault};
 pub use pipeline::{Engine, TenantRules};

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use belljar_analysis::policy::Policies;
+use belljar_analysis::policy::{Policies, Policy};
 use futures_util::future::{Either, select};
 
 use crate::admit::{AdmissionRules, AdmittedRequest, admit};
@@ -13,11 +13,12 @@ use crate::explain::{explain_failure, missing_limits};
 use crate::images::StoredImages;
 use crate::limits::Limits;
 use crate::network::{HostRules, NetworkCeiling, PrivateRanges};
-use crate::outcome::{Ending, Kernel, Outcome, Receipt};
+use crate::outcome::{DEFAULT_RESULT_BYTES, Ending, Kernel, Outcome, Receipt};
 use crate::packages::{
     AdmittedPackages, PackageNeeds, PackageResolver, PackageStats, Progress, ProvidedPackages,
 };
 use crate::plan::{CodeSource, Network, OutputOverflow, Plan, Program, Task};
+use crate::policy::select_policies;
 use crate::profile::Profiles;
 use crate::provider::{
     BoxFuture, Capabilities, ConfinementMismatch, LongestTurns, PoolMetrics, Provider, Sink, SinkControl,
@@ -54,6 +55,7 @@ pub struct Engine {
     network_ceiling: NetworkCeiling,
     private_ranges: PrivateRanges,
     artifacts: ArtifactLimits,
+    result_bytes: u64,
 }
 
 impl Engine {
@@ -75,6 +77,7 @@ impl Engine {
             network_ceiling: NetworkCeiling::default(),
             private_ranges: PrivateRanges::default(),
             artifacts: ArtifactLimits::DEFAULT,
+            result_bytes: DEFAULT_RESULT_BYTES,
         }
     }
 
@@ -105,6 +108,12 @@ impl Engine {
     #[must_use]
     pub fn with_artifact_limits(self, artifacts: ArtifactLimits) -> Self {
         Self { artifacts, ..self }
+    }
+
+    /// Sets the size limit of what `main` returns, as JSON, in bytes.
+    #[must_use]
+    pub fn with_result_limit(self, result_bytes: u64) -> Self {
+        Self { result_bytes, ..self }
     }
 
     /// Returns the policies.
@@ -174,6 +183,17 @@ impl Engine {
         Ok(admitted.with_fallback(fallback))
     }
 
+    /// Returns the policies of a request: its own choice, its profile's and its tenant's.
+    pub(crate) fn policies_of(
+        &self,
+        request: &Request,
+        floor: Option<&str>,
+    ) -> Result<Vec<Arc<Policy>>, Error> {
+        let profiles = self.profiles();
+        let profile = profiles.of_request(request.profile.as_deref())?;
+        select_policies(&self.policies, request.policy.as_deref(), profile.policy.as_deref(), floor)
+    }
+
     fn admission_rules<'a>(
         &'a self,
         selected: &'a SelectedProvider,
@@ -190,6 +210,7 @@ impl Engine {
             private_ranges,
             images,
             artifacts: self.artifacts,
+            result_bytes: self.result_bytes,
         }
     }
 

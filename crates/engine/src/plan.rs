@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::artifact::ArtifactLimits;
+use crate::gpus::Gpus;
 use crate::json_text::Arguments;
 use crate::language::Language;
 use crate::layer::Layer;
@@ -131,8 +132,12 @@ pub struct Plan {
     pub limits: Limits,
     /// Limits on the artifacts of each task.
     pub artifacts: ArtifactLimits,
+    /// Size limit of what `main` returns, as JSON, in bytes.
+    pub result_bytes: u64,
     /// Network access.
     pub network: Network,
+    /// GPUs of the host.
+    pub gpus: Option<Gpus>,
     /// Layers that must be enforced.
     pub require: Vec<Layer>,
     /// The tenant. A warm interpreter never serves two tenants.

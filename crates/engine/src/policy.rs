@@ -70,8 +70,13 @@ pub(crate) struct PolicyCheck<'a> {
 impl PolicyCheck<'_> {
     /// Checks a task: its code or command, and its files.
     pub(crate) fn check_task(&self, task: &Task, code: Option<&str>) -> Verdict {
+        self.add_files(&task.files, self.check_program(task, code))
+    }
+
+    /// Checks the code or command of a task, with the standard input that a command may read as code.
+    pub(crate) fn check_program(&self, task: &Task, code: Option<&str>) -> Verdict {
         let context = run_context(self.plan);
-        let mut found = match &task.program {
+        match &task.program {
             Program::Command(words) => self.check_argv(words, &task.stdin, &context),
             Program::Code { language, source, .. } => {
                 let text = match source {
@@ -83,8 +88,12 @@ impl PolicyCheck<'_> {
                     _ => Verdict::default(),
                 }
             }
-        };
-        self.check_files(&task.files, &context, &mut found);
+        }
+    }
+
+    /// Adds the verdict on the input files, any of which may contain code.
+    pub(crate) fn add_files(&self, files: &[InputFile], mut found: Verdict) -> Verdict {
+        self.check_files(files, &run_context(self.plan), &mut found);
         found
     }
 
@@ -106,7 +115,6 @@ impl PolicyCheck<'_> {
         reader::check_command(words, input, self.policies, context).into()
     }
 
-    /// Checks the input files, any of which may contain code.
     fn check_files(&self, files: &[InputFile], context: &RunContext, found: &mut Verdict) {
         let mut left = MAX_ANALYZED_BYTES;
         for file in files {

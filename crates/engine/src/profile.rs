@@ -119,11 +119,22 @@ pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<(), Error> {
             ));
         }
     }
-    let size: usize = env.iter().map(|(key, value)| key.len() + value.len() + 2).sum();
-    if size > MAX_ENV_BYTES {
-        return Err(Error::invalid("env", "more than 64 KB; put it into a file instead"));
-    }
-    Ok(())
+    if env_bytes(env) > MAX_ENV_BYTES { Err(env_too_large()) } else { Ok(()) }
+}
+
+/// Returns the size of environment variables, in bytes.
+pub(crate) fn env_bytes(env: &BTreeMap<String, String>) -> usize {
+    env.iter().map(variable_bytes).sum()
+}
+
+/// Returns the size of an environment variable, in bytes.
+pub(crate) fn variable_bytes((name, value): (&String, &String)) -> usize {
+    name.len() + value.len() + 2
+}
+
+/// Returns the error for environment variables that are too large together.
+pub(crate) fn env_too_large() -> Error {
+    Error::invalid("env", "more than 64 KB; put it into a file instead")
 }
 
 /// Profiles by name.

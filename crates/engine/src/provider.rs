@@ -72,6 +72,8 @@ pub struct Capabilities {
     /// Whether network access can be limited to listed hosts or to the internet; otherwise it is all or
     /// nothing.
     pub single_hosts: bool,
+    /// Whether programs can have GPUs of the host.
+    pub gpus: bool,
     /// Images that requests can name.
     pub images: ImageChoice,
     /// Whether programs run on a remote service, where Belljar enforces nothing but the timeout.
@@ -122,6 +124,7 @@ pub(crate) enum Capability {
     HostPaths,
     PackageLayers,
     SingleHosts,
+    Gpus,
     UnpackedImages,
     NamedImages,
 }
@@ -136,6 +139,11 @@ impl Capability {
                 "single_hosts",
                 "cannot limit the network to listed hosts or to the internet; use network 'none' or 'full' with it",
             ),
+            Self::Gpus => (
+                "gpus",
+                "gives programs no GPU; provider 'docker' can, on a machine with the NVIDIA Container Toolkit, if its \
+                 setting 'gpus' is true",
+            ),
             Self::UnpackedImages => {
                 ("unpacked_images", "supports neither image 'host' nor images in host folders")
             }
@@ -149,6 +157,7 @@ impl Capability {
             Self::HostPaths => capabilities.host_paths,
             Self::PackageLayers => capabilities.package_layers,
             Self::SingleHosts => capabilities.single_hosts,
+            Self::Gpus => capabilities.gpus,
             Self::UnpackedImages => capabilities.images == ImageChoice::Unpacked,
             Self::NamedImages => capabilities.images != ImageChoice::None,
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-pub use belljar_model::request::{Dependencies, FileSpec, NetworkSpec, Request};
+pub use belljar_model::request::{Dependencies, FileSpec, Input, NetworkSpec, Request};
 
 use crate::Error;
 use crate::plan::Mount;
@@ -20,6 +20,17 @@ pub const MAX_REQUEST_BYTES: usize = 2 * (MAX_CODE_BYTES + MAX_STDIN_BYTES);
 /// # Errors
 /// Says what is invalid and where, and names unknown fields.
 pub fn parse(json: &[u8]) -> Result<Request, Error> {
+    if json.len() > MAX_REQUEST_BYTES {
+        return Err(too_long());
+    }
+    crate::json::parse_object(json)
+}
+
+/// Parses an input from JSON.
+///
+/// # Errors
+/// Says what is invalid and where, and names unknown fields.
+pub fn parse_input(json: &[u8]) -> Result<Input, Error> {
     if json.len() > MAX_REQUEST_BYTES {
         return Err(too_long());
     }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::Error;
 use crate::admit::{
     AdmissionRules, AdmittedRequest, DEFAULT_TENANT, admit_image, admit_metadata, admit_packages,
-    admit_required_layers, check_relative, merge_image_env, parse_mount, require_host_paths,
+    admit_required_layers, check_relative, merge_image_env, parse_mount, require_gpus, require_host_paths,
     require_package_layers, resolve, select_network,
 };
 use crate::limits::{Limits, LimitsSpec, admit_limits};
@@ -114,7 +114,9 @@ pub fn admit_sandbox(
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
         limits: admit_limits(&limits, rules.ceiling)?,
         artifacts: rules.artifacts,
+        result_bytes: rules.result_bytes,
         network: select_network(request.network.as_ref(), profile, rules)?,
+        gpus: request.gpus,
         require: admit_required_layers(&request.require, rules.provider.capabilities())?,
         tenant: DEFAULT_TENANT.to_owned(),
         preimports: Vec::new(),
@@ -126,6 +128,7 @@ pub fn admit_sandbox(
     let folders = [("volumes", !request.volumes.is_empty()), ("mount", !plan.mounts.is_empty())];
     require_host_paths(&folders, rules.provider)?;
     require_package_layers(&request.dependencies, rules.provider)?;
+    require_gpus(request.gpus, rules.provider)?;
     let admitted = AdmittedSandbox {
         timeout: admit_timeout(request.timeout_ms, rules.ceiling.timeout)?,
         life: request.life_ms.map(|life| positive_time("life_ms", life)).transpose()?,
@@ -222,6 +225,7 @@ fn refuse_fixed_fields(request: &Request) -> Result<(), Error> {
         ("profile", request.profile.is_some()),
         ("provider", request.provider.is_some()),
         ("network", request.network.is_some()),
+        ("gpus", request.gpus.is_some()),
         ("require", !request.require.is_empty()),
         ("limits.memory_bytes", limits.memory_bytes.is_some()),
         ("limits.cpus", limits.cpus.is_some()),

@@ -11,6 +11,7 @@ pub mod denial;
 pub mod error_code;
 pub mod files;
 pub mod finding;
+pub mod gpus;
 pub mod json_text;
 pub mod layer;
 pub mod limits;

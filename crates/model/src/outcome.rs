@@ -209,6 +209,12 @@ pub struct Artifact {
     pub content: Vec<u8>,
 }
 
+/// Default size limit of what `main` returns, as JSON, in bytes.
+pub const DEFAULT_RESULT_BYTES: u64 = 16 << 20;
+/// The highest size limit that can be set. Results are stored with the output, so it is below the limit of a stored
+/// result.
+pub const MAX_RESULT_BYTES: u64 = 48 << 20;
+
 /// Bytes that the program wrote to its result pipe: untrusted tenant data.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum ReturnValue {

@@ -11,6 +11,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::gpus::Gpus;
 use crate::json_text::Arguments;
 use crate::limits::LimitsSpec;
 
@@ -44,6 +45,8 @@ pub struct Request {
     pub limits: LimitsSpec,
     /// Network access; the profile's by default.
     pub network: Option<NetworkSpec>,
+    /// GPUs of the machine: "all", or a number. Only provider `docker` has them, if its setting `gpus` allows them.
+    pub gpus: Option<Gpus>,
     /// Name of the profile.
     pub profile: Option<String>,
     /// Name of the policy: off, audit, balanced, strict, ragflow, or one from the configuration. The policies
@@ -57,8 +60,51 @@ pub struct Request {
     pub require: Vec<String>,
     /// Values echoed in the result. Lists can be filtered by them.
     pub metadata: Map<String, Value>,
+    /// Inputs of the same program, only for `POST /v1/executions`: the program is read, checked and prepared once, and
+    /// runs once for each of them.
+    pub inputs: Option<Vec<Input>>,
+    /// With `inputs`: at most this many run at the same time.
+    #[schemars(range(min = 1))]
+    pub jobs: Option<u32>,
     /// Whether to wait for the end; `false` answers 202 with the id at once. Only a server can do that.
     pub wait: Option<bool>,
+}
+
+impl Request {
+    /// Returns the size of its code, standard input and files, in bytes.
+    pub fn size(&self) -> usize {
+        let texts = [&self.code, &self.code_base64, &self.stdin, &self.stdin_base64];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        texts + self.files.iter().map(FileSpec::size).sum::<usize>()
+    }
+}
+
+/// An input of a program: what differs from one of its executions to the next.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Input {
+    /// Arguments for the function `main`, in place of those of the request.
+    pub arguments: Option<Arguments>,
+    /// Standard input, in place of that of the request.
+    pub stdin: Option<String>,
+    /// Standard input in base64, instead of `stdin`.
+    pub stdin_base64: Option<String>,
+    /// Files in addition to those of the request. One with the same path takes its place.
+    pub files: Vec<FileSpec>,
+    /// Environment variables in addition to those of the request. One with the same name takes its place.
+    pub env: BTreeMap<String, String>,
+}
+
+impl Input {
+    /// Returns the size of its texts and files, in bytes.
+    pub fn size(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let arguments = self.arguments.iter().flat_map(|all| all.iter());
+        let arguments: usize = arguments.map(|(name, value)| name.len() + value.as_str().len()).sum();
+        let env: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let files: usize = self.files.iter().map(FileSpec::size).sum();
+        arguments + text(&self.stdin) + text(&self.stdin_base64) + files + env
+    }
 }
 
 /// A file to create in the workspace.
@@ -75,6 +121,14 @@ pub struct FileSpec {
     /// Permission bits in octal.
     #[schemars(example = &"0644")]
     pub mode: Option<String>,
+}
+
+impl FileSpec {
+    /// Returns the size of its path and content, in bytes.
+    fn size(&self) -> usize {
+        let contents = [&self.content, &self.content_base64];
+        self.path.len() + contents.into_iter().flatten().map(String::len).sum::<usize>()
+    }
 }
 
 /// Packages needed by the code.

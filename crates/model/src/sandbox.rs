@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::gpus::Gpus;
 use crate::limits::LimitsSpec;
 use crate::request::{Dependencies, NetworkSpec};
 
@@ -47,6 +48,8 @@ pub struct SandboxRequest {
     pub limits: LimitsSpec,
     /// Network access; the profile's by default.
     pub network: Option<NetworkSpec>,
+    /// GPUs of the machine: "all", or a number. Only provider `docker` has them, if its setting `gpus` allows them.
+    pub gpus: Option<Gpus>,
     /// Environment variables of every command.
     pub env: BTreeMap<String, String>,
     /// Isolation layers that must be enforced, or nothing runs.

@@ -18,8 +18,6 @@ use crate::egress::{extend_environment, remove_node_preload};
 pub(crate) const IMAGE_FOLDERS: &[&str] = &["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/go/bin"];
 /// The folder of artifacts in the workspace.
 pub(crate) const ARTIFACTS_FOLDER: &str = "artifacts";
-/// Size limit of `main`'s return value as JSON.
-pub(crate) const MAX_RESULT_BYTES: usize = 16 << 20;
 /// Size of a tenant's data that is processed without changing the thread, which takes a tenth of a millisecond or less.
 const MAX_INLINE_BYTES: usize = 64 << 10;
 
@@ -374,15 +372,16 @@ pub(crate) async fn process_tenant_data<T: Send + 'static>(
     if bytes <= MAX_INLINE_BYTES { Ok(work()) } else { tokio::task::spawn_blocking(work).await }
 }
 
-/// Returns what the program wrote to its result pipe, of which at least one byte more than the limit was read.
-pub(crate) fn return_value(bytes: &[u8]) -> ReturnValue {
+/// Returns what the program wrote to its result pipe, of which at least one byte more than `limit` was read.
+pub(crate) fn return_value(bytes: &[u8], limit: u64) -> ReturnValue {
     if bytes.is_empty() {
         return ReturnValue::Absent;
     }
-    if bytes.len() > MAX_RESULT_BYTES {
-        let limit = show_bytes(MAX_RESULT_BYTES as u64);
+    if bytes.len() as u64 > limit {
+        let limit = show_bytes(limit);
         return ReturnValue::Invalid(format!(
-            "result is larger than {limit}, the limit of a result; return less, or write it to a file in ./artifacts"
+            "result is larger than {limit}; return less, write it to a file in ./artifacts, or raise the setting \
+             results.max_bytes"
         ));
     }
     JsonText::parse("result", bytes).map_or_else(ReturnValue::Invalid, ReturnValue::Present)

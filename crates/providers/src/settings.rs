@@ -28,6 +28,9 @@ pub struct DockerSettings {
     /// Runtime of the daemon: `runc`, `runsc` or another that it knows. Defaults to the daemon's own default.
     #[schemars(title = "Runtime")]
     pub runtime: Option<String>,
+    /// Whether requests may ask for GPUs. They need the NVIDIA Container Toolkit on this machine.
+    #[schemars(title = "GPUs")]
+    pub gpus: bool,
     /// Whether missing images are pulled.
     #[schemars(title = "Pull images")]
     pub pull: bool,
@@ -40,6 +43,6 @@ pub struct DockerSettings {
 impl Default for DockerSettings {
     fn default() -> Self {
         let image = "belljar/default".to_owned();
-        Self { host: None, image, images: Vec::new(), runtime: None, pull: false, pool: 0 }
+        Self { host: None, image, images: Vec::new(), runtime: None, gpus: false, pull: false, pool: 0 }
     }
 }

@@ -57,9 +57,20 @@ impl BodyReservation {
         Self { arriving: self.arriving.split(bytes as u64), requests: self.requests.clone() }
     }
 
+    /// Returns the number of reserved bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.arriving.amount()
+    }
+
     /// Moves the reservation from the arriving bodies to the requests.
     pub(crate) fn into_request(self) -> Result<RequestReservation, Error> {
-        let (tenant, bytes) = (self.arriving.party(), self.arriving.amount());
+        self.into_larger_request(0)
+    }
+
+    /// Moves the reservation from the arriving bodies to the requests, for a request that needs more memory than its
+    /// body.
+    pub(crate) fn into_larger_request(self, more: u64) -> Result<RequestReservation, Error> {
+        let (tenant, bytes) = (self.arriving.party(), self.arriving.amount() + more);
         let taken = self.requests.take(tenant, bytes, None, Tenure::Lasting);
         Ok(RequestReservation { _bytes: taken.map_err(|no| self.requests.error(no))? })
     }

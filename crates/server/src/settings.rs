@@ -35,9 +35,11 @@ pub struct Settings {
     pub tenant_disk: u64,
     /// Maximum length in bytes of a body and of a line of a batch.
     pub max_body: usize,
+    /// Maximum number of inputs of one request.
+    pub max_inputs: usize,
     /// Memory in bytes for all arriving bodies together. Queued and running requests may use as much again.
     pub bodies_total: usize,
-    /// Maximum number of concurrent executions of one batch.
+    /// Maximum number of concurrent executions of one batch, and of one request with many inputs.
     pub batch_jobs: usize,
     /// Maximum number of open connections.
     pub connections: usize,
@@ -80,6 +82,7 @@ impl Default for Settings {
             inline_artifact_bytes: 4 << 20,
             tenant_disk: 10 << 30,
             max_body: 32 << 20,
+            max_inputs: 10_000,
             bodies_total: 256 << 20,
             batch_jobs: (2 * cores).max(4),
             connections: 16_384,

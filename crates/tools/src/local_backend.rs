@@ -82,6 +82,7 @@ impl LocalBackend {
             provider: base.provider.clone(),
             policy: base.policy.clone(),
             network: base.network.clone(),
+            gpus: base.gpus,
             limits: base.limits.clone(),
             require: base.require.clone(),
             ..request

@@ -171,7 +171,7 @@ def map(
     return_exceptions: bool = False,
     **options: Unpack[RunOptions],
 ) -> list[Result | BelljarError]:
-    """Calls the code's ``main`` with each set of arguments, ``jobs`` at a time; returns the results in order."""
+    """Calls the code's ``main`` with each set of arguments, at most ``jobs`` at once; returns the results in order."""
     with Client() as client:
         return client.map(code, argument_sets, jobs=jobs, return_exceptions=return_exceptions, **options)
 

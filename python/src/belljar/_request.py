@@ -22,6 +22,8 @@ Content: TypeAlias = Union[str, bytes, "os.PathLike[str]"]
 #: No network (``False``), every public address (``True`` or ``"internet"``), only the listed hosts, or the host's own
 #: network (``"full"``).
 Network: TypeAlias = Union[bool, Literal["none", "internet", "full"], Sequence[str]]
+#: All GPUs of the machine, or a number of them.
+Gpus: TypeAlias = Union[Literal["all"], int]
 #: A list with a program and its arguments, or a shell command.
 CommandLine: TypeAlias = Union[str, Sequence[str]]
 
@@ -58,6 +60,8 @@ class RunOptions(Limits, total=False):
     dependencies: Sequence[str] | None
     detect_dependencies: bool | None
     network: Network | None
+    #: GPUs for the program, which provider ``docker`` has if its settings allow them.
+    gpus: Gpus | None
     profile: str | None
     policy: str | None
     provider: str | None
@@ -85,6 +89,7 @@ class SandboxOptions(TypedDict, total=False):
     output: Size | None
     env: Mapping[str, str] | None
     network: Network | None
+    gpus: Gpus | None
     profile: str | None
     policy: str | None
     provider: str | None
@@ -201,7 +206,7 @@ def with_metadata(metadata: Mapping[str, Any], options: Mapping[str, Any]) -> di
 
 
 #: Options of both runs and sandboxes that are passed on unchanged.
-_COMMON = ("env", "profile", "policy", "provider", "image", "require", "metadata")
+_COMMON = ("env", "gpus", "profile", "policy", "provider", "image", "require", "metadata")
 
 
 def _known(options: Mapping[str, Any], allowed: Sequence[str]) -> Mapping[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from . import _calls, _server
+from . import _calls, _inputs, _server
 from ._events import Events, Output
 from ._http import AsyncTransport, Transport
+from ._inputs import InputResults
 from ._request import Json, RunOptions, SandboxOptions, owner_metadata, run_request, sandbox_request, with_metadata
 from .errors import BelljarError
 from .result import Artifact, Result, read_result
@@ -96,17 +96,24 @@ class Client(_Requests):
         return_exceptions: bool = False,
         **options: Unpack[RunOptions],
     ) -> list[Result | BelljarError]:
-        """Calls the code's ``main`` with each set of arguments, ``jobs`` at a time; returns the results in order."""
-        with ThreadPoolExecutor(jobs, thread_name_prefix="belljar") as pool:
-            each: list[Future[Result]] = [
-                pool.submit(self._transport.send, _calls.run(self._run_request(code, {**options, "arguments": wanted})))
-                for wanted in argument_sets
-            ]
-            try:
-                return [_outcome(future, return_exceptions) for future in each]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        """Calls the code's ``main`` with each set of arguments, at most ``jobs`` at once; returns the results in order.
+
+        The server reads, checks and compiles the code once for up to 500 calls.
+        """
+        request = self._run_request(code, options)
+        results: list[Result | BelljarError] = []
+        for inputs in _inputs.groups(argument_sets):
+            collected = InputResults(len(inputs), return_exceptions)
+            error: BelljarError | None = None
+            # Closing the response cancels what has not run.
+            with closing(self._transport.bytes(_inputs.call(request, inputs, jobs))) as body:
+                try:
+                    for piece in body:
+                        collected.feed(piece)
+                except BelljarError as failed:
+                    error = failed
+            results += collected.in_order(error)
+        return results
 
     def submit(
         self, code: str | bytes | None = None, *, idempotency_key: str | None = None, **options: Unpack[RunOptions]
@@ -198,25 +205,21 @@ class AsyncClient(_Requests):
         return_exceptions: bool = False,
         **options: Unpack[RunOptions],
     ) -> list[Result | BelljarError]:
-        slots = asyncio.Semaphore(jobs)
-
-        async def one(wanted: Mapping[str, Any]) -> Result | BelljarError:
-            async with slots:
-                try:
-                    return await self._transport.send(
-                        _calls.run(self._run_request(code, {**options, "arguments": wanted}))
-                    )
-                except BelljarError as error:
-                    if return_exceptions:
-                        return error
-                    raise
-
-        tasks = [asyncio.ensure_future(one(wanted)) for wanted in argument_sets]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        request = self._run_request(code, options)
+        results: list[Result | BelljarError] = []
+        for inputs in _inputs.groups(argument_sets):
+            collected = InputResults(len(inputs), return_exceptions)
+            error: BelljarError | None = None
+            body = self._transport.bytes(_inputs.call(request, inputs, jobs))
+            try:
+                async for piece in body:
+                    collected.feed(piece)
+            except BelljarError as failed:
+                error = failed
+            finally:
+                await body.aclose()
+            results += collected.in_order(error)
+        return results
 
     async def submit(
         self, code: str | bytes | None = None, *, idempotency_key: str | None = None, **options: Unpack[RunOptions]
@@ -261,12 +264,3 @@ class AsyncClient(_Requests):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _outcome(future: Future[Result], return_exceptions: bool) -> Result | BelljarError:
-    try:
-        return future.result()
-    except BelljarError as error:
-        if return_exceptions:
-            return error
-        raise

@@ -1,12 +1,11 @@
-//! Reads the requests of a batch, one per line. A separate thread reads and parses a few lines ahead, because
+//! Reads the requests of a batch, or the inputs of a program, one per line. A separate thread reads and parses a few lines ahead, because
 //! a pipe may pause for long and must not delay running requests.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use belljar_engine::admit::MAX_REQUEST_BYTES;
 use belljar_engine::batch::BatchEntry;
-use belljar_engine::defaults::RequestDefaults;
-use belljar_engine::request;
+use belljar_engine::{Error, request};
 use tokio::sync::mpsc::{Receiver, channel};
 
 use crate::error::CliError;
@@ -16,17 +15,20 @@ const LINES_AHEAD: usize = 8;
 /// Buffer capacity that is kept between lines; a longer line's buffer is shrunk to this size.
 const KEPT_LINE_BYTES: usize = 1 << 20;
 
-/// The parsed requests of a batch, in order.
+/// The parsed lines of a batch, in order.
 #[derive(Debug)]
-pub(super) struct RequestLines(Receiver<io::Result<BatchEntry>>);
+pub(super) struct ParsedLines<T>(Receiver<io::Result<BatchEntry<T>>>);
 
-impl RequestLines {
-    /// Starts the reading thread. `defaults` fill in what a line leaves out.
-    pub(super) fn read(source: Box<dyn Read + Send>, defaults: RequestDefaults) -> Result<Self, CliError> {
+impl<T: Send + 'static> ParsedLines<T> {
+    /// Starts the reading thread. `parse` parses a line.
+    pub(super) fn read(
+        source: Box<dyn Read + Send>,
+        parse: impl Fn(&[u8]) -> Result<T, Error> + Send + 'static,
+    ) -> Result<Self, CliError> {
         let (queue, lines) = channel(LINES_AHEAD);
         let mut reader = LineReader::new(BufReader::with_capacity(64 << 10, source));
         let read_all = move || {
-            while let Some(entry) = reader.next(&defaults).transpose() {
+            while let Some(entry) = reader.next(&parse).transpose() {
                 let last = entry.is_err();
                 if queue.blocking_send(entry).is_err() || last {
                     return;
@@ -40,8 +42,8 @@ impl RequestLines {
         Ok(Self(lines))
     }
 
-    /// Returns the next request, or `None` at the end of the input.
-    pub(super) async fn next(&mut self) -> Option<io::Result<BatchEntry>> {
+    /// Returns the next line, or `None` at the end of the input.
+    pub(super) async fn next(&mut self) -> Option<io::Result<BatchEntry<T>>> {
         self.0.recv().await
     }
 }
@@ -58,15 +60,15 @@ impl<R: BufRead> LineReader<R> {
         Self { source, line: Vec::new(), index: 0 }
     }
 
-    fn next(&mut self, defaults: &RequestDefaults) -> io::Result<Option<BatchEntry>> {
+    fn next<T>(&mut self, parse: impl Fn(&[u8]) -> Result<T, Error>) -> io::Result<Option<BatchEntry<T>>> {
         while let Some(fits) = self.read_line()? {
             let index = self.index;
             self.index += 1;
             if fits && self.line.trim_ascii().is_empty() {
                 continue;
             }
-            let request = if fits { request::parse(&self.line) } else { Err(request::too_long()) };
-            return Ok(Some(BatchEntry { index, request: request.map(|own| defaults.complete(own)) }));
+            let request = if fits { parse(&self.line) } else { Err(request::too_long()) };
+            return Ok(Some(BatchEntry { index, request }));
         }
         Ok(None)
     }
@@ -96,8 +98,8 @@ mod tests {
     fn read(text: impl BufRead) -> Vec<(u64, Result<Option<String>, String>)> {
         let mut reader = LineReader::new(text);
         let mut lines = Vec::new();
-        while let Some(entry) = reader.next(&RequestDefaults::default()).unwrap() {
-            let code = entry.request.map(|(request, _)| request.code).map_err(|error| error.to_string());
+        while let Some(entry) = reader.next(request::parse).unwrap() {
+            let code = entry.request.map(|request| request.code).map_err(|error| error.to_string());
             lines.push((entry.index, code));
         }
         lines
@@ -118,9 +120,9 @@ mod tests {
         let fitting = BufReader::new(text(MAX_REQUEST_BYTES as u64));
         assert_eq!(read(fitting), [(1, Ok(Some("b".to_owned())))]);
         let mut reader = LineReader::new(BufReader::new(text(MAX_REQUEST_BYTES as u64 + 1)));
-        let long = reader.next(&RequestDefaults::default()).unwrap().unwrap();
+        let long = reader.next(request::parse).unwrap().unwrap();
         assert_eq!(long.request.unwrap_err().to_string(), request::too_long().to_string());
-        let next = reader.next(&RequestDefaults::default()).unwrap().unwrap();
+        let next = reader.next(request::parse).unwrap().unwrap();
         assert_eq!((next.index, next.request.is_ok()), (1, true));
         assert!(reader.line.capacity() <= KEPT_LINE_BYTES);
     }

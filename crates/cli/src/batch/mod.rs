@@ -1,5 +1,5 @@
-//! `belljar run --batch`: reads one request per line and writes one result per line, running a fixed number
-//! at once.
+//! `belljar run --batch` and `--inputs`: reads one request per line, or one input of a program, and writes one result
+//! per line, running a fixed number at once.
 //!
 //! ```text
 //! thread "lines"    file → Entry             parses a few lines ahead, then blocks
@@ -18,8 +18,9 @@ use std::io::{self, IsTerminal, Read};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use belljar_engine::batch::BatchEntry;
+use belljar_engine::batch::{Batch, BatchEntry};
 use belljar_engine::defaults::RequestDefaults;
+use belljar_engine::{TenantRules, request};
 use tokio::time::{Interval, interval};
 
 use crate::config::Config;
@@ -27,12 +28,12 @@ use crate::env::Environment;
 use crate::error::CliError;
 use crate::intent::Intent;
 use crate::os::{self, Interrupts};
-use crate::remote::{self, RemoteRunner};
+use crate::remote::{self, RemoteInputs, RemoteRunner};
 use crate::run_args::RunArgs;
-use crate::{run, say, wire};
+use crate::{provider_kinds, run, say, wire};
 use counts::BatchCounts;
 pub(crate) use counts::LineStatus;
-use lines::RequestLines;
+use lines::ParsedLines;
 use results::ResultWriter;
 use runner::LocalRunner;
 pub(crate) use runner::{BatchRunner, ResultLine};
@@ -56,12 +57,13 @@ pub(crate) fn run(
     let server = args.server.clone();
     let Intent { request, paths, output, artifacts } = Intent::from_args(args, environment)?;
     let defaults = RequestDefaults { request, paths };
+    let parse = |defaults: RequestDefaults| move |line: &[u8]| Ok(defaults.complete(request::parse(line)?));
     if let Some(url) = server {
         remote::refuse_local_paths(&defaults.paths)?;
         let remote_runner = RemoteRunner::new(&url, environment, jobs, artifacts)?;
         return os::runtime()?.block_on(async {
-            let lines = RequestLines::read(source, defaults)?;
-            BatchDriver::new(remote_runner, lines, output.quiet)?.run().await
+            let lines = ParsedLines::read(source, parse(defaults))?;
+            BatchDriver::new(remote_runner, "--batch", lines, output.quiet)?.run().await
         });
     }
     check_open_file_limit(jobs)?;
@@ -70,8 +72,44 @@ pub(crate) fn run(
         wired.ensure_image(&defaults.request, output.quiet).await?;
         defaults.check(engine)?;
         run::warn_of_missing_layers(&engine.capabilities(), output.quiet);
-        let lines = RequestLines::read(source, defaults)?;
-        BatchDriver::new(LocalRunner::new(engine, jobs, artifacts), lines, output.quiet)?.run().await
+        let lines = ParsedLines::read(source, parse(defaults))?;
+        let local_runner = LocalRunner::new(Batch::new(engine, jobs), artifacts);
+        BatchDriver::new(local_runner, "--batch", lines, output.quiet)?.run().await
+    })
+}
+
+/// Runs a program with each input and returns the exit status.
+pub(crate) fn run_inputs(
+    source: Box<dyn Read + Send>,
+    args: RunArgs,
+    environment: &Environment,
+    config: Config,
+) -> Result<u8, CliError> {
+    let (asked_jobs, server) = (args.jobs, args.server.clone());
+    let Intent { mut request, paths, output, artifacts } = Intent::from_args(args, environment)?;
+    if let Some(url) = server {
+        remote::refuse_local_paths(&paths)?;
+        request.jobs = asked_jobs.and_then(|jobs| jobs.get().try_into().ok());
+        let remote_runner = RemoteInputs::new(&url, environment, request, artifacts)?;
+        return os::runtime()?.block_on(async {
+            let lines = ParsedLines::read(source, request::parse_input)?;
+            BatchDriver::new(remote_runner, "--inputs", lines, output.quiet)?.run().await
+        });
+    }
+    let jobs =
+        asked_jobs.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
+    check_open_file_limit(jobs)?;
+    request.provider = wire::provider_name(&request, &config)?;
+    let named = request.provider.clone();
+    wire::with_engine(named.as_deref(), &config, environment, async |wired| {
+        let engine = &wired.engine;
+        wired.ensure_image(&request, output.quiet).await?;
+        provider_kinds::test_candidates(engine, named.as_deref()).await;
+        let program = engine.admit_program(request, paths, TenantRules::default())?;
+        run::warn_of_missing_layers(&engine.capabilities(), output.quiet);
+        let lines = ParsedLines::read(source, request::parse_input)?;
+        let local_runner = LocalRunner::new(Batch::of_inputs(engine, program, jobs), artifacts);
+        BatchDriver::new(local_runner, "--inputs", lines, output.quiet)?.run().await
     })
 }
 
@@ -99,9 +137,11 @@ enum StopReason {
 }
 
 /// A running batch.
-struct BatchDriver<P> {
+struct BatchDriver<P: BatchRunner> {
     runner: P,
-    lines: RequestLines,
+    /// The flag that names the file of the lines.
+    flag: &'static str,
+    lines: ParsedLines<P::Line>,
     results: ResultWriter,
     tally: BatchCounts,
     interrupts: Interrupts,
@@ -113,10 +153,16 @@ struct BatchDriver<P> {
 }
 
 impl<P: BatchRunner> BatchDriver<P> {
-    fn new(runner: P, lines: RequestLines, quiet: bool) -> Result<Self, CliError> {
+    fn new(
+        runner: P,
+        flag: &'static str,
+        lines: ParsedLines<P::Line>,
+        quiet: bool,
+    ) -> Result<Self, CliError> {
         let watched = !quiet && io::stderr().is_terminal();
         Ok(Self {
             runner,
+            flag,
             lines,
             results: ResultWriter::start()?,
             tally: BatchCounts::start(),
@@ -154,13 +200,14 @@ impl<P: BatchRunner> BatchDriver<P> {
         !self.at_end && self.stop.is_none()
     }
 
-    fn handle_line(&mut self, line: Option<io::Result<BatchEntry>>) -> Result<(), CliError> {
+    fn handle_line(&mut self, line: Option<io::Result<BatchEntry<P::Line>>>) -> Result<(), CliError> {
         match line {
             Some(Ok(entry)) => self.runner.start(entry)?,
             Some(Err(error)) => {
                 // Requests read before the error run to their end.
                 self.stop.get_or_insert(StopReason::Broken(CliError::invalid(format!(
-                    "--batch: cannot read the next request: {error}"
+                    "{}: cannot read the next line: {error}",
+                    self.flag
                 ))));
             }
             None => self.at_end = true,

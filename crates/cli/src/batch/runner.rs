@@ -1,8 +1,5 @@
-//! Runs the requests of a batch, on this machine or on a server.
+//! Runs the lines of a batch, on this machine or on a server.
 
-use std::num::NonZeroUsize;
-
-use belljar_engine::Engine;
 use belljar_engine::batch::{Batch, BatchEntry, BatchResult};
 use belljar_engine::report::Status;
 use tokio::sync::watch;
@@ -12,14 +9,17 @@ use crate::artifacts::ArtifactFolder;
 use crate::error::CliError;
 use crate::identity::execution_id;
 
-/// Runs a bounded number of requests at once.
+/// Runs a bounded number of lines at once.
 pub(crate) trait BatchRunner {
+    /// What a line is: a request, or an input of a program.
+    type Line: Send + 'static;
+
     /// Returns the number of running requests.
     fn running(&self) -> usize;
     /// Returns whether another request may start.
     fn has_free_job(&self) -> bool;
     /// Starts a request.
-    fn start(&mut self, entry: BatchEntry) -> Result<(), CliError>;
+    fn start(&mut self, entry: BatchEntry<Self::Line>) -> Result<(), CliError>;
     /// Waits for the next finished request; `None` when none is running. Dropping this future loses nothing.
     async fn next(&mut self) -> Option<Result<ResultLine, CliError>>;
     /// Cancels all running requests.
@@ -51,17 +51,17 @@ impl ResultLine {
     }
 }
 
-/// Runs requests on this machine.
+/// Runs lines on this machine.
 #[derive(Debug)]
-pub(super) struct LocalRunner<'a> {
-    batch: Batch<'a>,
+pub(super) struct LocalRunner<'a, T> {
+    batch: Batch<'a, T>,
     cancel: watch::Sender<bool>,
     artifacts: Option<ArtifactFolder>,
 }
 
-impl<'a> LocalRunner<'a> {
-    pub(super) fn new(engine: &'a Engine, jobs: NonZeroUsize, artifacts: Option<ArtifactFolder>) -> Self {
-        Self { batch: Batch::new(engine, jobs), cancel: watch::Sender::new(false), artifacts }
+impl<'a, T> LocalRunner<'a, T> {
+    pub(super) fn new(batch: Batch<'a, T>, artifacts: Option<ArtifactFolder>) -> Self {
+        Self { batch, cancel: watch::Sender::new(false), artifacts }
     }
 
     fn finish(&self, finished: &BatchResult) -> Result<ResultLine, CliError> {
@@ -72,7 +72,9 @@ impl<'a> LocalRunner<'a> {
     }
 }
 
-impl BatchRunner for LocalRunner<'_> {
+impl<T: Send + 'static> BatchRunner for LocalRunner<'_, T> {
+    type Line = T;
+
     fn running(&self) -> usize {
         self.batch.running()
     }
@@ -81,7 +83,7 @@ impl BatchRunner for LocalRunner<'_> {
         self.batch.has_room()
     }
 
-    fn start(&mut self, entry: BatchEntry) -> Result<(), CliError> {
+    fn start(&mut self, entry: BatchEntry<T>) -> Result<(), CliError> {
         let mut cancel = self.cancel.subscribe();
         // The sender outlives the batch, so an error here cannot happen before the batch ends.
         let cancelled = async move { drop(cancel.wait_for(|cancel| *cancel).await) };

@@ -1,6 +1,7 @@
 //! `belljar doctor`: starts a real sandbox, and reports for each isolation layer whether it is in force, why
 //! it is missing, and how to fix that.
 
+mod gpus;
 mod host;
 mod show;
 
@@ -17,6 +18,8 @@ use belljar_engine::{Engine, Error, ErrorCode};
 use belljar_providers::settings::DockerSettings;
 use clap::Args;
 use serde::Serialize;
+
+use gpus::GpuCheck;
 
 use crate::config::Config;
 use crate::env::Environment;
@@ -42,6 +45,7 @@ struct DoctorReport {
     languages: Vec<LanguageCheck>,
     installers: Vec<InstallerCheck>,
     providers: Vec<ProviderCheck>,
+    gpus: GpuCheck,
     hints: Vec<String>,
     kernel: Option<String>,
     euid: Option<u32>,
@@ -91,6 +95,7 @@ pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -
     };
     findings.installers = installers(environment);
     if let Some(docker) = docker {
+        findings.gpus = GpuCheck::of_docker(docker.clone())?;
         findings.providers.push(docker_finding(docker)?);
     }
     for (name, service) in services {
@@ -155,6 +160,7 @@ impl DoctorReport {
             languages: languages.into_iter().map(language_finding).collect(),
             installers: Vec::new(),
             providers: Vec::new(),
+            gpus: GpuCheck::without_docker(),
             hints,
             kernel: host::kernel_release(),
             euid,
@@ -249,6 +255,16 @@ mod tests {
         assert!(found(Ok(Layer::MANDATORY.to_vec())).healthy());
         assert!(!found(Ok(Layer::MANDATORY[1..].to_vec())).healthy());
         assert!(!found(Err("mount /proc: EPERM".to_owned())).healthy());
+    }
+
+    #[test]
+    fn gpus_come_with_what_to_do() {
+        let text = text(&DoctorReport::new(Ok(Layer::MANDATORY.to_vec()), &missing(), Vec::new()));
+        assert!(text.contains("GPUs: none: provider native has none; provider docker gives them"), "{text}");
+        let unreachable =
+            DockerSettings { host: Some("unix:///nowhere.sock".to_owned()), ..DockerSettings::default() };
+        let found = GpuCheck::of_docker(unreachable).unwrap();
+        assert!(!found.available && found.what.contains("no Docker daemon"), "{found:?}");
     }
 
     #[test]

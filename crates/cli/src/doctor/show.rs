@@ -43,6 +43,8 @@ pub(super) fn text(findings: &DoctorReport, out: &mut impl Write) -> io::Result<
             writeln!(out, "  missing {missing}")?;
         }
     }
+    let none = if findings.gpus.available { "" } else { "none: " };
+    writeln!(out, "\nGPUs: {none}{}", findings.gpus.what)?;
     Ok(())
 }
 

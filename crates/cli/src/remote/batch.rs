@@ -3,9 +3,8 @@
 //! A line is sent when a job is free, so `--jobs` limits the lines in flight. A server closes an idle batch,
 //! so after a pause the next line starts a new call.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::Future;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,26 +12,22 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use belljar_engine::batch::{BatchEntry, BatchResult};
-use belljar_engine::request::Request;
+use belljar_engine::request::{HostPaths, Request};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Bytes, Frame, Incoming};
-use hyper::{Method, Response};
-use serde::Deserialize;
+use hyper::Method;
+use hyper::body::{Body, Bytes, Frame};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::artifacts::{ArtifactView, save_artifacts};
 use super::http::Server;
+use super::result_lines::{LINES, ResultLines, save_line_artifacts};
 use crate::artifacts::ArtifactFolder;
-use crate::batch::{BatchRunner, LineStatus, ResultLine};
+use crate::batch::{BatchRunner, ResultLine};
 use crate::env::Environment;
 use crate::error::CliError;
 
 const PATH: &str = "/v1/batches";
-const LINES: &str = "application/x-ndjson";
 /// Idle time after which a new call is started; shorter than any server's timeout.
 const MAX_CALL_IDLE: Duration = Duration::from_secs(10);
-/// Maximum length of a line: the longest result, with some margin.
-const MAX_LINE_BYTES: usize = 256 << 20;
 
 /// Runs requests on a server.
 pub(crate) struct RemoteRunner {
@@ -58,18 +53,11 @@ impl RemoteRunner {
         Ok(Self { server, jobs, call: None, not_sent: VecDeque::new(), artifacts, saving: None })
     }
 
-    /// Saves the artifacts of a result. If that is interrupted, it starts again.
-    async fn save(&self, result: &ResultLine) -> Result<(), CliError> {
-        let Some(folder) = &self.artifacts else { return Ok(()) };
-        let LineArtifacts { index, artifacts } = serde_json::from_slice(&result.line)
-            .map_err(|error| response_error(&format!("not a result line: {error}")))?;
-        save_artifacts(&self.server, folder, Some(index), &artifacts).await
-    }
-
     fn send(&mut self, index: u64, request: &Request) -> Result<(), CliError> {
         let line = serde_json::to_vec(request).map_err(|error| CliError::invalid(error.to_string()))?;
-        let paused =
-            |call: &mut BatchCall| call.in_flight.is_empty() && call.last_activity.elapsed() > MAX_CALL_IDLE;
+        let paused = |call: &mut BatchCall| {
+            call.results.in_flight.is_empty() && call.last_activity.elapsed() > MAX_CALL_IDLE
+        };
         self.call.take_if(paused);
         let call = self.call.get_or_insert_with(|| BatchCall::start(Arc::clone(&self.server), self.jobs));
         call.send(index, line);
@@ -78,16 +66,18 @@ impl RemoteRunner {
 }
 
 impl BatchRunner for RemoteRunner {
+    type Line = (Request, HostPaths);
+
     fn running(&self) -> usize {
         let saving = usize::from(self.saving.is_some());
-        saving + self.not_sent.len() + self.call.as_ref().map_or(0, |call| call.in_flight.len())
+        saving + self.not_sent.len() + self.call.as_ref().map_or(0, |call| call.results.in_flight.len())
     }
 
     fn has_free_job(&self) -> bool {
         self.running() < self.jobs.get()
     }
 
-    fn start(&mut self, entry: BatchEntry) -> Result<(), CliError> {
+    fn start(&mut self, entry: BatchEntry<Self::Line>) -> Result<(), CliError> {
         let BatchEntry { index, request: wanted } = entry;
         match wanted {
             Ok((request, _)) => self.send(index, &request),
@@ -103,14 +93,14 @@ impl BatchRunner for RemoteRunner {
             return Some(ResultLine::from_finished(&finished));
         }
         if self.saving.is_none() {
-            let call = self.call.as_mut().filter(|call| !call.in_flight.is_empty())?;
+            let call = self.call.as_mut().filter(|call| !call.results.in_flight.is_empty())?;
             match call.next().await {
                 Ok(result) => self.saving = Some(result),
                 Err(error) => return Some(Err(error)),
             }
         }
         let saved = match &self.saving {
-            Some(result) => self.save(result).await,
+            Some(result) => save_line_artifacts(&self.server, self.artifacts.as_ref(), result).await,
             None => Ok(()),
         };
         let result = self.saving.take()?;
@@ -123,22 +113,12 @@ impl BatchRunner for RemoteRunner {
     }
 }
 
-type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Incoming>, CliError>>>>;
-
-enum CallResponse {
-    Pending(ResponseFuture),
-    Streaming(Incoming),
-}
-
 /// An HTTP call and its lines in flight.
 struct BatchCall {
     lines: Sender<Bytes>,
-    answer: CallResponse,
-    ready: Vec<u8>,
+    results: ResultLines,
     /// The server's index of the next line.
     next_index: u64,
-    /// Maps the server's index of a line to the index in the input file.
-    in_flight: HashMap<u64, u64>,
     /// Time of the last activity.
     last_activity: Instant,
 }
@@ -146,19 +126,11 @@ struct BatchCall {
 impl BatchCall {
     fn start(server: Arc<Server>, jobs: NonZeroUsize) -> Self {
         let (lines, waiting) = channel(jobs.get());
-        let answer = async move {
+        let results = ResultLines::of(async move {
             let body = LineBody(waiting).map_err(|never| match never {}).boxed_unsync();
             server.exchange(Method::POST, PATH, [LINES, LINES], body).await
-        };
-        let answer = CallResponse::Pending(Box::pin(answer));
-        Self {
-            lines,
-            answer,
-            ready: Vec::new(),
-            next_index: 0,
-            in_flight: HashMap::new(),
-            last_activity: Instant::now(),
-        }
+        });
+        Self { lines, results, next_index: 0, last_activity: Instant::now() }
     }
 
     fn send(&mut self, index: u64, mut line: Vec<u8>) {
@@ -166,74 +138,16 @@ impl BatchCall {
         // The channel has room for all jobs, so this fails only if the call has ended; then the response says
         // why.
         let _ = self.lines.try_send(line.into());
-        self.in_flight.insert(self.next_index, index);
+        self.results.in_flight.insert(self.next_index, index);
         self.next_index += 1;
         self.last_activity = Instant::now();
     }
 
     async fn next(&mut self) -> Result<ResultLine, CliError> {
-        loop {
-            if let Some(end) = self.ready.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.ready.drain(..=end).collect();
-                self.last_activity = Instant::now();
-                return self.convert_line(&line);
-            }
-            if self.ready.len() > MAX_LINE_BYTES {
-                return Err(response_error("a line of the batch is too long"));
-            }
-            match &mut self.answer {
-                CallResponse::Pending(answer) => {
-                    self.answer = CallResponse::Streaming(answer.await?.into_body())
-                }
-                CallResponse::Streaming(body) => {
-                    let frame =
-                        body.frame().await.ok_or_else(|| response_error("the connection closed early"))?;
-                    let frame = frame.map_err(|error| response_error(&error.to_string()))?;
-                    self.ready.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-                }
-            }
-        }
+        let result = self.results.next().await;
+        self.last_activity = Instant::now();
+        result
     }
-
-    /// Converts a result line: replaces the server's index by the one in the input file.
-    fn convert_line(&mut self, line: &[u8]) -> Result<ResultLine, CliError> {
-        let ResultHead { index, status } = serde_json::from_slice(line)
-            .map_err(|error| response_error(&format!("not a result line: {error}")))?;
-        let input_index =
-            self.in_flight.remove(&index).ok_or_else(|| response_error("a result of an unknown request"))?;
-        let theirs = format!("{{\"index\":{index},");
-        let rest = line.strip_prefix(theirs.as_bytes()).ok_or_else(|| response_error("not a result line"))?;
-        let became = match status.as_deref() {
-            Some("succeeded") => LineStatus::Succeeded,
-            Some("cancelled") => LineStatus::Cancelled,
-            Some("refused") => LineStatus::NotRun,
-            Some(_) => LineStatus::Failed,
-            None => LineStatus::NotRun,
-        };
-        Ok(ResultLine {
-            status: became,
-            line: [format!("{{\"index\":{input_index},").as_bytes(), rest].concat(),
-        })
-    }
-}
-
-/// The fields read from a result line.
-#[derive(Debug, Deserialize)]
-struct ResultHead {
-    index: u64,
-    status: Option<String>,
-}
-
-/// The artifacts of a result line.
-#[derive(Debug, Deserialize)]
-struct LineArtifacts {
-    index: u64,
-    #[serde(default)]
-    artifacts: Vec<ArtifactView>,
-}
-
-fn response_error(why: &str) -> CliError {
-    CliError::host(format!("cannot read the server's response: {why}"))
 }
 
 /// The body of a call: lines as they are sent.

@@ -8,7 +8,9 @@ mod confirm;
 mod early_response;
 mod events;
 mod http;
+mod inputs;
 mod quotas;
+mod result_lines;
 mod run;
 mod sandbox;
 mod show;
@@ -27,6 +29,7 @@ pub(crate) use args::{ExecutionsArgs, KeyArgs, ProfileArgs, ServerArgs, TenantAr
 use args::{ExecutionsCommand, KeyCommand, ProfileCommand, TenantCommand};
 pub(crate) use batch::RemoteRunner;
 pub(crate) use http::{Server, encode_part as url_part};
+pub(crate) use inputs::RemoteInputs;
 pub(crate) use run::{refuse_local_paths, run};
 pub(crate) use sandbox::{SandboxArgs, sandbox};
 use show::Columns;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use belljar_engine::artifact::ArtifactLimits;
 use belljar_engine::limits::Limits;
 use belljar_engine::network::NetworkCeiling;
+use belljar_engine::outcome::MAX_RESULT_BYTES;
 use belljar_engine::warm::WarmPoolMode;
 use belljar_images::ImageName;
 use belljar_store::Durability;
@@ -61,6 +62,7 @@ pub(super) static GROUPS: LazyLock<Vec<Group>> = LazyLock::new(|| {
         group("Profiles", "`NAME` is the profile's name. `default`, `terminal` and `data` are built in; a file can replace them.", profiles()),
         group("Policies", "`NAME` is the policy's name. See [policies](policy.md).", policies()),
         group("Providers", "A server stores these settings at its first start; after that, `belljar provider set` changes them. See [providers](providers.md).", providers()),
+        group("Results", "See [results](results.md).", results()),
         group("Artifacts", "See [artifacts](artifacts.md).", artifacts()),
         group("Packages", "See [packages](packages.md).", dependencies()),
         group("Build cache", "See [build cache](build-cache.md).", build_cache()),
@@ -174,6 +176,13 @@ fn providers() -> Vec<Setting> {
         .flag("--provider").default("native");
     let kinds = KINDS.iter().flat_map(|kind| Setting::of_provider(kind.name, &kind.schema(), kind.environment));
     [usual].into_iter().chain(kinds).collect()
+}
+
+#[rustfmt::skip]
+fn results() -> Vec<Setting> {
+    vec![
+        row!("results.max_bytes", size_up_to(MAX_RESULT_BYTES), config.result_bytes, "Maximum size of what `main` returns, as JSON; a run with a larger result has failed."),
+    ]
 }
 
 #[rustfmt::skip]
@@ -300,6 +309,7 @@ fn server_limits() -> Vec<Setting> {
         row!("server.sandbox_life", time(), config.server.service.sandbox_life, "Longest life of a sandbox from its creation, however much it is used; the default of `life_ms`."),
         row!("server.terminal_silence", time(), config.server.service.terminal_silence, "How long a terminal's client may be silent, not even answering pings."),
         row!("server.max_body", size(1), config.server.service.max_body, "Maximum size of a request body, and of a line of a batch."),
+        row!("server.max_inputs", count(MOST), config.server.service.max_inputs, "Maximum number of inputs of one request; together they are part of its body."),
         row!("server.connections", count(MOST), config.server.service.connections,
             "Maximum number of connections; never more than half of the open files that the system allows."),
         row!("server.streams", count(MOST), config.server.service.streams, "Maximum number of event streams, WebSockets and batches at one time."),

@@ -53,7 +53,8 @@ pub(crate) fn check_argv(field: &'static str, words: &[String]) -> Result<(), Er
     Ok(())
 }
 
-fn admit_arguments(language: &Language, arguments: &Arguments) -> Result<(), Error> {
+/// Checks that a language can take these arguments.
+pub(crate) fn admit_arguments(language: &Language, arguments: &Arguments) -> Result<(), Error> {
     let name_is_fine = |name: &str| {
         !name.is_empty()
             && !name.starts_with(|c: char| c.is_ascii_digit())
@@ -99,7 +100,7 @@ fn admit_code(
 }
 
 /// Refuses an input file with the name of the file that `code` is written to.
-pub(super) fn refuse_name_clash(program: &Program, files: &[InputFile]) -> Result<(), Error> {
+pub(crate) fn refuse_name_clash(program: &Program, files: &[InputFile]) -> Result<(), Error> {
     let Program::Code { source: CodeSource::Text { name, .. }, .. } = program else { return Ok(()) };
     match files.iter().any(|file| file.path == *name) {
         false => Ok(()),

@@ -8,8 +8,7 @@ const path = require('path');
 const { pathToFileURL } = require('url');
 const { types } = require('util');
 
-// The limits of a result; the host checks them, too.
-const MAX_BYTES = 16 * 2 ** 20;
+// The limits of a result; the host checks them, too, and its size.
 const MAX_DEPTH = 100;
 const MAX_DIGITS = 100_000;
 const NO_MAIN = 'arguments were given, so the code must define main(args)';
@@ -39,7 +38,7 @@ function findMain(module) {
 
 function writeResult(value) {
   try {
-    fs.writeFileSync(3, resultText(value));
+    fs.writeFileSync(3, encode(value, 'result', 0));
   } catch (error) {
     if (!(error instanceof Unreturnable)) throw error;
     fail(`TypeError: ${error.message}`);
@@ -61,15 +60,6 @@ function parseArguments(text) {
   const marked = text.replace(token, (found) => (isRounded(found) ? `"${mark}${found}"` : found));
   const isMarked = (value) => typeof value === 'string' && value.startsWith(mark);
   return JSON.parse(marked, (_key, value) => (isMarked(value) ? BigInt(value.slice(mark.length)) : value));
-}
-
-function resultText(value) {
-  const text = encode(value, 'result', 0);
-  if (Buffer.byteLength(text) > MAX_BYTES) {
-    const limit = 'is larger than 16 MB, the limit of a result';
-    throw new Unreturnable(`result ${limit}; return less, or write it to a file in ./artifacts`);
-  }
-  return text;
 }
 
 // Returns the JSON of a value. JSON.stringify would leave out or change what JSON does not have.

@@ -14,6 +14,7 @@
 //! Hashes detect damage and mix-ups, not forgery: anyone who can write this folder is trusted.
 
 mod entry;
+mod in_progress;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ use belljar_beneath::{ContentDigest, FolderError, StoreFolder, random_name};
 use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, UTIME_OMIT};
 
 pub(crate) use entry::BuildOutput;
+use in_progress::BuildsInProgress;
+pub(crate) use in_progress::{BuildTurn, OwnBuild};
 
 /// Largest entry.
 const MAX_ENTRY_BYTES: u64 = 64 << 20;
@@ -46,6 +49,7 @@ pub struct BuildCache {
     folder: PathBuf,
     max_bytes: u64,
     top: OnceLock<Option<StoreFolder>>,
+    in_progress: BuildsInProgress,
     /// Bytes written since the last sweep.
     written: AtomicU64,
 }
@@ -61,7 +65,8 @@ impl BuildCache {
     /// Creates a cache of at most this size in a folder, which is opened at the first use.
     pub fn new(folder: PathBuf, max_bytes: u64) -> Self {
         // The first write sweeps: earlier processes may have written any amount.
-        Self { folder, max_bytes, top: OnceLock::new(), written: AtomicU64::new(max_bytes) }
+        let (top, in_progress) = (OnceLock::new(), BuildsInProgress::default());
+        Self { folder, max_bytes, top, in_progress, written: AtomicU64::new(max_bytes) }
     }
 
     /// Returns the folder, or `None` if it cannot be used.
@@ -73,6 +78,11 @@ impl BuildCache {
     pub(crate) fn contains(&self, tenant: &str, key: &ContentDigest) -> bool {
         let path = format!("{}/{key}", tenant_folder(tenant));
         self.top().is_some_and(|top| top.stat(&path).is_ok_and(|found| found.is_some()))
+    }
+
+    /// Returns whose turn it is to build what [`BuildCache::find`] did not find.
+    pub(crate) fn enter(&self, tenant: &str, key: &ContentDigest) -> BuildTurn {
+        self.in_progress.enter(tenant, key)
     }
 
     /// Returns what was built, if every byte of it is as it was stored. Blocks.

@@ -127,6 +127,9 @@ async fn create_container(
         let daemon = Arc::clone(&daemon);
         move |error| daemon.explain(step, &error)
     };
+    if spec.gpus.is_some() {
+        daemon.check_gpus(connected).await?;
+    }
     let permit = Arc::clone(&daemon.container_slots).acquire_owned().await;
     let permit = permit.map_err(ProviderError::lost)?;
     let user = daemon.users.lease(connected.maps_users);
@@ -275,6 +278,7 @@ impl CreateRequest<'_> {
             ulimits: Some(ulimits(limits, self.spec.writes_to_host())),
             tmpfs: Some(self.tmpfs_mounts()),
             mounts: Some(self.mounts()),
+            device_requests: self.spec.device_requests(),
             log_config: Some(HostConfigLogConfig { typ: Some("none".to_owned()), config: None }),
             init: Some(false),
             ..HostConfig::default()

@@ -3,11 +3,12 @@
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
+use belljar_engine::gpus::Gpus;
 use belljar_engine::layer::Layer;
 use belljar_engine::limits::Limits;
 use belljar_engine::plan::{Image, Network, Plan, WORKSPACE};
 use belljar_engine::provider::ProviderError;
-use bollard::models::Mount;
+use bollard::models::{DeviceRequest, Mount};
 use rustix::fs::{Gid, OFlags, Uid};
 
 use super::guest_bundle::{BUNDLE_PATH, mount};
@@ -35,6 +36,7 @@ pub(super) struct ContainerSpec {
     pub(super) image: String,
     pub(super) limits: Limits,
     pub(super) network: Network,
+    pub(super) gpus: Option<Gpus>,
     pub(super) require: Vec<Layer>,
     binds: Vec<HostMount>,
 }
@@ -60,6 +62,7 @@ impl ContainerSpec {
             // Timeout and output limits apply per task, so they are normalized here.
             limits: Limits { timeout: Limits::DEFAULT.timeout, output_bytes: 1, ..plan.limits },
             network: plan.network.clone(),
+            gpus: plan.gpus,
             require: plan.require.clone(),
             binds: binds(plan)?,
         };
@@ -89,10 +92,9 @@ impl ContainerSpec {
         Ok(())
     }
 
-    /// Returns whether a container may be started in advance: it mounts nothing of the host and needs no
-    /// egress.
+    /// Returns whether a container may be started in advance: it uses nothing of the host and needs no egress.
     pub(super) fn can_be_pooled(&self) -> bool {
-        self.binds.is_empty() && self.network.gate_rules().is_none()
+        self.binds.is_empty() && self.gpus.is_none() && self.network.gate_rules().is_none()
     }
 
     /// Returns whether the workspace is a host folder.
@@ -103,6 +105,17 @@ impl ContainerSpec {
     /// Returns whether the container can modify host files.
     pub(super) fn writes_to_host(&self) -> bool {
         self.binds.iter().any(|bind| bind.writable)
+    }
+
+    /// Returns the request for GPUs, as `docker run --gpus` sends it.
+    pub(super) fn device_requests(&self) -> Option<Vec<DeviceRequest>> {
+        let count = match self.gpus? {
+            // Docker's number for all.
+            Gpus::All => -1,
+            Gpus::Count(count) => count.into(),
+        };
+        let capabilities = Some(vec![vec!["gpu".to_owned()]]);
+        Some(vec![DeviceRequest { count: Some(count), capabilities, ..DeviceRequest::default() }])
     }
 
     /// Returns the mounts for Docker.
@@ -200,4 +213,27 @@ fn is_empty(folder: &File) -> std::io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_requested_as_by_docker_itself() {
+        let spec = |gpus| ContainerSpec {
+            tenant: String::new(),
+            image: String::new(),
+            limits: Limits::DEFAULT,
+            network: Network::None,
+            gpus,
+            require: Vec::new(),
+            binds: Vec::new(),
+        };
+        let asked = |gpus| serde_json::to_value(spec(Some(gpus)).device_requests()).unwrap();
+        assert_eq!(asked(Gpus::All), serde_json::json!([{"Count": -1, "Capabilities": [["gpu"]]}]));
+        assert_eq!(asked(Gpus::Count(2)), serde_json::json!([{"Count": 2, "Capabilities": [["gpu"]]}]));
+        assert!(!spec(Some(Gpus::Count(1))).can_be_pooled());
+        assert!(spec(None).device_requests().is_none() && spec(None).can_be_pooled());
+    }
 }

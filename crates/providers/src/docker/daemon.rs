@@ -27,6 +27,9 @@ const MAX_PENDING_REMOVALS: usize = 1_024;
 /// Time allowed at shutdown for removing all containers.
 const SHUTDOWN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// The runtime that the NVIDIA Container Toolkit adds to a daemon.
+const GPU_RUNTIME: &str = "nvidia";
+
 /// The label that names the process a container belongs to.
 pub(super) const OWNER_LABEL: &str = "dev.belljar.owner";
 
@@ -120,18 +123,39 @@ impl Daemon {
         // The daemon finds these by name and does not list them.
         let is_listed = |name: &&str| !name.starts_with("io.containerd.") && !name.starts_with('/');
         let Some(runtime) = self.settings.runtime.as_deref().filter(is_listed) else { return Ok(()) };
-        let info = connected.client.info().await.map_err(|error| self.explain(REACH_STEP, &error))?;
-        let mut known: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
+        let known = self.runtimes(connected).await?;
         if known.iter().any(|known| known == runtime) {
             return Ok(());
         }
-        known.sort();
         let cause = format!(
             "the Docker daemon does not know it; it knows: {}. Install it and add it to 'runtimes' in daemon.json, or \
              set another 'runtime' in [providers.docker]",
             known.join(", ")
         );
         Err(ProviderError::setup(format!("use runtime '{}'", runtime.escape_debug()), cause))
+    }
+
+    /// Returns the names of the daemon's runtimes.
+    async fn runtimes(&self, connected: &DaemonConnection) -> Result<Vec<String>, ProviderError> {
+        let info = connected.client.info().await.map_err(|error| self.explain(REACH_STEP, &error))?;
+        let mut known: Vec<String> = info.runtimes.unwrap_or_default().into_keys().collect();
+        known.sort();
+        Ok(known)
+    }
+
+    /// Checks that the daemon can give GPUs to containers.
+    pub(super) async fn check_gpus(&self, connected: &DaemonConnection) -> Result<(), ProviderError> {
+        let known = self.runtimes(connected).await?;
+        if known.iter().any(|known| known == GPU_RUNTIME) {
+            return Ok(());
+        }
+        let message = format!(
+            "the Docker daemon has no runtime '{GPU_RUNTIME}' (it has: {}), so containers get no GPU; install the \
+             NVIDIA Container Toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl \
+             restart docker",
+            known.join(", ")
+        );
+        Err(ProviderError::unsupported("gpus", message))
     }
 
     /// Turns an error into a message with a remedy.

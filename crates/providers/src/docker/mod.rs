@@ -82,6 +82,15 @@ struct DockerShared {
 }
 
 impl Docker {
+    /// Checks that the daemon can give GPUs to containers.
+    ///
+    /// # Errors
+    /// It cannot be reached, or has no runtime for that.
+    pub async fn check_gpus(&self) -> Result<(), ProviderError> {
+        let daemon = &self.0.daemon;
+        daemon.check_gpus(daemon.connection().await?).await
+    }
+
     /// Creates the provider without connecting. An unreachable daemon fails each run that needs it until it
     /// is back.
     pub fn new(settings: Settings) -> Self {
@@ -126,6 +135,8 @@ impl Provider for Docker {
             package_layers: single_hosts,
             remote: false,
             single_hosts,
+            // gVisor shows its programs no device of the host.
+            gpus: settings.gpus && kernel != Kernel::Gvisor,
             images: ImageChoice::Named {
                 default_image: settings.image.clone(),
                 allowed: settings.images.clone(),

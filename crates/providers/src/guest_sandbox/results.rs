@@ -12,9 +12,7 @@ use belljar_engine::provider::ProviderError;
 use belljar_engine::sandbox_handle::{FailureKind, FileKind, FileMetadata, Files, SandboxError};
 use tokio::io::AsyncReadExt;
 
-use crate::program::{
-    ARTIFACTS_FOLDER, MAX_RESULT_BYTES, PreparedProgram, process_tenant_data, return_value,
-};
+use crate::program::{ARTIFACTS_FOLDER, PreparedProgram, process_tenant_data, return_value};
 
 /// Entries of a folder that are listed at once.
 const PAGE_ENTRIES: u32 = 256;
@@ -51,13 +49,13 @@ pub(super) async fn collect_results(
     prepared: &PreparedProgram,
     folder: &str,
     before: &ArtifactSnapshot,
-    limits: ArtifactLimits,
+    (limits, result_bytes): (ArtifactLimits, u64),
 ) -> Result<TaskResults, SandboxError> {
     let mut results = TaskResults::default();
     if prepared.has_result_pipe {
-        let bytes = read_file_start(files, &format!("{folder}/result"), MAX_RESULT_BYTES as u64 + 1).await;
+        let bytes = read_file_start(files, &format!("{folder}/result"), result_bytes + 1).await;
         let bytes = bytes.unwrap_or_default();
-        let parsed = process_tenant_data(bytes.len(), move || return_value(&bytes)).await;
+        let parsed = process_tenant_data(bytes.len(), move || return_value(&bytes, result_bytes)).await;
         results.result =
             parsed.map_err(|error| SandboxError::Provider(ProviderError::setup("read the result", error)))?;
     }

@@ -153,7 +153,8 @@ impl<'a> TaskRun<'a> {
         let started_task = StartedTask { start, before, commands: running.commands };
         // Measured before our files are removed, which would free space on a full disk.
         let stats = sandbox.backend.stats().await?;
-        let results = collect_results(sandbox, prepared, folder, &seen, sandbox.plan.artifacts).await;
+        let limits = (sandbox.plan.artifacts, sandbox.plan.result_bytes);
+        let results = collect_results(sandbox, prepared, folder, &seen, limits).await;
         if !sandbox.has_inbox() {
             // Whatever the outcome; an error does not matter, because a sandbox that is gone has no files.
             let _removed = sandbox.remove(folder, true).await;

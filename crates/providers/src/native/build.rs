@@ -17,15 +17,15 @@ use std::time::Duration;
 use belljar_beneath::{ContentDigest, Hasher};
 use belljar_engine::artifact::ArtifactLimits;
 use belljar_engine::language::BuildSteps;
-use belljar_engine::outcome::{Ending, Outcome, Usage};
+use belljar_engine::outcome::{Ending, Kernel, Outcome, Receipt, Usage};
 use belljar_engine::packages::GO_LIBRARY;
 use belljar_engine::plan::{CodeSource, Image, Network, Program, Task, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink, SinkControl, Stream};
 use belljar_jail::spec::{CollectionRules, INBOX};
 
 use super::run::{JailRun, artifact_rules};
-use super::{CheckedPlan, NativeShared, NumberedRoot, root_for};
-use crate::build_cache::{BuildCache, BuildOutput};
+use super::{CheckedPlan, NAME, NativeShared, NumberedRoot, root_for};
+use crate::build_cache::{BuildCache, BuildOutput, BuildTurn, OwnBuild};
 use crate::java_class::main_class;
 use crate::program::{
     self, FoundRuntime, GO_CACHE_VARIABLE, PreparedProgram, ProgramFile, RunPaths, StepValues,
@@ -119,18 +119,14 @@ impl<'a> CachedBuild<'a> {
         sink: &mut dyn Sink,
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<Option<Outcome>, ProviderError> {
-        let tenant = self.checked.plan.tenant.clone();
-        let (cache, key) = (Arc::clone(self.cache), self.key);
-        let found = blocking(move || cache.find(&tenant, &key)).await;
-        if let Some(output) = found.flatten() {
-            for (stream, bytes) in [(Stream::Stdout, &output.stdout), (Stream::Stderr, &output.stderr)] {
-                if !bytes.is_empty() && sink.output(stream, bytes) == SinkControl::Kill {
-                    // Compiled again, the program ends at its output limit.
-                    return Ok(None);
-                }
+        let own_build = match self.find_or_wait(cancel).await {
+            FoundBuild::Built(output) => return self.run_built(&output, sink, cancel).await,
+            FoundBuild::Missing(own_build) => own_build,
+            FoundBuild::Canceled => {
+                let receipt = Receipt::new(NAME, Kernel::Host);
+                return Ok(Some(Outcome::new(Ending::Cancelled, Duration::ZERO, receipt)));
             }
-            return self.run(&output, self.checked.plan.limits.timeout, sink, cancel).await.map(Some);
-        }
+        };
         let mut recorder = OutputRecorder { sink, output: BuildOutput::default(), is_complete: true };
         let built = self.build(root, &mut recorder, cancel).await?;
         let OutputRecorder { sink, mut output, is_complete } = recorder;
@@ -146,7 +142,10 @@ impl<'a> CachedBuild<'a> {
         let storing = is_complete.then(|| {
             let (cache, key, output) = (Arc::clone(self.cache), self.key, Arc::clone(&output));
             let tenant = self.checked.plan.tenant.clone();
-            tokio::task::spawn_blocking(move || cache.store(&tenant, &key, &output))
+            tokio::task::spawn_blocking(move || {
+                cache.store(&tenant, &key, &output);
+                drop(own_build);
+            })
         });
         let left = self.checked.plan.limits.timeout.saturating_sub(outcome.duration);
         let ran = self.run(&output, left.max(Duration::from_millis(1)), sink, cancel).await?;
@@ -156,6 +155,44 @@ impl<'a> CachedBuild<'a> {
         }
         let (usage, duration) = (sum(&outcome.usage, &ran.usage), outcome.duration + ran.duration);
         Ok(Some(Outcome { usage, duration, ..ran }))
+    }
+
+    /// Runs a program that was built before.
+    async fn run_built(
+        &self,
+        output: &BuildOutput,
+        sink: &mut dyn Sink,
+        cancel: &mut BoxFuture<'_, ()>,
+    ) -> Result<Option<Outcome>, ProviderError> {
+        for (stream, bytes) in [(Stream::Stdout, &output.stdout), (Stream::Stderr, &output.stderr)] {
+            if !bytes.is_empty() && sink.output(stream, bytes) == SinkControl::Kill {
+                // Compiled again, the program ends at its output limit.
+                return Ok(None);
+            }
+        }
+        self.run(output, self.checked.plan.limits.timeout, sink, cancel).await.map(Some)
+    }
+
+    /// Returns what was built before. If another run builds it now, waits for that.
+    async fn find_or_wait(&self, cancel: &mut BoxFuture<'_, ()>) -> FoundBuild {
+        if let Some(output) = self.find().await {
+            return FoundBuild::Built(output);
+        }
+        let own_build = match self.cache.enter(&self.checked.plan.tenant, &self.key) {
+            BuildTurn::Own(build) => Some(build),
+            BuildTurn::OfAnother(build) => tokio::select! {
+                () = build.ended() => None,
+                () = &mut *cancel => return FoundBuild::Canceled,
+            },
+        };
+        // A build may have ended in between. One that failed is not waited for again.
+        self.find().await.map_or(FoundBuild::Missing(own_build), FoundBuild::Built)
+    }
+
+    async fn find(&self) -> Option<BuildOutput> {
+        let tenant = self.checked.plan.tenant.clone();
+        let (cache, key) = (Arc::clone(self.cache), self.key);
+        blocking(move || cache.find(&tenant, &key)).await.flatten()
     }
 
     /// Builds the program in a jail of its own.
@@ -217,6 +254,15 @@ impl<'a> CachedBuild<'a> {
         };
         run.run(prepared, &self.task.stdin, sink, cancel).await.map(|ended| ended.with_artifact_findings())
     }
+}
+
+/// What is found before a build.
+enum FoundBuild {
+    Built(BuildOutput),
+    /// Nothing. Others wait while the build is held, if this is the first.
+    Missing(Option<OwnBuild>),
+    /// The run was canceled while it waited.
+    Canceled,
 }
 
 /// The end of a build.

@@ -184,6 +184,7 @@ impl Provider for Native {
             host_paths: true,
             package_layers: true,
             single_hosts: true,
+            gpus: false,
             images: ImageChoice::Unpacked,
             remote: false,
             sandboxes: Some(sandboxes),

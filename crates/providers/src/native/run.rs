@@ -126,7 +126,7 @@ impl JailRun<'_> {
         let ours = pipes
             .into_host_ends(!stdin.is_empty())
             .map_err(|error| ProviderError::setup("make pipes", error))?;
-        let limits = (checked.plan.limits, self.collection.limits);
+        let limits = (checked.plan.limits, self.collection.limits, checked.plan.result_bytes);
         let mut ended = RunIo::new(pending, limits, sink).run_to_end(ours, stdin, cancel).await?;
         ended.outcome.receipt.network = Some(checked.plan.network.receipt());
         if let Some(egress) = egress {

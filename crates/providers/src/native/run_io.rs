@@ -21,7 +21,7 @@ use super::NAME;
 use super::artifact_stream::{max_stream_bytes, parse_artifacts};
 use super::connection::{SubmittedRun, launcher_lost, step_failure};
 use super::partial_line::PartialLine;
-use crate::program::{MAX_RESULT_BYTES, process_tenant_data, return_value};
+use crate::program::{process_tenant_data, return_value};
 
 /// Bytes read at once.
 const READ_BUFFER_BYTES: usize = 32 << 10;
@@ -123,6 +123,8 @@ pub(super) struct RunIo<'a> {
     sink: &'a mut dyn Sink,
     limits: Limits,
     artifact_limits: ArtifactLimits,
+    /// Size limit of the result, in bytes.
+    result_bytes: usize,
     why_killed: Option<Ending>,
     stdout: PartialLine,
     stderr: PartialLine,
@@ -169,15 +171,27 @@ async fn feed(pipe: &mut Option<pipe::Sender>, input: &[u8]) -> usize {
 }
 
 impl<'a> RunIo<'a> {
-    /// Creates it with the limits of the run, and those on its artifacts.
+    /// Creates it with the limits of the run, those on its artifacts, and that on its result.
     pub(super) fn new(
         pending: SubmittedRun,
-        (limits, artifact_limits): (Limits, ArtifactLimits),
+        (limits, artifact_limits, result_bytes): (Limits, ArtifactLimits, u64),
         sink: &'a mut dyn Sink,
     ) -> Self {
         let (stdout, stderr) = (PartialLine::default(), PartialLine::default());
         let (result, artifacts) = (Vec::new(), Vec::new());
-        Self { pending, sink, limits, artifact_limits, why_killed: None, stdout, stderr, result, artifacts }
+        let result_bytes = usize::try_from(result_bytes).unwrap_or(usize::MAX - 1);
+        Self {
+            pending,
+            sink,
+            limits,
+            artifact_limits,
+            result_bytes,
+            why_killed: None,
+            stdout,
+            stderr,
+            result,
+            artifacts,
+        }
     }
 
     /// Runs until the end and returns the outcome.
@@ -250,7 +264,7 @@ impl<'a> RunIo<'a> {
                     self.write_output(Stream::Stderr, &lines);
                 }
                 read = read(&mut ours.result, result) => {
-                    if read == 0 { ours.result = None } else { append_bounded(&mut self.result, result, MAX_RESULT_BYTES) }
+                    if read == 0 { ours.result = None } else { append_bounded(&mut self.result, result, self.result_bytes) }
                 }
                 read = read(&mut ours.artifacts, artifacts) => {
                     if read == 0 { ours.artifacts = None } else { append_bounded(&mut self.artifacts, artifacts, max_artifact_bytes) }
@@ -292,7 +306,7 @@ impl<'a> RunIo<'a> {
         let (mut out, mut err) = (self.stdout.take(), self.stderr.take());
         drain_pipe(stdout.as_ref(), &mut out, MAX_DRAIN_BYTES);
         drain_pipe(stderr.as_ref(), &mut err, MAX_DRAIN_BYTES);
-        drain_pipe(result.as_ref(), &mut self.result, MAX_RESULT_BYTES + 1);
+        drain_pipe(result.as_ref(), &mut self.result, self.result_bytes + 1);
         drain_pipe(artifacts.as_ref(), &mut self.artifacts, max_stream_bytes(&self.artifact_limits));
         for (stream, bytes) in [(Stream::Stdout, out), (Stream::Stderr, err)] {
             if !bytes.is_empty() {
@@ -325,7 +339,9 @@ impl<'a> RunIo<'a> {
         let ending = convert_ending(ending, self.why_killed);
         let size = self.result.len() + self.artifacts.len();
         let (result, artifacts, artifact_limits) = (self.result, self.artifacts, self.artifact_limits);
-        let parse = move || (return_value(&result), parse_artifacts(&artifacts, artifact_limits));
+        let result_bytes = self.result_bytes as u64;
+        let parse =
+            move || (return_value(&result, result_bytes), parse_artifacts(&artifacts, artifact_limits));
         let (result, collected) = process_tenant_data(size, parse)
             .await
             .map_err(|error| ProviderError::setup("read the results", error))?;

@@ -18,9 +18,7 @@ use belljar_engine::plan::{Plan, Program, Task, WORKSPACE};
 use belljar_engine::provider::{ProviderError, Sink, SinkControl, Stream};
 
 use super::{LeasedMachine, RemoteCommand};
-use crate::program::{
-    self, ARTIFACTS_FOLDER, FoundRuntime, IMAGE_FOLDERS, MAX_RESULT_BYTES, PreparedProgram, RunPaths,
-};
+use crate::program::{self, ARTIFACTS_FOLDER, FoundRuntime, IMAGE_FOLDERS, PreparedProgram, RunPaths};
 
 /// The folder of a run's own files on the machine, and the archive of all files.
 pub(super) const RUN_FOLDER: &str = "/tmp/.belljar";
@@ -89,7 +87,9 @@ pub(super) async fn run(
         () = late => Ending::TimedOut,
     };
     let results = match ending {
-        Ending::Exited(_) | Ending::Signalled(_) => collect_results(leased, plan.artifacts).await?,
+        Ending::Exited(_) | Ending::Signalled(_) => {
+            collect_results(leased, plan.artifacts, plan.result_bytes).await?
+        }
         // Deleting the machine ends what still runs there.
         _ => RemoteResults::default(),
     };
@@ -246,10 +246,11 @@ async fn run_script(
 async fn collect_results(
     leased: &LeasedMachine,
     limits: ArtifactLimits,
+    result_bytes: u64,
 ) -> Result<RemoteResults, ProviderError> {
     let ArtifactLimits { files, file_bytes, total_bytes } = limits;
     let numbers = [
-        MAX_RESULT_BYTES as u64,
+        result_bytes,
         files.into(),
         file_bytes,
         total_bytes,
@@ -275,16 +276,16 @@ async fn collect_results(
         return Ok(RemoteResults::default());
     }
     let headers = (u64::from(files) + 3) * (MAX_HEADER_BYTES + MAX_ARTIFACT_PATH_BYTES as u64);
-    let bound = MAX_RESULT_BYTES as u64 + total_bytes + MAX_SKIPPED_BYTES + headers;
+    let bound = result_bytes + total_bytes + MAX_SKIPPED_BYTES + headers;
     let path = format!("{RUN_FOLDER}/left.tar");
     let archive = leased.shared.service.read_file(&leased.machine, &path, bound).await?;
-    program::process_tenant_data(archive.len(), move || unpack(&archive, limits))
+    program::process_tenant_data(archive.len(), move || unpack(&archive, limits, result_bytes))
         .await
         .map_err(|error| ProviderError::setup("read the results", error))
 }
 
 /// Reads an archive created on a tenant's machine: untrusted, and never unpacked to disk.
-fn unpack(archive: &[u8], limits: ArtifactLimits) -> RemoteResults {
+fn unpack(archive: &[u8], limits: ArtifactLimits, result_bytes: u64) -> RemoteResults {
     let mut results = RemoteResults::default();
     let mut budget = ArtifactBudget::new(limits);
     let mut archive = tar::Archive::new(archive);
@@ -300,8 +301,9 @@ fn unpack(archive: &[u8], limits: ArtifactLimits) -> RemoteResults {
             entry.by_ref().take(count).read_to_end(&mut content).is_ok().then_some(content)
         };
         if path == "tmp/.belljar/result" {
-            let content = read_start(MAX_RESULT_BYTES as u64 + 1);
-            results.result = content.map_or(ReturnValue::Absent, |bytes| program::return_value(&bytes));
+            let content = read_start(result_bytes + 1);
+            results.result =
+                content.map_or(ReturnValue::Absent, |bytes| program::return_value(&bytes, result_bytes));
         } else if path == "tmp/.belljar/skipped" {
             let list = read_start(MAX_SKIPPED_BYTES).unwrap_or_default();
             add_skipped(&list, &mut budget.skipped);
@@ -359,12 +361,14 @@ mod tests {
         add("/etc/f.txt", file, b"x");
         add("tmp/.belljar/skipped", file, b"3 a/link\n99 ?\nx\n");
         let limits = ArtifactLimits { files: 9, file_bytes: 4, total_bytes: 9 };
-        let results = unpack(&archive.into_inner().unwrap(), limits);
-        assert_eq!(results.result, program::return_value(b"{\"a\":1}"));
+        let archive = archive.into_inner().unwrap();
+        let results = unpack(&archive, limits, 7);
+        assert_eq!(results.result, program::return_value(b"{\"a\":1}", 7));
+        assert!(matches!(unpack(&archive, limits, 6).result, ReturnValue::Invalid(_)));
         let names: Vec<_> = results.artifacts.iter().map(|artifact| artifact.name.as_str()).collect();
         assert_eq!(names, ["a.txt", "b/.c"]);
         let skipped: Vec<_> = results.skipped.named.iter().map(|skipped| skipped.path.as_str()).collect();
         assert_eq!(skipped, ["../../etc/b.txt", "large", "a/link"]);
-        assert_eq!(unpack(b"no archive", limits), RemoteResults::default());
+        assert_eq!(unpack(b"no archive", limits, 7), RemoteResults::default());
     }
 }

@@ -17,6 +17,7 @@ const NOBODY: u32 = 65_534;
 pub(crate) fn all() -> Vec<(&'static str, DaemonCase)> {
     vec![
         ("missing_parts_are_explained", explained),
+        ("gpus_are_refused_with_a_reason_or_asked_of_docker", gpus),
         ("denied_users_get_a_remedy", denied),
         ("orphans_are_removed_and_others_are_not", orphans),
         ("a_run_survives_a_daemon_restart_with_a_clear_error", crash),
@@ -53,6 +54,41 @@ fn explained(daemon: &mut Dockerd) -> Verdict {
     );
     self_test("runc")?;
     nothing_left(daemon, "after refusals")
+}
+
+/// Without a GPU, Docker's own refusal shows that the request reached it.
+fn gpus(daemon: &mut Dockerd) -> Verdict {
+    let error = |settings: Settings| {
+        let fixture = Fixture::docker(settings);
+        let error = fixture.run(json!({"command": ["true"], "gpus": 2})).err().unwrap_or_default();
+        fixture.shut_down();
+        error
+    };
+    let off = error(settings(daemon));
+    check!(
+        off.contains("gpus: provider 'docker' gives programs no GPU") && off.contains("'gpus' is true"),
+        off
+    );
+    let allowed = Settings { gpus: true, ..settings(daemon) };
+    let gvisor = error(Settings { runtime: Some("runsc".to_owned()), ..allowed.clone() });
+    check!(gvisor.contains("gpus: provider 'docker' gives programs no GPU"), gvisor);
+    let absent = error(allowed.clone());
+    check!(absent.contains("gpus: the Docker daemon has no runtime 'nvidia' (it has: "), absent);
+    check!(absent.contains("install the NVIDIA Container Toolkit"), absent);
+    daemon.kill();
+    daemon.restart_with(&["--add-runtime=nvidia=runc"])?;
+    let asked = error(allowed);
+    check!(
+        asked.contains("Docker answered:") && asked.contains("device driver") && asked.contains("gpu"),
+        asked
+    );
+    let fixture = Fixture::docker(settings(daemon));
+    let without = fixture.run(json!({"command": ["true"]}));
+    fixture.shut_down();
+    check!(without.is_ok(), without);
+    daemon.kill();
+    daemon.restart()?;
+    nothing_left(daemon, "after refused GPUs")
 }
 
 /// Containers of a dead process are removed when the next one starts; all others stay.

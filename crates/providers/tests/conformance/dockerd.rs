@@ -74,10 +74,15 @@ impl Dockerd {
 
     /// Starts the daemon if it is not running.
     pub(crate) fn restart(&mut self) -> Result<(), String> {
+        self.restart_with(&[])
+    }
+
+    /// Starts the daemon, if it is not running, with more flags.
+    pub(crate) fn restart_with(&mut self, flags: &[&str]) -> Result<(), String> {
         let _stale = std::fs::remove_file(self.file("docker.pid"));
         let log = std::fs::File::create(self.file("log")).map_err(text)?;
         let mut command = Command::new("dockerd");
-        command.args(["--bridge=none", "--iptables=false"]);
+        command.args(["--bridge=none", "--iptables=false"]).args(flags);
         // Blocks access to registries on other machines.
         command.env("HTTPS_PROXY", "http://127.0.0.1:1");
         for (name, flags) in GVISOR_RUNTIMES {

@@ -15,7 +15,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Bytes;
@@ -33,6 +33,7 @@ use super::artifacts::take_large_artifacts;
 use super::live_executions::{
     CancelOnDrop, ExecutionResult, LiveExecution, LiveRegistration, TranscriptSink,
 };
+use super::unrecorded_start::UnrecordedStart;
 use super::{ExecutionJob, result_json};
 use crate::app_state::AppState;
 use crate::authentication::Caller;
@@ -68,6 +69,19 @@ pub(crate) async fn start(
         return Err(Error::ShuttingDown);
     }
     let entry = Admission::enter(&state.run_queue, caller, &job)?;
+    start_entered(state, caller, job, entry).await
+}
+
+/// Starts a job that is in the run queue.
+///
+/// # Errors
+/// The tenant is being deleted, the idempotency key was used for another request, or the start cannot be recorded.
+pub(super) async fn start_entered(
+    state: &Arc<AppState>,
+    caller: &Caller,
+    job: ExecutionJob,
+    entry: Admission,
+) -> Result<StartOutcome, Error> {
     let running = LiveExecution::new(ExecutionId::generate()?, caller, job.keeps_transcript);
     let new = NewExecution {
         id: running.id.clone(),
@@ -82,7 +96,13 @@ pub(crate) async fn start(
     let listed = LiveRegistration::new(&state.live_executions, &running);
     state.closed_tenants.check(&caller.tenant)?;
     let unrecorded = UnrecordedStart::default();
-    let work = ExecutionTask { state: Arc::clone(state), running: Arc::clone(&running), job, unrecorded };
+    let work = ExecutionTask {
+        state: Arc::clone(state),
+        running: Arc::clone(&running),
+        job,
+        unrecorded,
+        is_queued: false,
+    };
     if !begin_first {
         work.unrecorded.set(new);
         return Ok(StartOutcome::Running(running, SpawnOnDrop::new(work.run_then_record(entry, listed))));
@@ -146,26 +166,13 @@ impl fmt::Debug for SpawnOnDrop {
     }
 }
 
-/// The start of an execution that is not yet recorded in the store.
-#[derive(Debug, Clone, Default)]
-struct UnrecordedStart(Arc<Mutex<Option<NewExecution>>>);
-
-impl UnrecordedStart {
-    fn set(&self, new: NewExecution) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(new);
-    }
-
-    /// Returns the start, for the caller to record.
-    fn take(&self) -> Option<NewExecution> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-struct ExecutionTask {
-    state: Arc<AppState>,
-    running: Arc<LiveExecution>,
-    job: ExecutionJob,
-    unrecorded: UnrecordedStart,
+pub(super) struct ExecutionTask {
+    pub(super) state: Arc<AppState>,
+    pub(super) running: Arc<LiveExecution>,
+    pub(super) job: ExecutionJob,
+    pub(super) unrecorded: UnrecordedStart,
+    /// Whether it is recorded as queued, even if it need not wait.
+    pub(super) is_queued: bool,
 }
 
 impl ExecutionTask {
@@ -201,13 +208,14 @@ impl ExecutionTask {
         }
     }
 
-    async fn perform(self, entry: Admission) -> ExecutionResult {
+    pub(super) async fn perform(self, entry: Admission) -> ExecutionResult {
         let Some(turns) = self.wait_for_slots(entry).await? else {
-            let result = self.blank(Status::Cancelled, None);
-            let finished = ExecutionOutcome::canceled_before_start(&result, Timestamp::now())?;
-            return commit(&self.state, &self.running, self.unrecorded.take(), finished).await;
+            let Self { state, running, job, unrecorded, .. } = &self;
+            let end =
+                ExecutionEnd { state, running, metadata: &job.metadata, unrecorded: unrecorded.clone() };
+            return end.finish_canceled().await;
         };
-        let Self { state, running, job, unrecorded } = self;
+        let Self { state, running, job, unrecorded, .. } = self;
         let mut sink = TranscriptSink(&running);
         let (id, cancel) = (running.id.to_string(), Box::pin(running.cancelled()));
         let report = match &job.sandbox {
@@ -237,7 +245,7 @@ impl ExecutionTask {
             turns = entry.wait_for_slots(&self.state.run_queue) => turns?,
             () = self.running.cancelled() => return Ok(None),
         };
-        if is_now {
+        if is_now && !self.is_queued {
             return Ok(Some(turns));
         }
         match self.unrecorded.take() {
@@ -249,18 +257,14 @@ impl ExecutionTask {
         }
         Ok(Some(turns))
     }
-
-    fn blank(&self, status: Status, error: Option<&str>) -> Value {
-        result_json::blank_result(&self.running.id, status, error, &self.job.metadata)
-    }
 }
 
 /// Finishes an execution after it ran or failed to run.
-struct ExecutionEnd<'a> {
-    state: &'a Arc<AppState>,
-    running: &'a Arc<LiveExecution>,
-    metadata: &'a Map<String, Value>,
-    unrecorded: UnrecordedStart,
+pub(super) struct ExecutionEnd<'a> {
+    pub(super) state: &'a Arc<AppState>,
+    pub(super) running: &'a Arc<LiveExecution>,
+    pub(super) metadata: &'a Map<String, Value>,
+    pub(super) unrecorded: UnrecordedStart,
 }
 
 impl ExecutionEnd<'_> {
@@ -275,21 +279,28 @@ impl ExecutionEnd<'_> {
             Ok(finished) => finished.with_artifacts(large),
             Err(error) => {
                 let why = format!("cannot store the result: {error}");
-                ExecutionOutcome::failed_to_start(&self.blank(&why), ended)?
+                ExecutionOutcome::failed_to_start(&self.blank(Status::Failed, Some(&why)), ended)?
             }
         };
         commit(self.state, self.running, self.unrecorded.take(), finished).await
     }
 
+    /// Stores that it was canceled before it started.
+    pub(super) async fn finish_canceled(self) -> ExecutionResult {
+        let result = self.blank(Status::Cancelled, None);
+        let finished = ExecutionOutcome::canceled_before_start(&result, Timestamp::now())?;
+        commit(self.state, self.running, self.unrecorded.take(), finished).await
+    }
+
     /// Returns the error to a waiting client, which may retry the request. For a detached execution, stores
     /// the error.
-    async fn finish_failed(self, error: Error, detached: bool) -> ExecutionResult {
+    pub(super) async fn finish_failed(self, error: Error, detached: bool) -> ExecutionResult {
         let LiveExecution { tenant, id, .. } = &**self.running;
         tracing::warn!(execution = %id, code = ?error.code(), detail = %error, "nothing ran");
         let error = self.state.error_for(self.running.by_admin, error);
         if detached {
-            let finished =
-                ExecutionOutcome::failed_to_start(&self.blank(&error.message()), Timestamp::now())?;
+            let result = self.blank(Status::Failed, Some(&error.message()));
+            let finished = ExecutionOutcome::failed_to_start(&result, Timestamp::now())?;
             return commit(self.state, self.running, self.unrecorded.take(), finished).await;
         }
         if self.unrecorded.take().is_none() {
@@ -298,8 +309,8 @@ impl ExecutionEnd<'_> {
         Err(error)
     }
 
-    fn blank(&self, why: &str) -> Value {
-        result_json::blank_result(&self.running.id, Status::Failed, Some(why), self.metadata)
+    fn blank(&self, status: Status, error: Option<&str>) -> Value {
+        result_json::blank_result(&self.running.id, status, error, self.metadata)
     }
 }
 

@@ -3,8 +3,11 @@
 mod admission;
 mod artifacts;
 pub(crate) mod executor;
+pub(crate) mod inputs;
 pub(crate) mod live_executions;
+mod queued_execution;
 mod result_json;
+mod unrecorded_start;
 
 use std::sync::Arc;
 
@@ -39,7 +42,7 @@ pub(crate) struct ExecutionJob {
     /// Whether output can be followed.
     pub(crate) keeps_transcript: bool,
     /// Memory reserved for the request.
-    pub(crate) reservation: RequestReservation,
+    pub(crate) reservation: Arc<RequestReservation>,
 }
 
 /// Admits a request on behalf of the caller's tenant.
@@ -51,10 +54,7 @@ pub(crate) async fn admit(
     reservation: BodyReservation,
 ) -> Result<ExecutionJob, Error> {
     let reservation = reservation.into_request()?;
-    let language = match &request.language {
-        Some(name) => Language::from_name(name)?.name,
-        None => "command",
-    };
+    let language = language_name(&request)?;
     let metadata = request.metadata.clone();
     let (engine, owner) = (Arc::clone(&state.engine), caller.clone());
     let check = state.check_workers.run_check(&caller.tenant, move || {
@@ -76,8 +76,16 @@ pub(crate) async fn admit(
         idempotency: None,
         detached: false,
         keeps_transcript: false,
-        reservation,
+        reservation: Arc::new(reservation),
     })
+}
+
+/// Returns the name of a request's language, or what stands for it.
+fn language_name(request: &Request) -> Result<&'static str, Error> {
+    match &request.language {
+        Some(name) => Ok(Language::from_name(name)?.name),
+        None => Ok("command"),
+    }
 }
 
 /// Refuses a tenant that has used up its CPU quota for the day.

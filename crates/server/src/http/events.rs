@@ -16,8 +16,17 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Returns whether a client accepts server-sent events.
 pub(crate) fn accepts_events(headers: &HeaderMap) -> bool {
+    accepts(headers, &["text/event-stream"])
+}
+
+/// Returns whether a client accepts one JSON object per line.
+pub(crate) fn accepts_lines(headers: &HeaderMap) -> bool {
+    accepts(headers, &["application/x-ndjson", "application/jsonl"])
+}
+
+fn accepts(headers: &HeaderMap, kinds: &[&str]) -> bool {
     let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    accepts.split(',').any(|kind| kind.split(';').next().unwrap_or_default().trim() == "text/event-stream")
+    accepts.split(',').any(|kind| kinds.contains(&kind.split(';').next().unwrap_or_default().trim()))
 }
 
 /// A source of server-sent events.
@@ -71,6 +80,6 @@ mod tests {
             accepts_events(&headers)
         };
         assert!(ask("text/event-stream") && ask("application/json, text/event-stream;q=0.9"));
-        assert!(!ask("*/*") && !ask("application/json"));
+        assert!(!ask("*/*") && !ask("application/json") && !ask("application/x-ndjson"));
     }
 }

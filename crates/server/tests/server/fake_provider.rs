@@ -1,5 +1,5 @@
 //! A fake provider that interprets scripts of one command per line: `print TEXT`, `sleep MS`, `cpu MS`,
-//! `fail`, `broken`, `flood BYTES`, `artifact NAME BYTES`.
+//! `fail`, `broken`, `flood BYTES`, `artifact NAME BYTES`. The script `stdin` is in standard input.
 
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,9 @@ async fn run(task: &Task, sink: &mut dyn Sink, cancel: BoxFuture<'_, ()>) -> Res
 
 fn script(task: &Task) -> &str {
     match &task.program {
+        Program::Code { source: CodeSource::Text { code, .. }, .. } if code == "stdin" => {
+            std::str::from_utf8(&task.stdin).unwrap()
+        }
         Program::Code { source: CodeSource::Text { code, .. }, .. } => code,
         _ => "",
     }

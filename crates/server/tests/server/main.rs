@@ -19,6 +19,7 @@ mod fairness;
 mod fake_places;
 mod fake_provider;
 mod harness;
+mod inputs;
 mod log;
 mod metrics;
 mod policy;

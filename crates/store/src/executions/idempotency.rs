@@ -23,6 +23,13 @@ impl IdempotencyKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Returns the key of one of the inputs of a request. The first has the key of the request itself, and no other
+    /// request can have one of the others, because a client's key has no spaces.
+    #[must_use]
+    pub fn of_input(&self, index: u64) -> Self {
+        if index == 0 { self.clone() } else { Self(format!("{} {index}", self.0)) }
+    }
 }
 
 impl FromStr for IdempotencyKey {

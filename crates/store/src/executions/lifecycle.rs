@@ -4,7 +4,7 @@ use belljar_engine::report::Status;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::metadata::index_metadata;
-use super::{ExecutionOutcome, NewExecution, idempotency, status_column};
+use super::{ExecutionOutcome, Idempotency, NewExecution, idempotency, status_column};
 use crate::error::{Error, ObjectKind, map_missing_tenant};
 use crate::id::ExecutionId;
 use crate::name::TenantName;
@@ -53,6 +53,22 @@ impl Store {
             }
             insert(db, &new, &fields)?;
             Ok(BeginResult::Fresh)
+        })
+        .await
+    }
+
+    /// Returns what beginning an execution with this idempotency key would find, without recording anything.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn find_execution_of_key(
+        &self,
+        tenant: &TenantName,
+        idempotency: Idempotency,
+    ) -> Result<BeginResult, Error> {
+        let tenant = tenant.clone();
+        self.read(move |db| {
+            Ok(idempotency::find_earlier(db, &tenant, &idempotency)?.unwrap_or(BeginResult::Fresh))
         })
         .await
     }

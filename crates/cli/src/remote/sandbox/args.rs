@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use belljar_engine::gpus::Gpus;
 use belljar_engine::quantity::{parse_bytes, parse_millis};
 use clap::{Args, Subcommand};
 
@@ -169,6 +170,9 @@ pub(super) struct CreateArgs {
     /// Profile on the server
     #[arg(long, value_name = "PROFILE")]
     pub(super) profile: Option<String>,
+    /// GPUs for its programs: all, or a number; provider docker gives them to it
+    #[arg(long, value_name = "all|N", allow_hyphen_values = true)]
+    pub(super) gpus: Option<Gpus>,
     /// Policy that checks code and commands before they run [default: balanced]
     #[arg(long, value_name = "POLICY")]
     pub(super) policy: Option<String>,

@@ -58,6 +58,7 @@ fn request(args: CreateArgs) -> Result<Value, CliError> {
         ("life_ms", args.life.map(Value::from)),
         ("on_timeout", args.on_timeout.map(Value::from)),
         ("network", args.network.map(|text| json!(parse_network(&text)))),
+        ("gpus", args.gpus.map(|gpus| json!(gpus))),
         ("snapshot", args.snapshot.map(Value::from)),
     ];
     for (name, value) in fields.into_iter().filter_map(|(name, value)| Some((name, value?))) {

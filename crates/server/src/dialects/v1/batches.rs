@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request as HttpRequest, State};
@@ -29,20 +28,18 @@ use crate::authentication::Caller;
 use crate::body_memory::BodyReservation;
 use crate::error::Error;
 use crate::executions::executor;
+use crate::executions::inputs::QUEUE_POLL_INTERVAL;
 use crate::executions::live_executions::ExecutionResult;
 use crate::executions::{admit, check_quota};
 use crate::http::body::{check_type, too_large};
 use crate::http::callers::RunCaller;
 use crate::http::problem::{Reason, error_json};
 
-/// Interval at which a line checks again whether its tenant's queue has room.
-const QUEUE_POLL_INTERVAL: Duration = Duration::from_millis(20);
-
 /// A line of a batch's response: a result, or the reason the request was refused.
 #[derive(JsonSchema)]
 #[schemars(untagged, rename = "Line")]
 #[expect(dead_code, reason = "lines are made of stored results, which are JSON already")]
-enum BatchLine {
+pub(super) enum BatchLine {
     Ran(Box<Report>),
     Refused(Refusal),
 }
@@ -50,7 +47,7 @@ enum BatchLine {
 /// A request of a batch that was not run.
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "lines are made of error objects, which are JSON already")]
-struct Refusal {
+pub(super) struct Refusal {
     /// Line number of the request, from 0.
     index: u64,
     /// Reason it was not run.
@@ -151,11 +148,17 @@ async fn attempt(
     executor::run_to_end(state, caller, job).await
 }
 
-/// Returns the result object, or an error object, with `index` in front.
 fn as_line(index: u64, done: ExecutionResult) -> Bytes {
+    let mut line = with_index(index, done);
+    line.push(b'\n');
+    line.into()
+}
+
+/// Returns the result object, or an error object, with `index` in front.
+pub(super) fn with_index(index: u64, done: ExecutionResult) -> Vec<u8> {
     let object = done.unwrap_or_else(|error| error_json(&error).into());
     let rest = object.strip_prefix(b"{").unwrap_or(&object);
-    [format!("{{\"index\":{index},").as_bytes(), rest, b"\n"].concat().into()
+    [format!("{{\"index\":{index},").as_bytes(), rest].concat()
 }
 
 /// The lines of a body, each at most as long as a body may be.

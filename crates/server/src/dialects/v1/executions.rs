@@ -18,11 +18,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::execution_events::{execution_stream, result_stream};
+use super::inputs::{self, AcceptedAnswer, ExecutionAnswer};
 use super::schema;
 use crate::app_state::AppState;
 use crate::authentication::Caller;
 use crate::error::Error;
 use crate::executions::executor::{self, StartOutcome};
+use crate::executions::inputs::{InputsRequest, admit_inputs};
 use crate::executions::live_executions::CancelOnDrop;
 use crate::executions::{admit, check_quota, stored_result};
 use crate::http::body::{JsonBody, SortedJson};
@@ -34,16 +36,19 @@ use crate::streams::StreamSlot;
 
 const DEFAULT_PAGE_SIZE: u32 = 50;
 
-/// Runs code or a command in a fresh sandbox.
+/// Runs code or a command in a fresh sandbox, or once for each of many inputs, each in a sandbox of its own.
 #[utoipa::path(
     post, path = "/v1/executions", tag = "executions", request_body = ref(schema::request::<Request>()),
     params(("Idempotency-Key" = Option<String>, Header,
         description = "Repeating the same request with the same key runs it only once")),
     responses(
         (status = 200, description = "The result of the program, whatever it did. With \
-            `Accept: text/event-stream`, events: output while it runs (`output`), then the `result`",
-            body = ref(schema::response::<Report>())),
-        (status = 202, description = "Queued: the answer to `\"wait\": false`", body = ref(schema::response::<Accepted>())),
+            `Accept: text/event-stream`, events: output while it runs (`output`), then the `result`. With `inputs`, \
+            an object with the list `results` in their order; with `Accept: application/x-ndjson`, a line for each \
+            result as they finish, and with `Accept: text/event-stream` an event, whose `index` is the number of \
+            the input, from 0",
+            body = ref(schema::response::<ExecutionAnswer>())),
+        (status = 202, description = "Queued: the answer to `\"wait\": false`", body = ref(schema::response::<AcceptedAnswer>())),
     )
 )]
 pub(crate) async fn create(
@@ -64,13 +69,19 @@ pub(super) async fn run(
     body: JsonBody,
 ) -> Result<Response, Error> {
     let wants_events = accepts_events(headers);
-    // Checked before anything runs, so that a missing stream slot does not cancel a running execution.
-    let slot = if wants_events { Some(state.streams.open(&caller.tenant)?) } else { None };
     let JsonBody { bytes, reservation } = body;
     let idempotency = idempotency(headers, inside.as_ref(), &bytes)?;
     let mut request = request::parse(&bytes)?;
     drop(bytes);
     let detached = request.wait.take() == Some(false);
+    if inside.is_none()
+        && let Some(inputs) = request.inputs.take()
+    {
+        let wanted = InputsRequest { request, inputs, idempotency, detached };
+        return inputs::run(state, caller, headers, wanted, reservation).await;
+    }
+    // Checked before anything runs, so that a missing stream slot does not cancel a running execution.
+    let slot = if wants_events { Some(state.streams.open(&caller.tenant)?) } else { None };
     // With an idempotency key, the client can ask again for the result; without one, it cannot.
     let cancels_on_drop = idempotency.is_none();
     let mut job = admit(state, caller, inside, request, reservation).await?;
@@ -137,10 +148,16 @@ pub(crate) async fn check(
     let mut request = request::parse(&bytes)?;
     drop(bytes);
     request.wait = None;
-    let job = admit(&state, &caller, None, request, reservation).await?;
-    let Verdict { findings, refusal } = job.admitted.verdict();
+    let verdict = match request.inputs.take() {
+        None => admit(&state, &caller, None, request, reservation).await?.admitted.verdict().clone(),
+        Some(inputs) => {
+            let wanted = InputsRequest { request, inputs, idempotency: None, detached: false };
+            admit_inputs(&state, &caller, wanted, reservation).await?.verdict().clone()
+        }
+    };
+    let Verdict { findings, refusal } = verdict;
     let status = if refusal.is_some() { "refused" } else { "passed" };
-    Ok(SortedJson(Checked { status, error: refusal.clone(), findings: findings.clone() }))
+    Ok(SortedJson(Checked { status, error: refusal, findings }))
 }
 
 /// Returns the idempotency key and a digest of the request. The same body in another sandbox is another

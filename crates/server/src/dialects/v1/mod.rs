@@ -8,6 +8,7 @@ mod docs;
 mod execution_events;
 mod executions;
 pub(crate) mod health;
+mod inputs;
 pub(crate) mod metrics;
 mod openapi;
 mod sandboxes;

@@ -112,6 +112,8 @@ struct ProviderCapabilities {
     packages: bool,
     /// Whether it can mount host folders.
     host_folders: bool,
+    /// Whether requests may ask for GPUs.
+    gpus: bool,
     /// Whether `auto` may choose it.
     auto: bool,
     /// Isolation layers that it does not enforce.
@@ -442,6 +444,7 @@ fn capabilities(can: &Capabilities) -> ProviderCapabilities {
         pause: can.sandboxes.as_ref().is_some_and(|living| living.cannot_pause.is_none()),
         packages: can.package_layers,
         host_folders: can.host_paths,
+        gpus: can.gpus,
         auto: can.strength.is_some(),
         missing_layers: can.missing.clone(),
     }
