@@ -342,7 +342,8 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["go"],
         runtimes: &[Runtime {
             locate: (&["env", "GOROOT"], "/bin/go"),
-            env: &[("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0")],
+            // Without data for debuggers, like `go run`. Stack traces do not need it.
+            env: &[("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0"), ("GOFLAGS", "-ldflags=-s")],
             ..compiler("go", &[&["{program}", "build", "-o", "{out}", "{source}"], &["{out}"]])
         }],
         thread_variables: &["GOMAXPROCS"],
