@@ -63,6 +63,10 @@ fn with_last_event(events: Body, handle: Arc<ConnectionHandle>) -> Body {
             let error = error_json(&Error::KeyNoLongerValid);
             return Poll::Ready(Some(Ok::<Bytes, axum::Error>(event("error", error.as_bytes()))));
         }
-        events.poll_next_unpin(context)
+        let next = events.poll_next_unpin(context);
+        if matches!(next, Poll::Ready(None)) {
+            handle.set_can_answer(false);
+        }
+        next
     }))
 }
