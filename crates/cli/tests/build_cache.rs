@@ -181,6 +181,26 @@ fn compilers_speak_the_same_each_time() {
 }
 
 #[test]
+fn programs_with_a_network_are_built_without_one() {
+    let cache = Cache::new();
+    let code = "#include <stdio.h>\n#include <stdlib.h>\n#warning look here\n\
+        int main(void) { puts(getenv(\"HTTP_PROXY\") ? \"gate\" : \"none\"); }";
+    for (flags, printed) in [(&["--network", "internet"], "gate\n"), (&["--network", "full"], "none\n")] {
+        let runs = [cache.run("c", code, flags), cache.run("c", code, flags)];
+        for run in &runs {
+            assert_eq!((run.status(), run.text("stdout")), ("succeeded", printed), "{run:#?}");
+            assert_eq!(run.text("stderr").matches("warning: ").count(), 1, "{run:#?}");
+        }
+        assert_eq!(runs[0].text("stderr"), runs[1].text("stderr"));
+    }
+    assert_eq!(cache.entries().len(), 2);
+    // Without a network the build fails, so it is repeated with one, and only that one is shown.
+    let wrong = cache.run("c", "int main(void) { return x; }", &["--network", "internet"]);
+    assert_eq!((wrong.status(), wrong.text("stderr").matches("error:").count()), ("failed", 1), "{wrong:#?}");
+    assert_eq!(cache.entries().len(), 2);
+}
+
+#[test]
 fn a_deadline_includes_the_build() {
     let cache = Cache::new();
     let endless = "int main(void) { for (;;); }";

@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::host::{Snapshot, left_after};
+use common::host::{alive_with, children, groups_left_of};
 use common::warm::Conversation;
 use common::{belljar, is_root, run};
 use expect::{run_code, skip};
@@ -33,7 +33,7 @@ fn told(result: &Value) -> String {
 #[track_caller]
 fn explains(language: &str, code: &str, arguments: &[&str], words: &[&str]) {
     let answer = run_code(language, code, arguments);
-    if answer.error_code() == "language_missing" {
+    if answer.error_code() == "language_unavailable" {
         return skip("findings", answer.error_message());
     }
     let told = told(&answer.json);
@@ -45,7 +45,7 @@ fn explains(language: &str, code: &str, arguments: &[&str], words: &[&str]) {
 #[track_caller]
 fn explains_nothing(language: &str, status: &str, code: &str, arguments: &[&str]) {
     let answer = run_code(language, code, arguments);
-    if answer.error_code() == "language_missing" {
+    if answer.error_code() == "language_unavailable" {
         return skip("findings", answer.error_message());
     }
     assert_eq!((answer.status(), told(&answer.json).as_str()), (status, ""), "{:#}", answer.json);
@@ -143,7 +143,8 @@ print(seen)
 /// A run that only makes refused calls, beside others in the same launcher.
 #[test]
 fn a_flood_does_not_delay_other_runs() {
-    let before = Snapshot::take();
+    let temporary = tempfile::tempdir().expect("a folder");
+    let token = format!("flood.{}", std::process::id());
     let flood = "\
 import ctypes, threading
 libc = ctypes.CDLL(None)
@@ -151,15 +152,22 @@ def flood():
     while True: libc.unshare(0x10000000)
 [threading.Thread(target=flood).start() for _ in range(60)]
 ";
-    let mut lines = format!("{}\n", json!({"code": flood, "limits": {"timeout_ms": 10_000}}));
+    let command = ["python3", "-c", flood, &token];
+    let mut lines = format!("{}\n", json!({"command": command, "limits": {"timeout_ms": 10_000}}));
     for _ in 0..3 {
-        lines += &format!("{}\n", json!({"code": "print(1)"}));
+        lines += &format!("{}\n", json!({"language": "python", "code": "print(1)"}));
     }
     let mut command = belljar();
-    command.args(["run", "--language", "python", "--batch", "-", "--jobs", "2", "--quiet"]);
+    command.args(["run", "--batch", "-", "--jobs", "2", "--quiet"]).env("TMPDIR", temporary.path());
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
     child.stdin.take().expect("it is piped").write_all(lines.as_bytes()).expect("it is read");
+    let launcher = loop {
+        assert!(child.try_wait().expect("it is our child").is_none(), "it ended without a launcher");
+        if let Some(launcher) = children(child.id()).first() {
+            break *launcher;
+        }
+    };
     let output = child.wait_with_output().expect("it ends");
     let output = String::from_utf8(output.stdout).expect("results are text");
     let results: Vec<Value> =
@@ -167,8 +175,11 @@ def flood():
     let statuses: Vec<_> =
         results.iter().map(|result| result["status"].as_str().unwrap_or_default()).collect();
     assert_eq!(statuses, ["succeeded", "succeeded", "succeeded", "timed_out"], "{output}");
-    // Other tests have processes of their own until they end.
-    assert_eq!(left_after(&before, Duration::from_secs(120)), Vec::<String>::new());
+    // The launcher tidies up after the answer.
+    let patience = Duration::from_secs(120);
+    assert_eq!(alive_with(&token, patience), Vec::<String>::new());
+    assert_eq!(groups_left_of(launcher, patience), Vec::<String>::new());
+    assert_eq!(temporary.path().read_dir().expect("it is a folder").count(), 0);
 }
 
 #[test]

@@ -46,6 +46,27 @@ fn killed_programs_lose_no_lines() {
 }
 
 #[test]
+fn no_end_of_a_program_loses_lines() {
+    let lines: String = (0..5_000).map(|n| format!("{n}\n")).collect();
+    let printed = "import os, signal, sys\nfor n in range(5000): print(n)\n";
+    let python = ["os._exit(3)", "os.kill(os.getpid(), 9)", "signal.alarm(1)\nwhile True: pass"];
+    let python = python.map(|end| ("python", format!("{printed}{end}")));
+    let printed = "for (let n = 0; n < 5000; n++) console.log(n)\n";
+    let node = ["process.reallyExit(3)", "process.kill(process.pid, 'SIGKILL')", "for (;;) {}"];
+    let node = node.map(|end| ("javascript", format!("{printed}{end}")));
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::new(folder.path());
+    let sandbox = server.sandbox(&json!({}));
+    for (language, code) in python.iter().chain(&node) {
+        let answer = run(["--timeout", "5s", "--language", language, "-c", code]);
+        assert!(answer.text("stdout") == lines && answer.status() != "succeeded", "{code}\n{answer:?}");
+        let request = json!({"language": language, "code": code, "limits": {"timeout_ms": 5_000}});
+        let result = server.post(&format!("{sandbox}/executions"), &request).json();
+        assert!(result["stdout"] == *lines && result["status"] != "succeeded", "{code}\n{result}");
+    }
+}
+
+#[test]
 fn lines_arrive_while_the_program_runs() {
     // The program ends only after its line was read.
     let mut live = Live::start(&["--timeout", "60s", "-c", "import time\nprint('ready')\ntime.sleep(50)"]);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
+mod expect;
 
 use std::fs;
 use std::path::Path;
@@ -10,6 +11,7 @@ use std::path::Path;
 use common::server::Server;
 use common::warm::Conversation;
 use common::{Answer, run};
+use expect::skip;
 use serde_json::{Value, json};
 
 /// Programs that list the workspace with everything hidden in it.
@@ -30,8 +32,10 @@ fn furnish(write: &mut dyn FnMut(&str, &str)) -> &'static str {
     write("helper.py", "x = 5\n");
     write("lib.js", "exports.x = 5\n");
     write("lib.mjs", "export const x = 5\n");
+    write("lib.php", "<?php $x = 5;\n");
+    write("lib.rb", "X = 5\n");
     write("value.h", "#define X 5\n");
-    "helper.py lib.js lib.mjs value.h"
+    "helper.py lib.js lib.mjs lib.php lib.rb value.h"
 }
 
 /// Code that imports files of the workspace, and prints 5.
@@ -43,10 +47,20 @@ const IMPORTS: &[(&str, &str)] = &[
         "import { x } from './lib.mjs'\nimport lib from './lib.js'\nconsole.log(x === lib.x && x, true)",
     ),
     ("javascript", "import('./lib.mjs').then(({ x }) => console.log(x, require.main === module))"),
+    ("ruby", "require_relative 'lib'\nputs X if [__FILE__, __dir__] == ['/workspace/main.rb', '/workspace']"),
+    ("ruby", "require_relative 'lib'\nputs X if $0 == __FILE__ && DATA.read == 'é'\n__END__\né"),
+    ("php", "<?php\ndeclare(strict_types=1);\nrequire __DIR__ . '/lib.php';\nprint \"$x\\n\";"),
+    (
+        "php",
+        "#!/usr/bin/php\n<?php\ninclude 'lib.php';\nif (__LINE__ === 4 && __FILE__ === $argv[0]) print \"$x\\n\";",
+    ),
     ("c", "#include <stdio.h>\n#include \"value.h\"\nint main(void) { printf(\"%d\\n\", X); }"),
 ];
 
 fn prints_five(result: &Value, code: &str) {
+    if result["error"]["code"] == "language_unavailable" {
+        return skip("own_files", result["error"]["message"].as_str().unwrap_or_default());
+    }
     let printed = result["stdout"].as_str().unwrap_or_default();
     assert!(printed == "5\n" || printed == "5 true\n", "{code}\n{result}");
 }
@@ -117,6 +131,12 @@ const FAILING: &[(&str, &str)] = &[
     ("javascript", "throw new Error('no')"),
 ];
 
+/// The same in languages that have no arguments.
+const FAILING_FROM_WORKSPACE: &[(&str, &str)] = &[
+    ("ruby", "def f = raise('no')\nf"),
+    ("php", "<?php\nfunction f() { throw new Exception('no'); }\nf();"),
+];
+
 fn has_no_frames_of_ours(result: &Value) {
     let trace = result["stderr"].as_str().unwrap();
     assert!(
@@ -133,6 +153,14 @@ fn has_no_frames_of_ours(result: &Value) {
 fn stack_traces_have_only_frames_of_the_program() {
     for (language, code) in FAILING {
         has_no_frames_of_ours(&run(["--language", language, "-c", code, "--args", "{}"]).json);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (language, code) in FAILING_FROM_WORKSPACE {
+        let answer = in_folder(folder.path(), &["--language", language, "-c", code]);
+        if answer.error_code().is_empty() {
+            has_no_frames_of_ours(&answer.json);
+            assert!(answer.text("stderr").contains("/workspace/main."), "{answer:?}");
+        }
     }
     for language in ["python", "javascript"] {
         let mut batch = Conversation::start("mode = \"pool\"", "", ["--language", language, "-c", "0"]);

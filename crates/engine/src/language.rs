@@ -43,6 +43,9 @@ pub struct Runtime {
     pub env: &'static [(&'static str, &'static str)],
     /// The module that prepares the runtime for a program, if there is one.
     pub startup: Option<StartupModule>,
+    /// How to run code that is not in the workspace, if a language without a runner of arguments resolves modules
+    /// from its file.
+    pub workspace_script: Option<WorkspaceScript>,
     /// The script that makes the runtime wait for its program, if it can be started ahead of time.
     pub prestart: Option<PrestartScript>,
 }
@@ -56,6 +59,17 @@ pub struct StartupModule {
     pub file: &'static str,
     /// Source of the module.
     pub source: &'static str,
+}
+
+/// A script that runs code in another folder as if it were in the workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkspaceScript {
+    /// File name of the script.
+    pub file: &'static str,
+    /// Source of the script.
+    pub source: &'static str,
+    /// The command, in which `{script}` is the script and `{name}` the file name of the code.
+    pub command: &'static [&'static str],
 }
 
 /// Two commands with a built program between them. The first leaves it in `{out_folder}` and depends on nothing
@@ -108,7 +122,17 @@ const NO_LOCATE_ARGUMENTS: &[&str] = &[];
 
 const fn interpreter(program: &'static str, steps: &'static [&'static [&'static str]]) -> Runtime {
     let locate = (NO_LOCATE_ARGUMENTS, "");
-    Runtime { program, locate, at_least: None, steps, build: None, env: &[], startup: None, prestart: None }
+    Runtime {
+        program,
+        locate,
+        at_least: None,
+        steps,
+        build: None,
+        env: &[],
+        startup: None,
+        workspace_script: None,
+        prestart: None,
+    }
 }
 
 const fn compiler(program: &'static str, steps: &'static [&'static [&'static str]; 2]) -> Runtime {
@@ -249,6 +273,11 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["rb"],
         runtimes: &[Runtime {
             locate: (&["-e", "puts RbConfig.ruby"], ""),
+            workspace_script: Some(WorkspaceScript {
+                file: "workspace.rb",
+                source: include_str!("runners/workspace.rb"),
+                command: &["{program}", "{script}", "{source}"],
+            }),
             ..interpreter("ruby", &[&["{program}", "{source}"]])
         }],
         thread_variables: &[],
@@ -275,6 +304,11 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["php"],
         runtimes: &[Runtime {
             locate: (&["-r", "echo PHP_BINARY;"], ""),
+            workspace_script: Some(WorkspaceScript {
+                file: "workspace.php",
+                source: include_str!("runners/workspace.php"),
+                command: &["{program}", "-d", "auto_append_file=/workspace/{name}", "{script}", "{source}"],
+            }),
             ..interpreter("php", &[&["{program}", "{source}"]])
         }],
         thread_variables: &[],
@@ -308,7 +342,8 @@ pub const LANGUAGES: &[Language] = &[
         extensions: &["go"],
         runtimes: &[Runtime {
             locate: (&["env", "GOROOT"], "/bin/go"),
-            env: &[("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0")],
+            // Without data for debuggers, like `go run`. Stack traces do not need it.
+            env: &[("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "0"), ("GOFLAGS", "-ldflags=-s")],
             ..compiler("go", &[&["{program}", "build", "-o", "{out}", "{source}"], &["{out}"]])
         }],
         thread_variables: &["GOMAXPROCS"],

@@ -227,7 +227,11 @@ impl Engine {
         let profile = profiles.of_request(request.profile.as_deref())?;
         let name = profile.provider_of(request.provider.as_deref(), rules.provider);
         let selected = self.providers.choose(name)?;
-        admit_sandbox(request, profile, &self.admission_rules(&selected, rules.policy))
+        let fallback = selected.fallbacks().into_iter().find_map(|fallback| {
+            admit_sandbox(request.clone(), profile, &self.admission_rules(&fallback, rules.policy)).ok()
+        });
+        let admitted = admit_sandbox(request, profile, &self.admission_rules(&selected, rules.policy))?;
+        Ok(admitted.with_fallback(fallback))
     }
 
     /// Checks the lifetime of a sandbox.
@@ -250,11 +254,25 @@ impl Engine {
         Ok(rules.clone().with_private_ranges(&self.private_ranges))
     }
 
-    /// Opens a long-lived sandbox; `progress` receives messages about its packages.
+    /// Opens a long-lived sandbox; `progress` receives messages about its packages. If the provider cannot set it up,
+    /// its fallback opens it, and `admitted` becomes what was admitted for that one.
     ///
     /// # Errors
     /// Says why the sandbox could not be opened.
     pub async fn open_sandbox(
+        &self,
+        admitted: &mut AdmittedSandbox,
+        progress: &mut dyn Progress,
+    ) -> Result<(Box<dyn SandboxHandle>, ProvidedPackages), Error> {
+        match self.open_once(admitted, progress).await {
+            Err(error) if error.is_setup_failure() && admitted.fall_back() => {
+                self.open_once(admitted, progress).await
+            }
+            done => done,
+        }
+    }
+
+    async fn open_once(
         &self,
         admitted: &AdmittedSandbox,
         progress: &mut dyn Progress,

@@ -8,6 +8,7 @@ use super::*;
 use crate::packages::PackagesError;
 use crate::provider::{DiscardSink, ProviderError};
 use crate::provider_set::ProviderWithFallbacks;
+use crate::sandbox_handle::SandboxCapabilities;
 use crate::testing::FakeProvider;
 
 /// A package resolver that always returns this value.
@@ -56,6 +57,76 @@ async fn only_locked_profile_modules_are_preimported() {
             (expected.len(), &vec!["evil".to_owned()])
         );
         assert_eq!(plans[0].preimports, expected);
+    }
+}
+
+/// The provider that should open a sandbox, with the tenant and the number of mounts.
+type OpenAttempt = (&'static str, String, usize);
+
+/// A provider that opens no sandbox, and records what it should open.
+#[derive(Debug)]
+struct Unopened {
+    name: &'static str,
+    error: fn() -> ProviderError,
+    opened: Arc<Mutex<Vec<OpenAttempt>>>,
+}
+
+impl Provider for Unopened {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn capabilities(&self) -> Capabilities {
+        let sandboxes = SandboxCapabilities { cannot_pause: None, cannot_add_packages: None };
+        Capabilities { host_paths: true, sandboxes: Some(sandboxes), ..Capabilities::default() }
+    }
+    fn run<'a>(
+        &'a self,
+        _: &'a Plan,
+        _: &'a Task,
+        _: &'a mut dyn Sink,
+        _: BoxFuture<'a, ()>,
+    ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
+        Box::pin(std::future::ready(Err((self.error)())))
+    }
+    fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
+        self.opened.lock().unwrap().push((self.name, plan.tenant.clone(), plan.mounts.len()));
+        Box::pin(std::future::ready(Err((self.error)())))
+    }
+    fn shut_down(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_cannot_be_set_up_is_opened_by_the_fallback() {
+    let setup = || ProviderError::setup("reach the daemon", "no");
+    let lost = || ProviderError::lost("it went away");
+    let invalid = || ProviderError::Invalid { field: "image", message: "no such image".to_owned() };
+    let cases: [(RunError, bool); 3] = [(setup, true), (lost, false), (invalid, false)];
+    for (error, falls_back) in cases {
+        let opened = Arc::new(Mutex::new(Vec::new()));
+        let provider = |name, error| -> Arc<dyn Provider> {
+            Arc::new(Unopened { name, error, opened: Arc::clone(&opened) })
+        };
+        let members = vec![
+            ProviderWithFallbacks {
+                provider: provider("first", error),
+                fallbacks: vec!["backup".to_owned()],
+            },
+            ProviderWithFallbacks::without_fallbacks(provider("backup", lost)),
+        ];
+        let providers = Arc::new(ProviderSet::new(members, "first", Vec::new()).unwrap());
+        let engine = Engine::with_providers(providers, Profiles::built_in(), Limits::CEILING);
+        let request = json!({"volumes": [{"name": "data", "path": "/data"}]});
+        let admitted = engine.admit_sandbox(serde_json::from_value(request).unwrap(), None).unwrap();
+        let mut admitted =
+            admitted.with_tenant("ada").with_volumes(|_| Some("/volumes/data".into())).unwrap();
+        admitted.timeout = Duration::from_secs(7);
+        engine.open_sandbox(&mut admitted, &mut DiscardSink).await.unwrap_err();
+        let seen = ["first", "backup"].map(|name| (name, "ada".to_owned(), 1));
+        assert_eq!(*opened.lock().unwrap(), seen[..if falls_back { 2 } else { 1 }]);
+        assert_eq!(admitted.replaced_provider(), falls_back.then_some("first"));
+        assert_eq!(admitted.timeout, Duration::from_secs(7));
     }
 }
 

@@ -9,8 +9,8 @@
 //! with a kernel of its own before all others, then the one with the most layers. A provider without a
 //! strength is never selected by `auto`.
 //!
-//! A run that a provider cannot set up goes to the first of its fallbacks that can serve it, at once, because
-//! nothing of it ran. A provider that failed five times in a row is not tried for ten seconds; then one request
+//! A run or sandbox that a provider cannot set up goes to the first of its fallbacks that can serve it, at once,
+//! because nothing of it ran. A provider that failed five times in a row is not tried for ten seconds; then one request
 //! may try it. Its fallbacks take over meanwhile. There are none unless an administrator names some.
 
 use std::collections::BTreeMap;

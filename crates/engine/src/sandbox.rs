@@ -71,6 +71,8 @@ pub struct AdmittedSandbox {
     pub(crate) packages: AdmittedPackages,
     overflow: OutputOverflow,
     policies: Vec<Arc<Policy>>,
+    /// This request, admitted for a provider that takes over if the sandbox cannot be opened.
+    fallback: Option<Box<AdmittedSandbox>>,
 }
 
 impl AdmittedSandbox {
@@ -78,7 +80,27 @@ impl AdmittedSandbox {
     #[must_use]
     pub fn with_tenant(mut self, tenant: &str) -> Self {
         tenant.clone_into(&mut self.plan.tenant);
+        self.fallback = self.fallback.map(|fallback| Box::new(fallback.with_tenant(tenant)));
         self
+    }
+
+    /// Sets the request to use if the provider cannot open the sandbox.
+    #[must_use]
+    pub(crate) fn with_fallback(self, fallback: Option<Self>) -> Self {
+        Self { fallback: fallback.map(Box::new), ..self }
+    }
+
+    /// Replaces this with its fallback. Returns whether there is one.
+    pub(crate) fn fall_back(&mut self) -> bool {
+        let Some(fallback) = self.fallback.take() else { return false };
+        // Set by the caller after admission.
+        *self = Self { timeout: self.timeout, ..*fallback };
+        true
+    }
+
+    /// Returns the failing provider that another one replaces for this sandbox.
+    pub fn replaced_provider(&self) -> Option<&'static str> {
+        self.provider.instead_of
     }
 
     /// Adds mounts for the volumes. `folder_of` returns the host folder of a volume that the tenant may use.
@@ -89,7 +111,11 @@ impl AdmittedSandbox {
         for volume in &self.volumes {
             let source = folder_of(volume).ok_or_else(|| volume_not_found(volume))?;
             let (destination, writable) = (volume.path.clone(), !volume.read_only);
-            self.plan.mounts.push(Mount { source, destination, writable });
+            let mount = Mount { source, destination, writable };
+            let fallback = self.fallback.as_mut().map(|fallback| &mut fallback.plan);
+            for plan in std::iter::once(&mut self.plan).chain(fallback) {
+                plan.mounts.push(mount.clone());
+            }
         }
         Ok(self)
     }
@@ -146,6 +172,7 @@ pub fn admit_sandbox(
             rules.policy_floor,
         )?,
         plan,
+        fallback: None,
     };
     Ok(admitted)
 }

@@ -117,9 +117,10 @@ pub struct ProcessInfo {
     pub command: String,
     /// Whether it has a terminal.
     pub terminal: bool,
-    /// How it ended, or `None` while it runs.
+    /// How it ended, or `None` while it runs or its last output is read.
     pub ending: Option<CommandEnding>,
-    /// Bytes of output written so far.
+    /// Bytes of output written so far. Once it has ended, more can only come from processes that it left behind, or
+    /// past a viewer that was behind at the end.
     pub output_bytes: u64,
 }
 

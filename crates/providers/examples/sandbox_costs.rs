@@ -52,8 +52,8 @@ async fn measure(launched: SpawnedLauncher) -> Answer<()> {
 }
 
 async fn open(engine: &Engine) -> Answer<Box<dyn SandboxHandle>> {
-    let admitted = engine.admit_sandbox(SandboxRequest::default(), None)?;
-    Ok(engine.open_sandbox(&admitted, &mut DiscardSink).await?.0)
+    let mut admitted = engine.admit_sandbox(SandboxRequest::default(), None)?;
+    Ok(engine.open_sandbox(&mut admitted, &mut DiscardSink).await?.0)
 }
 
 async fn command(sandbox: &dyn SandboxHandle) -> Answer<()> {

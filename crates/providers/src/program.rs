@@ -144,7 +144,7 @@ pub(crate) fn prepare(
             let call = RunnerCall { language, source: &source, found, inbox: &paths.inbox };
             match arguments {
                 Some(arguments) => add_arguments(&call, arguments, &mut env, &mut files, &mut prepared),
-                None if in_inbox => call.add_runner(&[], &mut files, &mut prepared),
+                None if in_inbox => call.run_from_workspace(&mut files, &mut prepared),
                 None => {}
             }
         }
@@ -330,7 +330,7 @@ impl StepValues<'_> {
     }
 }
 
-/// Code that a runner calls, if the language has one.
+/// Code that a script of Belljar's runs, if the language has one.
 struct RunnerCall<'a> {
     language: &'a Language,
     source: &'a str,
@@ -339,6 +339,23 @@ struct RunnerCall<'a> {
 }
 
 impl RunnerCall<'_> {
+    /// Lets code in the inbox find modules beside it in the workspace.
+    fn run_from_workspace(&self, files: &mut Vec<ProgramFile>, prepared: &mut PreparedProgram) {
+        let Some(script) = self.found.runtime.workspace_script else {
+            return self.add_runner(&[], files, prepared);
+        };
+        files.push(inbox_file(script.file, script.source.into()));
+        let path = format!("{}/{}", self.inbox, script.file);
+        let name = self.source.rsplit_once('/').map_or(self.source, |(_, name)| name);
+        let fill = |word: &&str| {
+            word.replace("{program}", &self.found.program)
+                .replace("{script}", &path)
+                .replace("{source}", self.source)
+                .replace("{name}", name)
+        };
+        prepared.commands = vec![script.command.iter().map(fill).collect()];
+    }
+
     /// Adds the runner, which takes the place of the code, and gets the code and more as its arguments. It also lets
     /// code in the inbox find modules in the workspace.
     fn add_runner(&self, more: &[String], files: &mut Vec<ProgramFile>, prepared: &mut PreparedProgram) {

@@ -26,11 +26,14 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::app_state::AppState;
 use crate::connections::ConnectionSlot;
+use crate::last_answer;
 use crate::revocation::ConnectionHandle;
 use crate::settings::Settings;
 
 /// Maximum length of a request head.
 pub(crate) const MAX_HEAD_BYTES: usize = 64 << 10;
+/// How long a client may take to accept the answer to a request whose key became invalid.
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of request headers.
 pub(crate) const MAX_HEADERS: usize = 100;
 
@@ -102,20 +105,22 @@ struct ConnectionService {
 impl Service<Request<Incoming>> for ConnectionService {
     type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
     type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
-    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         request.extensions_mut().insert(Arc::clone(&self.handle));
-        self.routes.call(request)
+        Box::pin(last_answer::answer(Arc::clone(&self.handle), self.routes.call(request)))
     }
 }
 
-/// A stream that fails if its peer accepts no data for too long, or once the connection is cut.
+/// A stream that fails if its peer accepts no data for too long, or once the connection must end. If its request can
+/// be answered then, it reads nothing more, and fails after [`LAST_ANSWER_TIMEOUT`].
 #[derive(Debug)]
 struct TimeoutStream {
     stream: TcpStream,
     write_timeout: Duration,
     deadline: Option<Pin<Box<Sleep>>>,
+    last_answer_deadline: Option<Pin<Box<Sleep>>>,
     handle: Arc<ConnectionHandle>,
     taken: ConnectionResources,
 }
@@ -127,11 +132,19 @@ impl TimeoutStream {
         handle: Arc<ConnectionHandle>,
         time_limit: Duration,
     ) -> Self {
-        Self { stream, write_timeout: time_limit, deadline: None, handle, taken }
+        Self { stream, write_timeout: time_limit, deadline: None, last_answer_deadline: None, handle, taken }
     }
 
-    fn check_not_closed(&self, cx: &Context<'_>) -> io::Result<()> {
-        if self.handle.poll_closed(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    /// Returns whether the connection must end after an answer; fails if it must end now.
+    fn must_end(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        if !self.handle.poll_closed(cx) {
+            return Ok(false);
+        }
+        let deadline = self.last_answer_deadline.get_or_insert_with(|| Box::pin(sleep(LAST_ANSWER_TIMEOUT)));
+        if !self.handle.can_answer() || deadline.as_mut().poll(cx).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        Ok(true)
     }
 
     /// Measures the time since the first pending write, until a write makes progress.
@@ -159,14 +172,17 @@ impl AsyncRead for TimeoutStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.check_not_closed(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        match self.must_end(cx)? {
+            true if self.handle.is_answered() => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+            true => Poll::Pending,
+            false => Pin::new(&mut self.stream).poll_read(cx, buf),
+        }
     }
 }
 
 impl AsyncWrite for TimeoutStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.check_not_closed(cx)?;
+        self.must_end(cx)?;
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.with_write_timeout(cx, poll)
     }
@@ -176,7 +192,7 @@ impl AsyncWrite for TimeoutStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check_not_closed(cx)?;
+        self.must_end(cx)?;
         let poll = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.with_write_timeout(cx, poll)
     }

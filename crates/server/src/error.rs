@@ -47,6 +47,11 @@ pub enum Error {
     /// The API key is missing or not valid.
     #[error("a valid API key is needed: send 'Authorization: Bearer KEY'")]
     Unauthorized,
+    /// The key became invalid while the request was served.
+    #[error(
+        "the API key is no longer valid: it was revoked or has expired, or its tenant was disabled or deleted"
+    )]
+    KeyNoLongerValid,
     /// The key lacks a scope.
     #[error("this key does not have the scope '{0}'")]
     Forbidden(Scope),
@@ -199,7 +204,7 @@ impl Error {
             Self::HostStorage(error) => host_storage_code(error),
             Self::WithCause { error, .. } => error.code(),
             Self::Invalid { .. } => Code::InvalidRequest,
-            Self::Unauthorized => Code::Unauthorized,
+            Self::Unauthorized | Self::KeyNoLongerValid => Code::Unauthorized,
             Self::Forbidden(_) => Code::Forbidden,
             Self::ForeignOrigin => Code::ForeignOrigin,
             Self::Misdirected => Code::Misdirected,

@@ -28,6 +28,7 @@ mod executions;
 mod fair_share;
 mod health;
 mod http;
+mod last_answer;
 mod listeners;
 mod metrics;
 mod mismatches;

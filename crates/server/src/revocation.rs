@@ -1,10 +1,12 @@
 //! Tracks which key each connection uses. When the key is revoked or expires, the connection is closed,
-//! whatever it carries: a terminal, an event stream, a batch.
+//! whatever it carries: a terminal, an event stream, a batch. A request that can still be answered gets an error first;
+//! see `last_answer.rs`.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use belljar_store::{KeyId, Store, TenantName, Timestamp};
@@ -23,6 +25,10 @@ const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) struct ConnectionHandle {
     key: Mutex<Option<KeyId>>,
     closed: AtomicBool,
+    /// Whether the request in progress can still be answered with an error.
+    can_answer: AtomicBool,
+    /// Whether that error is complete.
+    is_answered: AtomicBool,
     waker: AtomicWaker,
     /// The connection's slot, while it is open.
     slot: OnceLock<Weak<ConnectionSlot>>,
@@ -38,6 +44,27 @@ impl ConnectionHandle {
     pub(crate) fn poll_closed(&self, context: &Context<'_>) -> bool {
         self.waker.register(context.waker());
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Completes when the connection must end.
+    pub(crate) async fn closed(&self) {
+        poll_fn(|context| if self.poll_closed(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    pub(crate) fn set_can_answer(&self, can_answer: bool) {
+        self.can_answer.store(can_answer, Ordering::Release);
+    }
+
+    pub(crate) fn can_answer(&self) -> bool {
+        self.can_answer.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_answered(&self) {
+        self.is_answered.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered.load(Ordering::Acquire)
     }
 
     /// Sets the connection's slot.

@@ -114,8 +114,8 @@ impl LocalBackend {
         request: SandboxRequest,
         progress: &mut dyn Progress,
     ) -> Result<OpenResult, Error> {
-        let admitted = self.engine.admit_sandbox(self.with_defaults(request), None)?;
-        let (living, prepared) = self.engine.open_sandbox(&admitted, progress).await?;
+        let mut admitted = self.engine.admit_sandbox(self.with_defaults(request), None)?;
+        let (living, prepared) = self.engine.open_sandbox(&mut admitted, progress).await?;
         let timeout = admitted.timeout;
         let kept = Arc::new(LocalSandbox {
             living,

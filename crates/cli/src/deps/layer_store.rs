@@ -340,7 +340,7 @@ fn short(key: &LayerKey) -> String {
 
 /// Escapes a name; names in an imported layer may contain anything.
 fn escape(text: &str) -> String {
-    text.escape_debug().to_string()
+    say::printable(text)
 }
 
 /// Lists the first packages, and how many more there are.

@@ -133,7 +133,7 @@ fn show(changes: &BTreeMap<String, LockChange>, json: bool) {
                 _ => "changed",
             };
             let cells = [Some(profile.as_str()), Some(name), before, now, Some(what)];
-            table.add_row(cells.map(|cell| cell.unwrap_or("-").escape_debug().to_string()));
+            table.add_row(cells.map(|cell| say::printable(cell.unwrap_or("-"))));
         }
     }
     match table.row_count() {

@@ -146,5 +146,5 @@ fn show(prepared: &ProvidedPackages, json: bool) {
     if prepared.packages.is_empty() {
         return say::answer("No packages needed.");
     }
-    prepared.packages.iter().for_each(|package| say::answer(&package.escape_debug().to_string()));
+    prepared.packages.iter().for_each(|package| say::answer(&say::printable(package)));
 }

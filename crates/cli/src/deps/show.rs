@@ -48,18 +48,14 @@ fn table(packages: &[ResolvedPackage]) -> String {
     for package in packages {
         let because: Vec<_> = package.because.iter().map(reason).collect();
         let needed = if package.optional { "optional" } else { "yes" };
-        table.add_row([
-            package.requirement.escape_debug().to_string(),
-            needed.to_owned(),
-            because.join(", "),
-        ]);
+        table.add_row([say::printable(&package.requirement), needed.to_owned(), because.join(", ")]);
     }
     table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// Formats why a package is needed. Names in code may contain anything, so they are escaped.
 fn reason(reason: &PackageReason) -> String {
-    let name = reason.name.escape_debug();
+    let name = say::printable(&reason.name);
     let verb = match reason.how {
         ImportOrigin::Import | ImportOrigin::Dynamic => "import",
         ImportOrigin::Require => "require",
@@ -102,11 +98,11 @@ fn explain(one: &UnresolvedName, registry: PackageRegistry) -> (String, String) 
             "use another package, or ask the administrator to allow it".to_owned(),
         ),
         UnresolvedReason::Pinned { version } => (
-            format!("pinned to {} in {rows} of belljar.toml", version.escape_debug()),
+            format!("pinned to {} in {rows} of belljar.toml", say::printable(version)),
             "remove the version".to_owned(),
         ),
         UnresolvedReason::Conflict { with } => {
-            (format!("conflicts with {}", with.escape_debug()), "require one version only".to_owned())
+            (format!("conflicts with {}", say::printable(with)), "require one version only".to_owned())
         }
         UnresolvedReason::Direct => (
             "a URL, a path or a repository instead of a package".to_owned(),

@@ -156,7 +156,7 @@ fn object(image: &ImageRecord) -> Value {
 /// Formats an image's name in its short form, escaped for a terminal.
 fn display_name(image: &ImageRecord) -> String {
     let name = ImageName::parse(&image.name).map_or_else(|_| image.name.clone(), |name| name.to_string());
-    name.escape_debug().to_string()
+    say::printable(&name)
 }
 
 async fn fetch(

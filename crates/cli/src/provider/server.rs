@@ -41,7 +41,7 @@ pub(super) fn run(
         }
         ProviderCommand::Remove { name } => {
             call(&server, Method::DELETE, &url(&name, "configuration"), None)?;
-            say::note(&format!("deleted the settings of {}", name.escape_debug()));
+            say::note(&format!("deleted the settings of provider '{}'", name.escape_debug()));
             Ok(0)
         }
     }

@@ -216,7 +216,7 @@ fn for_each_name(names: &[String], act: impl Fn(&str) -> Result<(), CliError>) -
     let mut failed = None;
     for name in names {
         if let Err(CliError { code, message }) = act(name) {
-            let failure = CliError { code, message: format!("{}: {message}", name.escape_debug()) };
+            let failure = CliError { code, message: format!("{}: {message}", say::printable(name)) };
             if let Some(before) = failed.replace(failure) {
                 say::warning(&before.message);
             }

@@ -36,12 +36,7 @@ pub(super) fn kind(usual: Option<&str>) -> Result<&'static ProviderKind, CliErro
 pub(super) fn setting(name: &str, property: &Value, now: Option<&Value>) -> Result<Value, CliError> {
     let secret = property["writeOnly"] == true;
     let usual = now.or_else(|| property.get("default")).filter(|value| !value.is_null());
-    let shown = match usual {
-        None => "none".to_owned(),
-        Some(_) if secret => "unchanged".to_owned(),
-        Some(Value::String(text)) => text.escape_debug().to_string(),
-        Some(other) => other.to_string(),
-    };
+    let shown = display_usual(usual, secret);
     if let Some(description) = property["description"].as_str() {
         say::note(&format!("{name}: {}", description.replace('\n', " ")));
     }
@@ -58,6 +53,16 @@ pub(super) fn setting(name: &str, property: &Value, now: Option<&Value>) -> Resu
             Ok(()) => return Ok(value),
             Err(error) => say::note(&error.to_string()),
         }
+    }
+}
+
+/// Formats the value that an empty answer selects.
+fn display_usual(usual: Option<&Value>, secret: bool) -> String {
+    match usual {
+        None => "none".to_owned(),
+        Some(_) if secret => "unchanged".to_owned(),
+        Some(Value::String(text)) => say::printable(text),
+        Some(other) => other.to_string(),
     }
 }
 
@@ -78,5 +83,19 @@ fn line(question: &str) -> Result<String, CliError> {
     match io::stdin().lock().read_line(&mut answer).map_err(failed)? {
         0 => Err(CliError::invalid("no answer; nothing was written")),
         _ => Ok(answer.trim().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_shown_as_they_are_typed() {
+        let text = json!("Docker's \"default\" \u{1b}[2J");
+        assert_eq!(display_usual(Some(&text), false), "Docker's \"default\" \\u{1b}[2J");
+        assert_eq!(display_usual(Some(&text), true), "unchanged");
+        assert_eq!(display_usual(Some(&json!(4)), false), "4");
+        assert_eq!(display_usual(None, false), "none");
     }
 }

@@ -82,6 +82,18 @@ pub(crate) fn alive_with(token: &str, patience: Duration) -> Vec<String> {
     }
 }
 
+/// Waits until no cgroup of this launcher is left. Returns those that are left after `patience`.
+pub(crate) fn groups_left_of(launcher: u32, patience: Duration) -> Vec<String> {
+    let (end, name) = (Instant::now() + patience, format!("/belljar-{launcher}-"));
+    loop {
+        let left: Vec<String> = groups().into_iter().filter(|path| path.contains(&name)).collect();
+        if left.is_empty() || Instant::now() >= end {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Returns every user-space process with its command line.
 pub(crate) fn processes() -> BTreeMap<u32, String> {
     let pids = names("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());

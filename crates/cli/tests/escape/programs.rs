@@ -123,7 +123,7 @@ fn judged_from_outside(program: PathBuf) -> Trial {
 
 /// Returns why a run is not possible here: a language is not installed, or the host cannot enforce a limit.
 pub(crate) fn cannot_run(answer: &Answer) -> Option<String> {
-    let missing = ["language_missing", "unsupported"].contains(&answer.error_code());
+    let missing = ["language_unavailable", "unsupported"].contains(&answer.error_code());
     missing.then(|| answer.error_message().to_owned())
 }
 

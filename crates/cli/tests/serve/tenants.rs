@@ -75,7 +75,15 @@ fn a_tenant_is_removed_with_everything_that_it_runs_and_owns() {
     let (code, said) = belljar(&["tenant", "remove", "ada"]);
     assert!(code == 125 && said.contains("sandboxes: 1, volumes: 1"), "{said}");
     assert!(said.contains("add --yes to confirm"), "{said}");
-    assert_eq!(belljar(&["tenant", "remove", "ada", "--yes"]), (0, String::new()));
+    let waiting = ["run", "--server", &server.url, "--timeout", "5m", "-c", "import time; time.sleep(250)"];
+    let running = || server.call_as(&key, "GET", "/v1/executions?status=running", "", b"").json();
+    let (code, said) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| call(&server, &waiting, &key));
+        until(|| running()["executions"].as_array().is_some_and(|running| running.len() == 2));
+        assert_eq!(belljar(&["tenant", "remove", "ada", "--yes"]), (0, String::new()));
+        client.join().unwrap()
+    });
+    assert!(code == 125 && said.contains("its tenant was disabled or deleted"), "{code} {said}");
     assert_eq!(alive_with(&token, Duration::from_secs(60)), Vec::<String>::new());
     assert!(call(&server, &["executions", "list"], &key).1.contains("a valid API key is needed"));
     assert!(!belljar(&["tenant", "list"]).1.contains("ada"));

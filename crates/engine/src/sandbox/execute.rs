@@ -83,6 +83,7 @@ impl Engine {
             }
         };
         let (stdout, stderr) = recorder.finish();
+        outcome.receipt.instead_of = admitted.provider.instead_of;
         explain_failure(&mut outcome, &admitted.plan, &stderr);
         let report = report::from_outcome(id, outcome, &limits, &stdout, &stderr, admitted.metadata);
         Ok(report::with_policy_findings(report::with_packages(report, provided), admitted.verdict))

@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_signal_reaches_the_group", a_signal_reaches_the_group),
         trial("a_timeout_kills_the_process", a_timeout_kills_the_process),
         trial("the_end_is_awaited_without_output", the_end_is_awaited_without_output),
+        trial("an_ended_process_has_all_its_output", an_ended_process_has_all_its_output),
         trial("background_output_does_not_delay_the_ending", background_output_does_not_delay_the_ending),
         trial_with("old_processes_are_forgotten", few, old_processes_are_forgotten),
     ]
@@ -56,6 +57,18 @@ async fn the_end_is_awaited_without_output(world: GuestFixture) {
     world.guest.wait_for_end(process).await.unwrap();
     let unknown = world.guest.wait_for_end(ProcessId(99)).await.unwrap_err();
     assert!(unknown.to_string().contains("no such process"), "{unknown}");
+}
+
+async fn an_ended_process_has_all_its_output(world: GuestFixture) {
+    // As much as the pipes hold, so that it is all unread when the process ends.
+    let line = "head -c 65536 /dev/zero; head -c 65536 /dev/zero >&2";
+    for _ in 0..100 {
+        let process = world.guest.start(shell(line)).await.unwrap();
+        world.guest.wait_for_end(process).await.unwrap();
+        let listed = world.guest.processes().await.unwrap();
+        let info = listed.iter().find(|info| info.id == process).unwrap();
+        assert_eq!((info.ending, info.output_bytes), (Some(CommandEnding::Exited(0)), 2 * 65_536));
+    }
 }
 
 async fn streams_are_apart(world: GuestFixture) {

@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use belljar_beneath::random_name;
 use belljar_egress::{Egress, EgressLimits, SystemResolver};
 use belljar_engine::plan::Network;
 use belljar_engine::provider::ProviderError;
@@ -17,7 +18,6 @@ use tokio::net::UnixListener;
 
 use super::guest_bundle::mount;
 use crate::egress::{NODE_PRELOAD, NODE_PRELOAD_PATH, receive_sockets};
-use crate::program::unique_number;
 
 /// Egress that waits for the container's sockets.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ impl Drop for SocketDir {
 
 impl SocketDir {
     fn create() -> io::Result<Self> {
-        let folder =
-            std::env::temp_dir().join(format!("belljar-gate-{}-{}", std::process::id(), unique_number()));
+        let name = random_name().map_err(io::Error::other)?;
+        let folder = std::env::temp_dir().join(format!("belljar-gate-{name}"));
         DirBuilder::new().mode(0o700).create(&folder)?;
         Ok(Self(folder))
     }
@@ -84,5 +84,21 @@ impl ContainerEgress {
             (self.socket_dir.node_preload_path(), NODE_PRELOAD_PATH),
         ];
         shown.map(|(path, inside)| mount(&path.to_string_lossy(), inside, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_directory_tells_nothing_about_this_process() {
+        let (one, other) = (SocketDir::create().unwrap(), SocketDir::create().unwrap());
+        for directory in [&one, &other] {
+            let name = directory.0.file_name().unwrap().to_str().unwrap();
+            let random = name.strip_prefix("belljar-gate-").unwrap();
+            assert!(random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
+        }
+        assert_ne!(one.0, other.0);
     }
 }

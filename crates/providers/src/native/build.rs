@@ -24,7 +24,7 @@ use belljar_engine::provider::{BoxFuture, ProviderError, Sink, SinkControl, Stre
 use belljar_jail::spec::{CollectionRules, INBOX};
 
 use super::run::{JailRun, artifact_rules};
-use super::{CheckedPlan, NAME, NativeShared, NumberedRoot, root_for};
+use super::{CheckedPlan, NAME, NativeShared, root_for};
 use crate::build_cache::{BuildCache, BuildOutput, BuildTurn, OwnBuild};
 use crate::java_class::main_class;
 use crate::program::{
@@ -76,8 +76,8 @@ pub(super) async fn remove_tenant(shared: &NativeShared, tenant: &str) -> Result
 }
 
 impl<'a> CachedBuild<'a> {
-    /// Returns the build of a task. Returns `None` without a cache, and if the build depends on something that is
-    /// not part of the key: folders of the host, or a network.
+    /// Returns the build of a task. Returns `None` without a cache, and if the build may depend on folders of the host,
+    /// which are not part of the key.
     pub(super) fn of_task(
         shared: &'a NativeShared,
         checked: &'a CheckedPlan,
@@ -89,8 +89,7 @@ impl<'a> CachedBuild<'a> {
         let steps: BuildSteps = found.runtime.build?;
         let plan = &checked.plan;
         let is_known_image = matches!(plan.image, Image::Host | Image::Stored(_));
-        let is_closed =
-            plan.host_workspace.is_none() && plan.mounts.is_empty() && plan.network == Network::None;
+        let is_closed = plan.host_workspace.is_none() && plan.mounts.is_empty();
         let Program::Code { language, source: CodeSource::Text { name, code }, .. } = &task.program else {
             return None;
         };
@@ -115,7 +114,6 @@ impl<'a> CachedBuild<'a> {
     /// be handed over; then one jail has to do both.
     pub(super) async fn build_and_run(
         &self,
-        root: &NumberedRoot,
         sink: &mut dyn Sink,
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<Option<Outcome>, ProviderError> {
@@ -127,14 +125,19 @@ impl<'a> CachedBuild<'a> {
                 return Ok(Some(Outcome::new(Ending::Cancelled, Duration::ZERO, receipt)));
             }
         };
-        let mut recorder = OutputRecorder { sink, output: BuildOutput::default(), is_complete: true };
-        let built = self.build(root, &mut recorder, cancel).await?;
-        let OutputRecorder { sink, mut output, is_complete } = recorder;
+        let may_need_network = self.checked.plan.network != Network::None;
+        let output = BuildOutput::default();
+        let mut recorder = OutputRecorder { sink, is_held: may_need_network, output, is_complete: true };
+        let built = self.build(&mut recorder, cancel).await?;
+        let OutputRecorder { sink, mut output, is_complete, .. } = recorder;
         let BuildEnd { outcome, is_whole } = built;
-        if outcome.ending != Ending::Exited(0) {
+        if outcome.ending != Ending::Exited(0) && !may_need_network {
             return Ok(Some(Outcome { artifacts: Vec::new(), ..outcome }));
         }
-        if !is_whole {
+        if outcome.ending != Ending::Exited(0) || !is_whole {
+            return Ok(None);
+        }
+        if may_need_network && (!is_complete || forward(&output, sink) == SinkControl::Kill) {
             return Ok(None);
         }
         output.files.clone_from(&outcome.artifacts);
@@ -164,11 +167,9 @@ impl<'a> CachedBuild<'a> {
         sink: &mut dyn Sink,
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<Option<Outcome>, ProviderError> {
-        for (stream, bytes) in [(Stream::Stdout, &output.stdout), (Stream::Stderr, &output.stderr)] {
-            if !bytes.is_empty() && sink.output(stream, bytes) == SinkControl::Kill {
-                // Compiled again, the program ends at its output limit.
-                return Ok(None);
-            }
+        if forward(output, sink) == SinkControl::Kill {
+            // Compiled again, the program ends at its output limit.
+            return Ok(None);
         }
         self.run(output, self.checked.plan.limits.timeout, sink, cancel).await.map(Some)
     }
@@ -195,10 +196,10 @@ impl<'a> CachedBuild<'a> {
         blocking(move || cache.find(&tenant, &key)).await.flatten()
     }
 
-    /// Builds the program in a jail of its own.
+    /// Builds the program in a jail of its own, without a network: what the build can reach there is not part of the
+    /// key.
     async fn build(
         &self,
-        root: &NumberedRoot,
         sink: &mut dyn Sink,
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<BuildEnd, ProviderError> {
@@ -207,10 +208,14 @@ impl<'a> CachedBuild<'a> {
             artifacts_folder: true,
             ..self.prepared.clone()
         };
+        let mut plan = self.checked.plan.clone();
+        plan.network = Network::None;
+        let checked = CheckedPlan { plan, host_workspace: None, binds: Vec::new() };
+        let (root, _) = root_for(&self.shared.roots, &checked, self.task)?;
         let run = JailRun {
             shared: self.shared,
-            checked: self.checked,
-            root,
+            checked: &checked,
+            root: &root,
             task: self.task,
             collection: CollectionRules { folder: BUILD_FOLDER.to_owned(), limits: BUILD_LIMITS },
             timeout: self.checked.plan.limits.timeout,
@@ -339,9 +344,21 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.ok()
 }
 
-/// Forwards the output of a compiler, and keeps it for later runs.
+/// Forwards what a compiler printed. Returns whether the program may continue.
+fn forward(output: &BuildOutput, sink: &mut dyn Sink) -> SinkControl {
+    let streams = [(Stream::Stdout, &output.stdout), (Stream::Stderr, &output.stderr)];
+    let mut written = streams.into_iter().filter(|(_, bytes)| !bytes.is_empty());
+    match written.all(|(stream, bytes)| sink.output(stream, bytes) == SinkControl::Continue) {
+        true => SinkControl::Continue,
+        false => SinkControl::Kill,
+    }
+}
+
+/// Keeps the output of a compiler for later runs, and forwards it.
 struct OutputRecorder<'a> {
     sink: &'a mut dyn Sink,
+    /// Whether nothing is forwarded, because the build may be repeated elsewhere.
+    is_held: bool,
     output: BuildOutput,
     /// Whether all output is kept.
     is_complete: bool,
@@ -358,6 +375,6 @@ impl Sink for OutputRecorder<'_> {
         } else {
             self.is_complete = false;
         }
-        self.sink.output(stream, bytes)
+        if self.is_held { SinkControl::Continue } else { self.sink.output(stream, bytes) }
     }
 }

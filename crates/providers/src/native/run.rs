@@ -73,7 +73,7 @@ async fn attempt(
     let paths = RunPaths::for_new_sandbox(checked.host_workspace.is_some());
     let prepared = program::prepare(task, &checked.plan, found.as_ref(), &root.path, &paths);
     if let Some(build) = CachedBuild::of_task(shared, checked, task, found.as_ref(), &prepared)
-        && let Some(outcome) = build.build_and_run(&root, sink, cancel).await?
+        && let Some(outcome) = build.build_and_run(sink, cancel).await?
     {
         return Ok(outcome);
     }

@@ -8,6 +8,7 @@ use belljar_engine::explain;
 use belljar_engine::limits::Limits;
 use belljar_engine::outcome::{Ending, Kernel, Limit, Outcome, Receipt};
 use belljar_engine::provider::{BoxFuture, ProviderError, Sink, SinkControl, Stream};
+use belljar_guest::OutputPipe;
 use belljar_jail::Step;
 use belljar_jail::spec;
 use belljar_jail::wire::LauncherEvent;
@@ -15,7 +16,6 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
-use tokio::time::Instant;
 
 use super::NAME;
 use super::artifact_stream::{max_stream_bytes, parse_artifacts};
@@ -25,9 +25,6 @@ use crate::program::{process_tenant_data, return_value};
 
 /// Bytes read at once.
 const READ_BUFFER_BYTES: usize = 32 << 10;
-/// How long to let output gather in a pipe before reading it. A program that prints line by line otherwise wakes this
-/// process for each line, which takes both several times longer than the line, and a viewer would get parts of lines.
-const GATHER: Duration = Duration::from_millis(2);
 /// How long to wait for the end of a run before reading its pipes.
 const SHORT_RUN: Duration = Duration::from_millis(1);
 /// How much can remain in a pipe after the program has ended.
@@ -63,7 +60,10 @@ impl RunPipes {
     }
 
     /// Returns the host's ends. Without input, stdin is closed at once.
-    pub(super) fn into_host_ends(self, has_input: bool) -> std::io::Result<HostPipeEnds<OwnedFd, OwnedFd>> {
+    pub(super) fn into_host_ends(
+        self,
+        has_input: bool,
+    ) -> std::io::Result<HostPipeEnds<OwnedFd, OwnedFd, OwnedFd>> {
         let ours = HostPipeEnds {
             stdin: has_input.then_some(self.stdin.1),
             stdout: Some(self.stdout.0),
@@ -79,22 +79,23 @@ impl RunPipes {
 }
 
 /// The host's ends of the pipes. Each is dropped at end of file.
-pub(super) struct HostPipeEnds<W, R> {
+pub(super) struct HostPipeEnds<W, O, R> {
     stdin: Option<W>,
-    stdout: Option<R>,
-    stderr: Option<R>,
+    stdout: Option<O>,
+    stderr: Option<O>,
     result: Option<R>,
     artifacts: Option<R>,
 }
 
-impl HostPipeEnds<OwnedFd, OwnedFd> {
-    /// Registers the pipes with the event loop.
-    fn register(self) -> std::io::Result<HostPipeEnds<pipe::Sender, pipe::Receiver>> {
+impl HostPipeEnds<OwnedFd, OwnedFd, OwnedFd> {
+    /// Prepares the pipes for waiting.
+    fn register(self) -> std::io::Result<HostPipeEnds<pipe::Sender, OutputPipe, pipe::Receiver>> {
+        let output = |end: Option<OwnedFd>| end.map(OutputPipe::new).transpose();
         let receiver = |end: Option<OwnedFd>| end.map(pipe::Receiver::from_owned_fd_unchecked).transpose();
         Ok(HostPipeEnds {
             stdin: self.stdin.map(pipe::Sender::from_owned_fd_unchecked).transpose()?,
-            stdout: receiver(self.stdout)?,
-            stderr: receiver(self.stderr)?,
+            stdout: output(self.stdout)?,
+            stderr: output(self.stderr)?,
             result: receiver(self.result)?,
             artifacts: receiver(self.artifacts)?,
         })
@@ -144,22 +145,20 @@ async fn read(pipe: &mut Option<pipe::Receiver>, buffer: &mut Vec<u8>) -> usize 
     pipe.read_buf(buffer).await.unwrap_or(0)
 }
 
-/// Reads output that has gathered for a moment. `due` is kept between calls, because this future is dropped whenever
-/// another pipe is ready first.
-async fn read_output(
-    pipe: &mut Option<pipe::Receiver>,
-    buffer: &mut Vec<u8>,
-    due: &mut Option<Instant>,
-) -> usize {
-    if let Some(open) = pipe
-        && open.readable().await.is_ok()
-        // A full buffer was not enough for what is there.
-        && buffer.len() < READ_BUFFER_BYTES
-    {
-        tokio::time::sleep_until(*due.get_or_insert_with(|| Instant::now() + GATHER)).await;
+/// Reads output. Returns 0 at the end; never completes for a closed pipe.
+async fn read_output(pipe: &mut Option<OutputPipe>, buffer: &mut Vec<u8>) -> usize {
+    let Some(pipe) = pipe else { return std::future::pending().await };
+    loop {
+        if pipe.readable().await.is_err() {
+            return 0;
+        }
+        buffer.resize(READ_BUFFER_BYTES, 0);
+        match pipe.read_now(buffer) {
+            Ok(read) => return read,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => return 0,
+        }
     }
-    *due = None;
-    read(pipe, buffer).await
 }
 
 /// Writes pending input. Completes only after something was written.
@@ -197,7 +196,7 @@ impl<'a> RunIo<'a> {
     /// Runs until the end and returns the outcome.
     pub(super) async fn run_to_end(
         mut self,
-        ours: HostPipeEnds<OwnedFd, OwnedFd>,
+        ours: HostPipeEnds<OwnedFd, OwnedFd, OwnedFd>,
         input: &[u8],
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<JailOutcome, ProviderError> {
@@ -240,25 +239,24 @@ impl<'a> RunIo<'a> {
 
     async fn pump(
         &mut self,
-        ours: &mut HostPipeEnds<pipe::Sender, pipe::Receiver>,
+        ours: &mut HostPipeEnds<pipe::Sender, OutputPipe, pipe::Receiver>,
         mut input: &[u8],
         cancel: &mut BoxFuture<'_, ()>,
     ) -> Result<LauncherEvent, ProviderError> {
         let max_artifact_bytes = max_stream_bytes(&self.artifact_limits);
         let mut buffers: [Vec<u8>; 4] = std::array::from_fn(|_| Vec::new());
         let [out, err, result, artifacts] = &mut buffers;
-        let (mut out_due, mut err_due) = (None, None);
         loop {
             tokio::select! {
                 biased;
                 notice = &mut self.pending.notice => return notice.map_err(|_| launcher_lost()),
                 () = &mut *cancel, if self.why_killed.is_none() => self.kill(Ending::Cancelled),
-                read = read_output(&mut ours.stdout, out, &mut out_due) => {
+                read = read_output(&mut ours.stdout, out) => {
                     if read == 0 { ours.stdout = None }
                     let lines = self.stdout.push(&out[..read]);
                     self.write_output(Stream::Stdout, &lines);
                 }
-                read = read_output(&mut ours.stderr, err, &mut err_due) => {
+                read = read_output(&mut ours.stderr, err) => {
                     if read == 0 { ours.stderr = None }
                     let lines = self.stderr.push(&err[..read]);
                     self.write_output(Stream::Stderr, &lines);
@@ -301,7 +299,7 @@ impl<'a> RunIo<'a> {
 
     /// Reads what remains in the pipes after the program has ended. A surviving process that holds a pipe
     /// open is not awaited.
-    fn drain_pipes<W, R: AsFd>(&mut self, ours: &HostPipeEnds<W, R>) {
+    fn drain_pipes<W, O: AsFd, R: AsFd>(&mut self, ours: &HostPipeEnds<W, O, R>) {
         let HostPipeEnds { stdout, stderr, result, artifacts, .. } = ours;
         let (mut out, mut err) = (self.stdout.take(), self.stderr.take());
         drain_pipe(stdout.as_ref(), &mut out, MAX_DRAIN_BYTES);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_engine::network::HostRules;
+use belljar_engine::outcome::Receipt;
 use belljar_engine::packages::{Progress, ProvidedPackages};
 use belljar_engine::plan::Network;
 use belljar_engine::report::DependenciesReport;
@@ -114,8 +115,10 @@ impl SandboxBuilder {
             expires: Some(created.plus(self.admitted.timeout.min(self.life))),
         };
         // Recorded in parallel, so that a failed creation is recorded as well.
-        let (recorded, opened) =
-            tokio::join!(state.store.add_sandbox(new), state.engine.open_sandbox(&self.admitted, progress));
+        let (recorded, opened) = tokio::join!(
+            state.store.add_sandbox(new),
+            state.engine.open_sandbox(&mut self.admitted, progress)
+        );
         recorded?;
         let (running, living, packages) = match self.prepare_or_close(state, opened).await {
             Ok(living) => living,
@@ -182,7 +185,8 @@ impl SandboxBuilder {
     /// Adds the receipt to the settings, restores the snapshot if there is one, and records the sandbox as
     /// running.
     async fn prepare(&mut self, state: &AppState, living: &dyn SandboxHandle) -> Result<Timestamp, Error> {
-        let receipt = living.receipt().await?;
+        let instead_of = self.admitted.replaced_provider();
+        let receipt = Receipt { instead_of, ..living.receipt().await? };
         self.settings.insert("receipt".to_owned(), json_value(&receipt));
         if let Some(snapshot) = &self.snapshot {
             let disk_bytes = self.admitted.plan.limits.disk_bytes;

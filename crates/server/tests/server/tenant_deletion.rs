@@ -40,6 +40,9 @@ async fn a_tenant_is_deleted_while_it_runs_something() {
     let long = request("sleep 600000");
     let waiting = ada.start("POST", "/v1/executions", JSON, long.to_string().as_bytes()).await;
     ada.until_listed("status=running", 1).await;
+    let events = format!("{JSON}Accept: text/event-stream\r\n");
+    let following = ada.start("POST", "/v1/executions", &events, long.to_string().as_bytes()).await;
+    ada.until_listed("status=queued", 1).await;
     let mut detached = long.clone();
     detached["wait"] = json!(false);
     assert_eq!(ada.post("/v1/executions", &detached).await.status, 202);
@@ -54,8 +57,13 @@ async fn a_tenant_is_deleted_while_it_runs_something() {
     let _closed = late.write_all(body.as_bytes()).await;
     let answer = rest(late).await;
     assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let why = "its tenant was disabled or deleted";
     let answer = rest(waiting).await;
-    assert!(!answer.contains(r#""status":"succeeded""#), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 401") && answer.contains(why), "{answer}");
+    let events = rest(following).await;
+    let last = events.split("event: ").last().unwrap();
+    assert!(last.starts_with("error\n") && last.contains(why), "{events}");
+    assert!(events.trim_end().ends_with('0'), "the answer is complete: {events}");
     assert_eq!(ada.run("print x").await.status, 401);
     assert_eq!(admin.get("/v1/tenants/ada").await.status, 404);
     assert_eq!(admin.delete("/v1/tenants/ada").await.status, 404);
@@ -72,7 +80,7 @@ async fn a_tenant_is_deleted_while_it_runs_something() {
     assert_eq!(completed.len(), 1);
     assert_eq!(
         (&completed[0]["actor"], &completed[0]["detail"]),
-        (&json!("server"), &json!("executions=3 sandboxes=0 volumes=1 snapshots=0"))
+        (&json!("server"), &json!("executions=4 sandboxes=0 volumes=1 snapshots=0"))
     );
 
     assert_eq!(bob.get(&format!("/v1/executions/{kept}")).await.status, 200);

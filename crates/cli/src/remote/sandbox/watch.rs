@@ -42,7 +42,7 @@ async fn follow(server: &Server, url: &str, json: bool) -> Result<(), CliError> 
 
 /// Formats a change. File names come from tenants, so they are escaped.
 fn line(change: &Value) -> String {
-    let text = |name: &str| change[name].as_str().unwrap_or_default().escape_debug().to_string();
+    let text = |name: &str| say::printable(change[name].as_str().unwrap_or_default());
     let slash = if change["directory"] == true { "/" } else { "" };
     format!("{} {}{slash}", text("kind"), text("path"))
 }

@@ -1,8 +1,11 @@
 //! Processes, each in its own session. Their output is kept for current and later viewers.
 //!
 //! ```text
-//! running ──leader exits──▶ ended, output unread ──all read──▶ ended ──space needed──▶ forgotten
+//! running ──leader exits──▶ output unread ──all read──▶ ended ──space needed──▶ forgotten
 //! ```
+//!
+//! While output that was written before the end is unread, the process counts as running, so that its length is final
+//! when it has ended. Only a viewer can hold the reading up for long; then it counts as ended at once.
 //!
 //! Background processes of a program may continue to write: their output is read and kept, too.
 
@@ -47,7 +50,12 @@ struct GuestProcess {
     ring: RefCell<OutputRing>,
     /// Number of streams that may still contain output written before the end.
     unread_streams: Cell<usize>,
+    /// Number of those streams that are not read because a viewer is behind.
+    held_streams: Cell<usize>,
+    /// How the leader exited.
     ending: Cell<Option<CommandEnding>>,
+    /// Whether the ending is shown.
+    is_end_shown: Cell<bool>,
     /// Notified when any of the fields above changes.
     changed: Notify,
     viewers: Cell<usize>,
@@ -62,34 +70,50 @@ impl GuestProcess {
         self.ending.get().filter(|_| self.unread_streams.get() == 0)
     }
 
+    /// Returns the ending, once its output has been read or is held up by a viewer.
+    fn shown_ending(&self) -> Option<CommandEnding> {
+        self.ending.get().filter(|_| self.is_end_shown.get())
+    }
+
     /// Marks one stream as read up to the end of the process.
     fn mark_stream_read(&self) {
         self.unread_streams.set(self.unread_streams.get() - 1);
-        self.changed.notify_waiters();
+        self.update_shown_ending();
     }
 
     fn set_ending(&self, ending: CommandEnding) {
         self.ending.set(Some(ending));
+        self.update_shown_ending();
+    }
+
+    fn update_shown_ending(&self) {
+        if self.ending.get().is_some() && self.held_streams.get() >= self.unread_streams.get() {
+            self.is_end_shown.set(true);
+        }
         self.changed.notify_waiters();
     }
 
-    /// Waits until the next bytes do not displace output that a viewer still needs.
-    async fn wait_for_room(&self) {
-        loop {
-            let changed = self.changed.notified();
-            let slowest = self.viewer_offsets.borrow().values().copied().min();
-            if slowest.is_none_or(|slowest| self.ring.borrow().has_room_before(slowest)) {
-                return;
-            }
-            changed.await;
+    /// Waits until the next bytes of a stream do not displace output that a viewer still needs.
+    async fn wait_for_room(&self, is_unread: bool) {
+        if self.has_room() {
+            return;
         }
+        let held = usize::from(is_unread);
+        self.held_streams.set(self.held_streams.get() + held);
+        self.update_shown_ending();
+        self.wait_until(|| self.has_room()).await;
+        self.held_streams.set(self.held_streams.get() - held);
     }
 
-    /// Waits for the process to end.
-    async fn wait_for_end(&self) {
+    fn has_room(&self) -> bool {
+        let slowest = self.viewer_offsets.borrow().values().copied().min();
+        slowest.is_none_or(|slowest| self.ring.borrow().has_room_before(slowest))
+    }
+
+    async fn wait_until(&self, condition: impl Fn() -> bool) {
         loop {
             let changed = self.changed.notified();
-            if self.ending.get().is_some() {
+            if condition() {
                 return;
             }
             changed.await;
@@ -119,7 +143,7 @@ impl GuestProcess {
             pid: self.pid.as_raw_nonzero().get().unsigned_abs(),
             command: self.command.clone(),
             terminal: self.terminal.is_some(),
-            ending: self.ending.get(),
+            ending: self.shown_ending(),
             output_bytes: self.ring.borrow().end(),
         }
     }
@@ -133,7 +157,8 @@ pub(super) fn signal(world: &GuestContext, process: ProcessId, number: i32) -> R
 }
 
 pub(super) async fn wait_for_end(world: &GuestContext, process: ProcessId) -> Result<GuestReply, Failure> {
-    world.processes.get(process)?.wait_for_end().await;
+    let process = world.processes.get(process)?;
+    process.wait_until(|| process.shown_ending().is_some()).await;
     Ok(GuestReply::Ok)
 }
 

@@ -12,7 +12,7 @@ use rustix::process::{Signal, WaitStatus};
 use tokio::sync::{Mutex, Notify, oneshot};
 use tokio::task::spawn_local;
 
-use super::collect::read_output;
+use super::collect::{OutputSource, read_output};
 use super::input::Input;
 use super::ring::{OUTPUT_CHUNK_BYTES, OutputRing};
 use super::{GuestProcess, viewer};
@@ -20,6 +20,7 @@ use crate::guest::channel::ChannelSender;
 use crate::guest::descriptor::Descriptor;
 use crate::guest::files::WorkDir;
 use crate::guest::{GuestContext, SpawnedChild, terminal};
+use crate::output_pipe::OutputPipe;
 use crate::protocol::{
     AttachOptions, CommandEnding, CommandLine, Failure, FailureKind, GuestReply, StartCommand, StdinMode,
     Stream,
@@ -34,7 +35,7 @@ const MAX_COMMAND_DISPLAY_BYTES: usize = 200;
 struct StdioEnds {
     terminal: Option<Rc<Descriptor>>,
     input: Option<Input>,
-    outputs: Vec<(Stream, Rc<Descriptor>)>,
+    outputs: Vec<(Stream, OutputSource)>,
 }
 
 /// Starts a process, and attaches to it if requested.
@@ -76,7 +77,9 @@ fn spawn(world: &GuestContext, start: &StartCommand) -> Result<Rc<GuestProcess>,
         input: Mutex::new(ends.input),
         ring: RefCell::new(OutputRing::new(start.keep_bytes as usize)),
         unread_streams: Cell::new(ends.outputs.len()),
+        held_streams: Cell::new(0),
         ending: Cell::new(None),
+        is_end_shown: Cell::new(false),
         changed: Notify::new(),
         viewers: Cell::new(0),
         viewer_offsets: RefCell::new(BTreeMap::new()),
@@ -136,19 +139,21 @@ fn ends(terminal: Option<OwnedFd>, child: &mut std::process::Child) -> std::io::
         let terminal = Rc::new(Descriptor::new(terminal)?);
         return Ok(StdioEnds {
             input: Some(Input::Terminal(Rc::clone(&terminal))),
-            outputs: vec![(Stream::Stdout, Rc::clone(&terminal))],
+            outputs: vec![(Stream::Stdout, OutputSource::Terminal(Rc::clone(&terminal)))],
             terminal: Some(terminal),
         });
     }
     let input = child.stdin.take().map(|stdin| Descriptor::new(stdin.into())).transpose()?;
-    let stdout = child.stdout.take().map(|stdout| Descriptor::new(stdout.into())).transpose()?;
-    let stderr = child.stderr.take().map(|stderr| Descriptor::new(stderr.into())).transpose()?;
-    let outputs = stdout.map(|end| (Stream::Stdout, Rc::new(end))).into_iter();
-    Ok(StdioEnds {
-        terminal: None,
-        input: input.map(Input::Pipe),
-        outputs: outputs.chain(stderr.map(|end| (Stream::Stderr, Rc::new(end)))).collect(),
-    })
+    let mut outputs = Vec::new();
+    for (stream, end) in [
+        (Stream::Stdout, child.stdout.take().map(OwnedFd::from)),
+        (Stream::Stderr, child.stderr.take().map(OwnedFd::from)),
+    ] {
+        if let Some(end) = end {
+            outputs.push((stream, OutputSource::Pipe(OutputPipe::new(end)?)));
+        }
+    }
+    Ok(StdioEnds { terminal: None, input: input.map(Input::Pipe), outputs })
 }
 
 async fn await_end(

@@ -140,8 +140,8 @@ impl Fixture {
         self.open_admitted(admitted).await
     }
 
-    pub(crate) async fn open_admitted(&self, admitted: AdmittedSandbox) -> Result<OpenSandbox, String> {
-        let (handle, _) = self.engine().open_sandbox(&admitted, &mut DiscardSink).await.map_err(text)?;
+    pub(crate) async fn open_admitted(&self, mut admitted: AdmittedSandbox) -> Result<OpenSandbox, String> {
+        let (handle, _) = self.engine().open_sandbox(&mut admitted, &mut DiscardSink).await.map_err(text)?;
         Ok(OpenSandbox { handle: handle.into(), admitted, packages: Arc::default() })
     }
 }
