@@ -48,6 +48,8 @@ pub(crate) struct Config {
     pub(crate) providers: ProviderSpec,
     pub(crate) images: ImageSettings,
     pub(crate) private_ranges: PrivateRanges,
+    /// Whether programs use a proxy also where the host has TUN devices.
+    pub(crate) always_proxy: bool,
     pub(crate) artifacts: ArtifactLimits,
     pub(crate) builds: BuildCacheSettings,
 }
@@ -73,6 +75,7 @@ impl Config {
             providers: ProviderSpec::default(),
             images: ImageSettings::default(),
             private_ranges: PrivateRanges::default(),
+            always_proxy: false,
             artifacts: ArtifactLimits::DEFAULT,
             builds: BuildCacheSettings::default(),
         }

@@ -22,4 +22,5 @@ pub mod request;
 pub mod sandbox;
 pub mod schema;
 pub mod stats;
+pub mod tun;
 pub mod warm;
