@@ -35,7 +35,10 @@ fn run_in_world(gate: &str, runs: &[&[&str]]) -> Option<Vec<Answer>> {
     let lines: Vec<String> = runs
         .iter()
         .map(|run| {
-            format!("\"$BELLJAR\" --config gate.toml run --json {} || true", run.iter().map(quote).collect::<Vec<_>>().join(" "))
+            format!(
+                "\"$BELLJAR\" --config gate.toml run --json {} || true",
+                run.iter().map(quote).collect::<Vec<_>>().join(" ")
+            )
         })
         .collect();
     // Servers of the host itself, at the port of the public one, and a check that everything private is
@@ -92,16 +95,19 @@ fn the_internet_is_every_public_address() {
         print(u.urlopen(f'http://{host}:8080/').read().decode(), end='')";
     let tunnels = "for host in public.test 203.0.113.1; do\n  curl -sS --proxytunnel http://$host:8080/\n  \
         curl -sS --noproxy '' -x socks5h://127.0.0.1:3128 http://$host:8080/\ndone\ngetent hosts public.test";
-    let Some(answers) = run_in_world(BY_PROXY, &[
-        &["--network", "internet", "-c", python],
-        &["--network", "internet", "--language", "bash", "-c", tunnels],
+    let Some(answers) = run_in_world(
+        BY_PROXY,
         &[
-            "--network",
-            "full",
-            "-c",
-            "import urllib.request as u; print(u.urlopen('http://10.0.0.5:8080/').status)",
+            &["--network", "internet", "-c", python],
+            &["--network", "internet", "--language", "bash", "-c", tunnels],
+            &[
+                "--network",
+                "full",
+                "-c",
+                "import urllib.request as u; print(u.urlopen('http://10.0.0.5:8080/').status)",
+            ],
         ],
-    ]) else {
+    ) else {
         return;
     };
     let hello = "hello from ::ffff:203.0.113.1\n";
@@ -142,12 +148,15 @@ fn the_internet_is_nothing_private() {
         try: print(u.urlopen('http://rebinding.test:8080/').read())\n    \
         except OSError as error: print(error.code)";
     let direct = "import socket\nsocket.create_connection(('203.0.113.1', 8080), 5)";
-    let Some(answers) = run_in_world(BY_PROXY, &[
-        &["--network", "internet", "-c", code],
-        &["--network", "internet", "-c", rebinding],
-        &["--network", "internet", "-c", direct],
-        &["--network", "internet", "--policy", "strict", "-c", code],
-    ]) else {
+    let Some(answers) = run_in_world(
+        BY_PROXY,
+        &[
+            &["--network", "internet", "-c", code],
+            &["--network", "internet", "-c", rebinding],
+            &["--network", "internet", "-c", direct],
+            &["--network", "internet", "--policy", "strict", "-c", code],
+        ],
+    ) else {
         return;
     };
     assert!(answers[0].lines().iter().all(|line| line.ends_with(" 403")), "{:?}", answers[0]);
@@ -199,7 +208,10 @@ fn node_uses_the_gate() {
         with(hosts, &shell),
     ];
     let borrowed: Vec<Vec<&str>> = runs.iter().map(|run| run.iter().map(String::as_str).collect()).collect();
-    let Some(answers) = run_in_world(BY_PROXY, &borrowed.iter().map(Vec::as_slice).collect::<Vec<_>>()) else { return };
+    let Some(answers) = run_in_world(BY_PROXY, &borrowed.iter().map(Vec::as_slice).collect::<Vec<_>>())
+    else {
+        return;
+    };
     for answer in &answers {
         assert_eq!(answer.status(), "succeeded", "{answer:?}");
         let lines = answer.lines();
@@ -219,10 +231,13 @@ fn node_uses_the_gate() {
 fn a_direct_connection_is_explained() {
     let node = "require('net').connect(8080, '203.0.113.1')";
     let python = "import socket\nsocket.create_connection(('203.0.113.1', 8080), 5)";
-    let Some(answers) = run_in_world(BY_PROXY, &[
-        &["--network", "internet", "--language", "javascript", "-c", node],
-        &["--network", "public.test:8080", "-c", python],
-    ]) else {
+    let Some(answers) = run_in_world(
+        BY_PROXY,
+        &[
+            &["--network", "internet", "--language", "javascript", "-c", node],
+            &["--network", "public.test:8080", "-c", python],
+        ],
+    ) else {
         return;
     };
     let finding = |answer: &Answer| answer.json["findings"][0].clone();
@@ -274,9 +289,9 @@ const DIRECT: &[(&str, &str)] = &[
     ("own reset", "True"),
     ("download", "True"),
     ("upload", "True"),
-    ("backpressure", "True"),
     ("sequential", "True"),
     ("parallel", "True"),
+    ("backpressure", "True"),
 ];
 
 #[test]

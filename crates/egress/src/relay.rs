@@ -116,8 +116,7 @@ pub(crate) async fn relay_stream(
     // slower.
     let _set = server.set_nodelay(true);
     let idle_timer = IdleTimer::start();
-    let relaying =
-        tunnel(destination.access, &idle_timer, &[], tokio::io::split(client), server.split());
+    let relaying = tunnel(destination.access, &idle_timer, &[], tokio::io::split(client), server.split());
     destination.relay_while_allowed(&idle_timer, relaying).await;
 }
 

@@ -75,11 +75,7 @@ fn interface_request() -> libc::ifreq {
     request
 }
 
-fn interface_ioctl(
-    fd: impl AsFd,
-    operation: libc::c_ulong,
-    request: &mut libc::ifreq,
-) -> Result<(), Errno> {
+fn interface_ioctl(fd: impl AsFd, operation: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), Errno> {
     // SAFETY: the kernel reads and writes one ifreq for these requests, and gets one that lives across the call.
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), operation, &raw mut *request) }.into()).map(drop)
 }

@@ -119,7 +119,7 @@ class Plain(socketserver.StreamRequestHandler):
                 self.wfile.write(number.to_bytes(8, "big") * 8192)
         elif what == b"receive":
             digest = hashlib.sha256()
-            while part := self.request.recv(1 << 20):
+            while part := self.rfile.read1(1 << 20):
                 digest.update(part)
             self.wfile.write(digest.hexdigest().encode())
         elif what == b"reset":
@@ -127,6 +127,9 @@ class Plain(socketserver.StreamRequestHandler):
             os.close(self.request.detach())
         elif what == b"hold":
             self.rfile.read()
+        elif what == b"stall":
+            # The connection stays open, and nothing is read.
+            threading.Event().wait()
 
 
 class PlainServer(socketserver.ThreadingTCPServer):

@@ -27,7 +27,15 @@ fn test_time() -> Duration {
 #[derive(Debug, Clone, TypeGenerator)]
 enum Action {
     Raw(Vec<u8>),
-    Segment { port: u8, flags: u8, sequence: u16, acknowledges: u16, window: u16, options: Vec<u8>, payload: u16 },
+    Segment {
+        port: u8,
+        flags: u8,
+        sequence: u16,
+        acknowledges: u16,
+        window: u16,
+        options: Vec<u8>,
+        payload: u16,
+    },
     Accept(u8),
     Refuse(u8),
     Read(u8),
@@ -39,7 +47,9 @@ enum Action {
 
 /// Builds a segment of one of a few connections, with a valid header around any flags, numbers and options.
 fn segment(action: &Action) -> Option<Vec<u8>> {
-    let Action::Segment { port, flags, sequence, acknowledges, window, options, payload } = action else { return None };
+    let Action::Segment { port, flags, sequence, acknowledges, window, options, payload } = action else {
+        return None;
+    };
     let options_len = options.len().min(40) / 4 * 4;
     let len = 20 + options_len + usize::from(*payload % 2_048);
     let mut bytes = vec![0; 20 + len];
@@ -89,8 +99,12 @@ impl Gate {
                     self.streams.extend(self.pending.remove(index).accept());
                 }
             }
-            Action::Refuse(index) => drop(at(*index, self.pending.len()).map(|index| self.pending.remove(index))),
-            Action::Drop(index) => drop(at(*index, self.streams.len()).map(|index| self.streams.remove(index))),
+            Action::Refuse(index) => {
+                drop(at(*index, self.pending.len()).map(|index| self.pending.remove(index)))
+            }
+            Action::Drop(index) => {
+                drop(at(*index, self.streams.len()).map(|index| self.streams.remove(index)))
+            }
             Action::Read(index) => {
                 let Some(index) = at(*index, self.streams.len()) else { return };
                 let mut buffer = [0; 4_096];
@@ -172,10 +186,7 @@ fn only_whole_packets_from_the_sandbox_are_read() {
         payload: 0,
     };
     let bytes = segment(&first).unwrap();
-    let flow = Flow {
-        client: (ADDRESS_V4, 2).into(),
-        server: ([203, 0, 113, 1], 80).into(),
-    };
+    let flow = Flow { client: (ADDRESS_V4, 2).into(), server: ([203, 0, 113, 1], 80).into() };
     assert_eq!(packet::parse(&bytes), Some(Packet::Tcp { flow, first: Some(TcpSeqNumber(7)) }));
     for len in 0..bytes.len() {
         assert_eq!(packet::parse(&bytes[..len]), None, "{len} bytes");

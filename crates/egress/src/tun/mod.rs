@@ -51,7 +51,10 @@ const WINDOW: Duration = Duration::from_millis(10);
 /// Serves a TUN device until dropped, which also ends every connection.
 pub(crate) async fn serve(device: OwnedFd, access: &Arc<AccessControl>) {
     // Registering a valid descriptor fails only without memory. Dropping the device closes it: no network.
-    #[expect(deprecated, reason = "its successor is unsafe; an `OwnedFd` always has the same open descriptor")]
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe; an `OwnedFd` always has the same open descriptor"
+    )]
     let open = OpenDevice(AsyncFd::new(device).ok());
     let Some(device) = &open.0 else { return };
     let mut gate = TunGate {

@@ -52,7 +52,10 @@ pub(super) fn parse(bytes: &[u8]) -> Option<Packet<'_>> {
         }
         IpProtocol::Udp => {
             let datagram = UdpPacket::new_checked(payload).ok()?;
-            Some(Packet::Udp { flow: flow(datagram.src_port(), datagram.dst_port())?, payload: datagram.payload() })
+            Some(Packet::Udp {
+                flow: flow(datagram.src_port(), datagram.dst_port())?,
+                payload: datagram.payload(),
+            })
         }
         // An answer to an ICMP error could be answered by another one.
         IpProtocol::Icmp | IpProtocol::Icmpv6 | IpProtocol::Igmp => None,

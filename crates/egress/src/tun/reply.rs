@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv6DstUnreachable, Icmpv6Message, Icmpv6Packet,
-    IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, TCP_HEADER_LEN, TcpPacket, TcpSeqNumber, UdpPacket,
-    UdpRepr,
+    IpProtocol, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, TCP_HEADER_LEN, TcpPacket, TcpSeqNumber,
+    UdpPacket, UdpRepr,
 };
 
 use super::packet::{Flow, IPV4_HEADER_BYTES, IPV6_HEADER_BYTES};

@@ -271,7 +271,11 @@ impl FlowStream {
 }
 
 impl AsyncRead for FlowStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         self.with_socket(|socket| {
             if socket.state() == State::SynReceived {
                 socket.register_recv_waker(cx.waker());

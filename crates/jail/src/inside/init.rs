@@ -71,9 +71,9 @@ fn set_up(setup: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     if setup.new_network {
         step(Step::Network, "", sys::loopback_up)?;
         match setup.gate_socket {
-            Some(gate) if setup.has_tun => step(Step::Network, tun::STEP_DETAIL, || {
-                proxy_sockets::create_with_device_and_send(gate)
-            })?,
+            Some(gate) if setup.has_tun => {
+                step(Step::Network, tun::STEP_DETAIL, || proxy_sockets::create_with_device_and_send(gate))?
+            }
             Some(gate) => step(Step::Network, "with a gate", || proxy_sockets::create_and_send(gate))?,
             None => {}
         }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::language::{LANGUAGES, Language};
+use belljar_engine::network::GateKind;
 use belljar_engine::packages::{
     GO_LIBRARY, PYTHON_LAYER, PYTHON_PROFILE_LAYER, PYTHON_SITE_FOLDER, PackageLayer,
 };
-use belljar_engine::network::GateKind;
 use belljar_engine::plan::{Image, Network};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
