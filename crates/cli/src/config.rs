@@ -49,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) providers: ProviderSpec,
     pub(crate) images: ImageSettings,
     pub(crate) private_ranges: PrivateRanges,
+    /// Whether programs use a proxy also where the host has TUN devices.
+    pub(crate) always_proxy: bool,
     pub(crate) artifacts: ArtifactLimits,
     /// Size limit of what `main` returns, as JSON.
     pub(crate) result_bytes: u64,
@@ -76,6 +78,7 @@ impl Config {
             providers: ProviderSpec::default(),
             images: ImageSettings::default(),
             private_ranges: PrivateRanges::default(),
+            always_proxy: false,
             artifacts: ArtifactLimits::DEFAULT,
             result_bytes: DEFAULT_RESULT_BYTES,
             builds: BuildCacheSettings::default(),

@@ -134,10 +134,12 @@ mod native {
             warm: WarmSettings,
             sandbox_memory: Option<u64>,
             builds: BuildCacheSettings,
+            always_proxy: bool,
         ) -> Result<NativeHost, CliError> {
             let folder = builds.folder.filter(|_| builds.max_bytes > 0);
             let cache = folder.map(|folder| BuildCache::new(folder, builds.max_bytes));
             let launched = self.0.with_total_memory(sandbox_memory).with_build_cache(cache);
+            let launched = launched.with_proxy_only(always_proxy);
             Ok(NativeHost(Arc::new(Native::connect(launched, warm).await.map_err(Error::from)?)))
         }
     }
@@ -258,6 +260,7 @@ mod nowhere {
             _warm: WarmSettings,
             _memory: Option<u64>,
             _builds: BuildCacheSettings,
+            _always_proxy: bool,
         ) -> Result<NativeHost, CliError> {
             match self.0 {}
         }

@@ -103,7 +103,10 @@ pub(crate) fn with_engine(
         let (main, providers, images) = match source {
             ProviderSource::Native(started) => {
                 let builds = config.builds.clone();
-                let native = started.connect(config.warm, config.sandbox_memory, builds).await?.provider();
+                let native = started
+                    .connect(config.warm, config.sandbox_memory, builds, config.always_proxy)
+                    .await?
+                    .provider();
                 let providers = provider_kinds::configured_providers(&native, &config.providers)?;
                 (native, providers, Some(LocalImages::of(&config.images, None)))
             }
@@ -147,7 +150,10 @@ pub(crate) fn with_library<T>(
     let started = os::start_launcher()?;
     os::runtime()?.block_on(async {
         let builds = BuildCacheSettings { folder: None, ..config.builds };
-        let native = started.connect(config.warm, config.sandbox_memory, builds).await?.provider();
+        let native = started
+            .connect(config.warm, config.sandbox_memory, builds, config.always_proxy)
+            .await?
+            .provider();
         let libraries = libraries(Arc::clone(&native), folder, config, environment, print_warnings());
         let result = work(libraries.main()).await;
         libraries.wait_for_uploads().await;

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::limits::EgressLimits;
 use crate::refusals::{EgressRefusal, RefusalLog};
 use crate::resolve::Resolve;
+use crate::tun::SyntheticNames;
 
 /// Concurrent lookups of one sandbox.
 const MAX_CONCURRENT_LOOKUPS: usize = 8;
@@ -26,6 +27,8 @@ pub(crate) struct AccessControl {
     pub(crate) rules: watch::Sender<HostRules>,
     pub(crate) limits: EgressLimits,
     pub(crate) counts: TrafficCounters,
+    /// Addresses that stand for names, if programs connect by themselves.
+    pub(crate) names: Option<SyntheticNames>,
     resolver: Arc<dyn Resolve>,
     lookups: Semaphore,
     refusals: Mutex<RefusalLog>,
@@ -50,11 +53,17 @@ pub(crate) enum ConnectError {
 }
 
 impl AccessControl {
-    pub(crate) fn new(rules: HostRules, limits: EgressLimits, resolver: Arc<dyn Resolve>) -> Self {
+    pub(crate) fn new(
+        rules: HostRules,
+        limits: EgressLimits,
+        resolver: Arc<dyn Resolve>,
+        names: Option<SyntheticNames>,
+    ) -> Self {
         Self {
             rules: watch::Sender::new(rules),
             limits,
             counts: TrafficCounters::default(),
+            names,
             resolver,
             lookups: Semaphore::new(MAX_CONCURRENT_LOOKUPS),
             refusals: Mutex::default(),
@@ -71,6 +80,19 @@ impl AccessControl {
         let message = refusal.message();
         self.refusals().note(refusal);
         message
+    }
+
+    /// Returns the host that an address stands for: a name, or the address itself.
+    pub(crate) fn target_at(&self, address: IpAddr) -> TargetHost {
+        let name = self.names.as_ref().and_then(|names| names.name_at(address));
+        name.map_or_else(|| TargetHost::from_address(address), TargetHost::Name)
+    }
+
+    /// Refuses to look up a name without a public address, like a connection to it.
+    pub(crate) fn record_private_lookup(&self, target: &TargetHost, found: &io::Result<Vec<IpAddr>>) {
+        if self.refusals().note(EgressRefusal::NoPublicAddress(target.clone())) {
+            tracing::info!(host = %target, resolved = ?found, "egress: not a public address, not answered");
+        }
     }
 
     /// Refuses a host without a public address. The addresses go to the operator's log only, once per host.

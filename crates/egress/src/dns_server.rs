@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use belljar_engine::network::TargetHost;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
@@ -12,6 +13,7 @@ use crate::access::AccessControl;
 use crate::dns;
 use crate::egress::RETRY_DELAY;
 use crate::refusals::EgressRefusal;
+use crate::tun::SyntheticNames;
 
 /// Concurrent UDP queries. Further ones are dropped; clients retry.
 const MAX_CONCURRENT_QUERIES: usize = 32;
@@ -60,7 +62,8 @@ pub(crate) async fn serve_tcp(access: Arc<AccessControl>, mut client: TcpStream)
     }
 }
 
-async fn answer_query(access: &AccessControl, message: &[u8]) -> Option<Vec<u8>> {
+/// Answers a query. `None` if none is due.
+pub(crate) async fn answer_query(access: &AccessControl, message: &[u8]) -> Option<Vec<u8>> {
     let question = match dns::parse(message) {
         Ok(question) => question,
         Err(answer) => return answer,
@@ -74,11 +77,17 @@ async fn answer_query(access: &AccessControl, message: &[u8]) -> Option<Vec<u8>>
         }
         return Some(question.answer(dns::REFUSED, &[]));
     }
-    if question.kind == dns::RecordType::Other {
+    // An address that stands for a name is an IPv4 one, which is enough to reach it.
+    if question.kind == dns::RecordType::Other
+        || access.names.is_some() && question.kind == dns::RecordType::Aaaa
+    {
         return Some(question.answer(dns::NO_ERROR, &[]));
     }
     if !access.try_count(&access.counts.lookups, access.limits.total_lookups, "lookups by DNS") {
         return Some(question.answer(dns::REFUSED, &[]));
+    }
+    if let Some(names) = &access.names {
+        return Some(answer_by_name(access, names, &question).await);
     }
     let mut addresses = access.resolve(&question.target).await.unwrap_or_default();
     let rules = access.rules.borrow().clone();
@@ -89,4 +98,31 @@ async fn answer_query(access: &AccessControl, message: &[u8]) -> Option<Vec<u8>>
     }
     addresses.retain(|address| question.kind.matches(*address));
     Some(question.answer(dns::NO_ERROR, &addresses))
+}
+
+/// Answers with the address that stands for a name. The name is resolved to learn whether it exists, and once
+/// more for each connection, which goes to an address that was checked.
+async fn answer_by_name(
+    access: &AccessControl,
+    names: &SyntheticNames,
+    question: &dns::DnsQuestion<'_>,
+) -> Vec<u8> {
+    let TargetHost::Name(name) = &question.target else { return question.answer(dns::REFUSED, &[]) };
+    // The operator's proxy resolves what is reached through it.
+    if access.rules.borrow().proxy_for(&question.target).is_none() {
+        let found = access.resolve(&question.target).await;
+        let rules = access.rules.borrow().clone();
+        let mut addresses = found.iter().flatten();
+        if !addresses.any(|address| rules.allows_answer(&question.target, *address)) {
+            access.record_private_lookup(&question.target, &found);
+            return question.answer(dns::NAME_ERROR, &[]);
+        }
+    }
+    match names.address_of(name) {
+        Some(address) => question.answer(dns::NO_ERROR, &[address.into()]),
+        None => {
+            access.record_refusal(EgressRefusal::LimitReached("different names"));
+            question.answer(dns::REFUSED, &[])
+        }
+    }
 }

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::{TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use belljar_engine::finding::Finding;
-use belljar_engine::network::HostRules;
+use belljar_engine::network::{GateKind, HostRules};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -16,16 +17,26 @@ use crate::access::AccessControl;
 use crate::limits::EgressLimits;
 use crate::refusals::RefusalMark;
 use crate::resolve::Resolve;
+use crate::tun::{self, SyntheticNames};
 use crate::{dns_server, proxy};
 
 /// Delay after a failed accept or receive, for example when this process has too many open files.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Listening sockets inside a sandbox.
+/// Where connections arrive from a sandbox.
+#[derive(Debug)]
+pub enum GateEntry {
+    /// A listening socket for HTTP and SOCKS5.
+    Proxy(StdTcpListener),
+    /// A TUN device with the addresses of [`belljar_engine::tun`].
+    Tun(OwnedFd),
+}
+
+/// Descriptors from inside a sandbox.
 #[derive(Debug)]
 pub struct EgressSockets {
-    /// For HTTP and SOCKS5.
-    pub proxy: StdTcpListener,
+    /// For connections.
+    pub entry: GateEntry,
     /// For DNS over TCP.
     pub dns_tcp: StdTcpListener,
     /// For DNS over UDP.
@@ -52,8 +63,14 @@ pub struct Egress {
 
 impl Egress {
     /// Creates the egress without serving any sockets yet.
-    pub fn new(rules: HostRules, limits: EgressLimits, resolver: Arc<dyn Resolve>) -> Self {
-        Self { access: Arc::new(AccessControl::new(rules, limits, resolver)), task: Mutex::default() }
+    pub fn new(kind: GateKind, rules: HostRules, limits: EgressLimits, resolver: Arc<dyn Resolve>) -> Self {
+        let names = (kind == GateKind::Tun).then(SyntheticNames::default);
+        Self { access: Arc::new(AccessControl::new(rules, limits, resolver, names)), task: Mutex::default() }
+    }
+
+    /// Returns how programs reach the gate.
+    pub fn kind(&self) -> GateKind {
+        if self.access.names.is_some() { GateKind::Tun } else { GateKind::Proxy }
     }
 
     /// Serves these sockets as soon as they exist, replacing the earlier ones.
@@ -62,7 +79,7 @@ impl Egress {
         let task = tokio::spawn(async move {
             // On failure, the code that creates the sockets reports the error.
             if let Ok(sockets) = sockets.await
-                && let Ok(open) = EgressListeners::from_std(sockets)
+                && let Ok(open) = OpenEntries::from_std(sockets)
             {
                 open.serve(access).await;
             }
@@ -131,19 +148,33 @@ impl Drop for Egress {
 }
 
 /// The sockets, registered with the event loop.
-struct EgressListeners {
-    proxy: TcpListener,
+struct OpenEntries {
+    entry: OpenEntry,
     dns_tcp: TcpListener,
     dns_udp: UdpSocket,
 }
 
-impl EgressListeners {
+enum OpenEntry {
+    Proxy(TcpListener),
+    Tun(OwnedFd),
+}
+
+impl OpenEntries {
     fn from_std(sockets: EgressSockets) -> io::Result<Self> {
-        sockets.proxy.set_nonblocking(true)?;
+        let entry = match sockets.entry {
+            GateEntry::Proxy(listener) => {
+                listener.set_nonblocking(true)?;
+                OpenEntry::Proxy(TcpListener::from_std(listener)?)
+            }
+            GateEntry::Tun(device) => {
+                rustix::io::ioctl_fionbio(&device, true)?;
+                OpenEntry::Tun(device)
+            }
+        };
         sockets.dns_tcp.set_nonblocking(true)?;
         sockets.dns_udp.set_nonblocking(true)?;
         Ok(Self {
-            proxy: TcpListener::from_std(sockets.proxy)?,
+            entry,
             dns_tcp: TcpListener::from_std(sockets.dns_tcp)?,
             dns_udp: UdpSocket::from_std(sockets.dns_udp)?,
         })
@@ -152,8 +183,16 @@ impl EgressListeners {
     /// Serves until dropped, which also ends every open connection.
     async fn serve(self, access: Arc<AccessControl>) {
         let permits = Arc::new(Semaphore::new(access.limits.concurrent_connections));
+        let serve_entry = async {
+            match self.entry {
+                OpenEntry::Proxy(listener) => {
+                    accept(&listener, &access, &permits, proxy::serve_connection).await;
+                }
+                OpenEntry::Tun(device) => tun::serve(device, &access).await,
+            }
+        };
         tokio::join!(
-            accept(&self.proxy, &access, &permits, proxy::serve_connection),
+            serve_entry,
             accept(&self.dns_tcp, &access, &permits, dns_server::serve_tcp),
             dns_server::serve_udp(self.dns_udp, &access),
         );

@@ -16,6 +16,10 @@ pub(crate) enum EgressRefusal {
     NotPublic(TargetHost, u16),
     /// In network mode `internet`: an address that is not public, or a name that does not resolve to one.
     NotInternet(TargetHost, u16),
+    /// An allowed name that was looked up does not resolve to a public address.
+    NoPublicAddress(TargetHost),
+    /// A UDP datagram, which is not a DNS query.
+    Datagram(TargetHost, u16),
     /// A limit was reached.
     LimitReached(&'static str),
 }
@@ -38,6 +42,12 @@ impl EgressRefusal {
                 "connection to {target}:{port} was refused: the name does not resolve to a public address, and \
                  network 'internet' reaches no others"
             ),
+            Self::NoPublicAddress(target) => {
+                format!("looking up {target} was refused: the name does not resolve to a public address")
+            }
+            Self::Datagram(target, port) => {
+                format!("a UDP datagram to {target}:{port} was refused: only TCP and DNS lead out")
+            }
             Self::LimitReached(what) => format!("a connection was refused or ended: too many {what}"),
         }
     }
@@ -64,6 +74,12 @@ impl EgressRefusal {
                 "check the name; if it has a private address, list that instead: --network ADDRESS:{port} \
                  (network.hosts of a request or profile)"
             ),
+            Self::NoPublicAddress(_) => {
+                "check the name; if it has a private address, list that instead: --network ADDRESS:PORT \
+                 (network.hosts of a request or profile)"
+                    .to_owned()
+            }
+            Self::Datagram(..) => "use TCP, or network mode 'full'".to_owned(),
             Self::LimitReached(_) => "use fewer, or network mode 'full'".to_owned(),
         }
     }
@@ -72,14 +88,20 @@ impl EgressRefusal {
     fn decided_by(&self) -> &'static str {
         match self {
             Self::NotInternet(..) => "network.mode = internet",
-            Self::Host(..) | Self::Lookup(_) | Self::NotPublic(..) | Self::LimitReached(_) => "network.hosts",
+            Self::Datagram(..) => "network.mode",
+            Self::Host(..)
+            | Self::Lookup(_)
+            | Self::NotPublic(..)
+            | Self::NoPublicAddress(_)
+            | Self::LimitReached(_) => "network.hosts",
         }
     }
 
     fn finding(&self, count: u64) -> Finding {
         let rule = match self {
             Self::Host(..) | Self::Lookup(_) => "network-host",
-            Self::NotPublic(..) | Self::NotInternet(..) => "network-address",
+            Self::NotPublic(..) | Self::NotInternet(..) | Self::NoPublicAddress(_) => "network-address",
+            Self::Datagram(..) => "network-protocol",
             Self::LimitReached(_) => "network-limit",
         };
         let times = if count > 1 { format!(" ({count} times)") } else { String::new() };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use belljar_engine::network::HostRules;
+use belljar_engine::network::{HostRules, TargetHost};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -29,10 +29,42 @@ pub(crate) struct ProxyConnection<'a> {
     pub(crate) request: ProxyRequest,
 }
 
+/// A server, and what decides whether a connection to it may go on.
+pub(crate) struct Destination<'a> {
+    pub(crate) access: &'a AccessControl,
+    pub(crate) rules: watch::Receiver<HostRules>,
+    /// The address the host resolved to.
+    pub(crate) address: IpAddr,
+    pub(crate) target: &'a TargetHost,
+    pub(crate) port: u16,
+}
+
+impl Destination<'_> {
+    /// Relays until a rule forbids it or nothing has been transferred for too long.
+    async fn relay_while_allowed<T>(mut self, idle_timer: &IdleTimer, relaying: impl Future<Output = T>) {
+        let Self { access, address, target, port, .. } = self;
+        let forbidden = async {
+            let is_local = is_host_address(address);
+            let allows = |rules: &HostRules| rules.allows_address(target, port, address, is_local);
+            // The sender outlives every connection, so this cannot fail.
+            let _now = self.rules.wait_for(|rules| !allows(rules)).await;
+        };
+        tokio::select! {
+            _over = relaying => {}
+            () = forbidden => {}
+            () = idle_timer.wait_until_idle(access.limits.idle_timeout) => {}
+        }
+    }
+}
+
 /// The time of the last transfer.
 struct IdleTimer(Mutex<Instant>);
 
 impl IdleTimer {
+    fn start() -> Self {
+        Self(Mutex::new(Instant::now()))
+    }
+
     fn touch(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -51,8 +83,9 @@ impl IdleTimer {
 
 /// Relays until either side or a rule ends the connection. Both streams are closed afterwards.
 pub(crate) async fn relay(connection: ProxyConnection<'_>, mut client: TcpStream, mut server: TcpStream) {
-    let ProxyConnection { access, mut rules, address, request } = connection;
-    let idle_timer = IdleTimer(Mutex::new(Instant::now()));
+    let ProxyConnection { access, rules, address, request } = connection;
+    let destination = Destination { access, rules, address, target: &request.target, port: request.port };
+    let idle_timer = IdleTimer::start();
     let relaying = async {
         match &request.protocol {
             ProxyProtocol::Http { head, body } => {
@@ -70,18 +103,21 @@ pub(crate) async fn relay(connection: ProxyConnection<'_>, mut client: TcpStream
             }
         }
     };
-    let forbidden = async {
-        let is_local = is_host_address(address);
-        let allows =
-            |rules: &HostRules| rules.allows_address(&request.target, request.port, address, is_local);
-        // The sender outlives every connection, so this cannot fail.
-        let _now = rules.wait_for(|rules| !allows(rules)).await;
-    };
-    tokio::select! {
-        _over = relaying => {}
-        () = forbidden => {}
-        () = idle_timer.wait_until_idle(access.limits.idle_timeout) => {}
-    }
+    destination.relay_while_allowed(&idle_timer, relaying).await;
+}
+
+/// Relays a connection that a program opened to the server itself. Both streams are closed afterwards.
+pub(crate) async fn relay_stream(
+    destination: Destination<'_>,
+    client: impl AsyncRead + AsyncWrite,
+    mut server: TcpStream,
+) {
+    // The sandbox's kernel has already decided which bytes to send together. Without this, the connection is only
+    // slower.
+    let _set = server.set_nodelay(true);
+    let idle_timer = IdleTimer::start();
+    let relaying = tunnel(destination.access, &idle_timer, &[], tokio::io::split(client), server.split());
+    destination.relay_while_allowed(&idle_timer, relaying).await;
 }
 
 type StreamHalves<'a> = (ReadHalf<'a>, WriteHalf<'a>);
@@ -127,7 +163,7 @@ async fn tunnel(
     access: &AccessControl,
     idle_timer: &IdleTimer,
     early: &[u8],
-    (mut from_client, mut to_client): StreamHalves<'_>,
+    (mut from_client, mut to_client): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
     (mut from_server, mut to_server): StreamHalves<'_>,
 ) -> Option<()> {
     let outgoing = RelayDirection { access, idle_timer, counted: &access.counts.sent };

@@ -42,7 +42,7 @@ pub mod sandbox_handle;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use belljar_model::{artifact, finding, gpus, json_text, layer, outcome, schema, warm};
+pub use belljar_model::{artifact, finding, gpus, json_text, layer, outcome, schema, tun, warm};
 pub use capture::Capture;
 pub use error::{Error, ErrorCode, Fault};
 pub use pipeline::{Engine, TenantRules};

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 pub use address::PrivateRanges;
 use address::{CidrBlock, is_public};
-pub use mode::{Network, NetworkCeiling};
+pub use mode::{GateKind, Network, NetworkCeiling};
 pub use proxy::UpstreamProxy;
 
 use belljar_model::request::NetworkSpec;

@@ -18,6 +18,7 @@ pub mod seccomp;
 pub mod spec;
 mod step;
 mod sys;
+pub mod tun;
 pub mod wire;
 
 pub use step::{Step, StepFailed};

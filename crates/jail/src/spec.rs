@@ -94,6 +94,8 @@ pub enum JailNetwork {
     Own,
     /// Its own loopback with proxy sockets: sockets that listen in the jail and are served from outside.
     Proxied,
+    /// A TUN device that is served from outside, and its own loopback with sockets for DNS.
+    Tun,
     /// The host's network.
     Host,
 }

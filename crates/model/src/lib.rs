@@ -23,4 +23,5 @@ pub mod request;
 pub mod sandbox;
 pub mod schema;
 pub mod stats;
+pub mod tun;
 pub mod warm;

@@ -152,8 +152,8 @@ pub struct ServiceInfo {
 pub struct NetworkReceipt {
     /// Access mode: none, hosts, internet or full.
     pub mode: &'static str,
-    /// Its restrictions: `net_ns`, the isolation layer, and `gate`, the proxy that is the only way out.
-    /// Empty if nothing does.
+    /// Its restrictions: `net_ns`, the isolation layer, and `gate`, the only way out, to which a TUN device leads
+    /// (`tun`), or else a proxy. Empty if nothing does.
     pub enforced_by: &'static [&'static str],
     /// Hosts that programs can reach.
     pub reaches: &'static str,

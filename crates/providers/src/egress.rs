@@ -1,13 +1,14 @@
-//! What every sandbox with egress shares: the variables that point its programs to the proxy, the module that
-//! makes Node.js read them, and the listening sockets that PID 1 opens inside and sends out to be served
-//! here.
+//! What every sandbox with egress shares: the descriptors that PID 1 opens inside and sends out to be served here,
+//! and, where the gate is a proxy, the variables that point its programs to it and the module that makes Node.js
+//! read them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 
-use belljar_egress::EgressSockets;
+use belljar_egress::{EgressSockets, GateEntry};
 use belljar_engine::language::Language;
+use belljar_engine::network::GateKind;
 use belljar_engine::plan::{Network, Plan};
 use belljar_jail::proxy_sockets;
 use tokio::io::Interest;
@@ -30,14 +31,17 @@ const NODE_OPTIONS: &str = "NODE_OPTIONS";
 /// Languages whose programs are Node.js, or may well start it. A variable that loads code is given to no others.
 const NODE_LANGUAGES: [&str; 3] = ["javascript", "typescript", "bash"];
 
-/// Receives the listening sockets.
-pub(crate) async fn receive_sockets(socket: UnixStream) -> io::Result<EgressSockets> {
+/// Receives the descriptors of a gate.
+pub(crate) async fn receive_sockets(socket: UnixStream, kind: GateKind) -> io::Result<EgressSockets> {
     loop {
         socket.readable().await?;
         match socket.try_io(Interest::READABLE, || Ok(proxy_sockets::receive(&socket)?)) {
-            Ok([proxy, dns_tcp, dns_udp]) => {
+            Ok([entry, dns_tcp, dns_udp]) => {
                 return Ok(EgressSockets {
-                    proxy: TcpListener::from(proxy),
+                    entry: match kind {
+                        GateKind::Proxy => GateEntry::Proxy(TcpListener::from(entry)),
+                        GateKind::Tun => GateEntry::Tun(entry),
+                    },
                     dns_tcp: TcpListener::from(dns_tcp),
                     dns_udp: UdpSocket::from(dns_udp),
                 });

@@ -123,7 +123,7 @@ async fn serve(
     let listeners =
         Listeners { api: listen(service.server.listen).await?, dialects: Vec::new(), tls, metrics };
     let builds = BuildCacheSettings { folder: Some(service.data_dir.join("builds")), ..config.builds };
-    let host = started.connect(config.warm, config.sandbox_memory, builds).await?;
+    let host = started.connect(config.warm, config.sandbox_memory, builds, config.always_proxy).await?;
     let folder = service.data_dir.join("layers");
     let warnings = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));
     let libraries = wire::libraries(host.provider(), folder, &config, environment, warnings);

@@ -33,6 +33,7 @@ const MOST: u64 = 100_000;
 const WARM_MODES: &[(&str, WarmPoolMode)] =
     &[("pool", WarmPoolMode::Pool), ("fork", WarmPoolMode::Fork), ("off", WarmPoolMode::Off)];
 const DURABILITIES: &[(&str, Durability)] = &[("process", Durability::Process), ("power", Durability::Power)];
+const GATES: &[(&str, bool)] = &[("auto", false), ("proxy", true)];
 const NETWORK_CEILINGS: &[(&str, NetworkCeiling)] = &[
     ("none", NetworkCeiling::None),
     ("names", NetworkCeiling::Names),
@@ -251,6 +252,8 @@ fn network() -> Vec<Setting> {
     vec![
         row!("network.not_public", ranges(), config.private_ranges,
             "Addresses and ranges that no allowed host name may resolve to, in addition to the built-in ones."),
+        row!("network.gate", choice(GATES), config.always_proxy,
+            "`auto`: programs connect to hosts by themselves where this machine has `/dev/net/tun`, else they use a proxy. `proxy`: always a proxy. Provider `docker` always uses one."),
     ]
 }
 

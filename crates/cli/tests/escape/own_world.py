@@ -16,7 +16,7 @@ for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
 check("no new privileges", status["NoNewPrivs"] == "1")
 check("a filter is in force", status["Seccomp"] == "2")
 
-# A gate adds the variables that point programs to it, with fixed values, and none that loads code.
+# A gate that is a proxy adds the variables that point programs to it, with fixed values, and none that loads code.
 PROXY, LOCAL = "http://127.0.0.1:3128", "localhost,127.0.0.1"
 gate = {"NODE_USE_ENV_PROXY": "1"}
 for name, value in (("http_proxy", PROXY), ("https_proxy", PROXY), ("all_proxy", PROXY), ("no_proxy", LOCAL)):

@@ -1,11 +1,15 @@
-"""The servers of the tests' internet: a name server, HTTP on port 8080 and HTTPS on port 8443.
+"""The servers of the tests' internet: a name server, HTTP on port 8080, HTTPS on 8443, and plain TCP on 9000.
 
-Each HTTP answer names the address that was connected to.
+An HTTP answer names the address that was connected to, or is a file below `/files/`. The first line that a client
+of the TCP server sends says what the server does.
 """
+import hashlib
 import http.server
 import os
 import socket
+import socketserver
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -55,7 +59,21 @@ def serve_names():
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        path = self.path.split("?")[0]
+        if path.startswith("/files/"):
+            return self.send_file(os.path.join(FOLDER, path.lstrip("/")))
         body = f"hello from {self.connection.getsockname()[0]}\n".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_file(self, path):
+        try:
+            with open(path, "rb") as file:
+                body = file.read()
+        except OSError:
+            return self.send_error(404)
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -90,6 +108,36 @@ def serve_web(port, certificate=None):
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
+class Plain(socketserver.StreamRequestHandler):
+    def handle(self):
+        what, *numbers = self.rfile.readline().split()
+        if what == b"echo":
+            # Everything that was sent, after the client has finished sending.
+            self.wfile.write(self.rfile.read())
+        elif what == b"send":
+            for number in range(int(numbers[0])):
+                self.wfile.write(number.to_bytes(8, "big") * 8192)
+        elif what == b"receive":
+            digest = hashlib.sha256()
+            while part := self.rfile.read1(1 << 20):
+                digest.update(part)
+            self.wfile.write(digest.hexdigest().encode())
+        elif what == b"reset":
+            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.close(self.request.detach())
+        elif what == b"hold":
+            self.rfile.read()
+        elif what == b"stall":
+            # The connection stays open, and nothing is read.
+            threading.Event().wait()
+
+
+class PlainServer(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    request_queue_size = 128
+    daemon_threads = True
+
+
 def ip(*words):
     subprocess.run(["ip", *words], check=True)
 
@@ -100,6 +148,7 @@ for address in (f"{PUBLIC}/24", f"{PRIVATE}/8", "169.254.169.254/16"):
 ip("-6", "addr", "add", "fd00::5/64", "dev", "there", "nodad")
 ip("link", "set", "there", "up")
 serve_web(8080)
+threading.Thread(target=PlainServer(("0.0.0.0", 9000), Plain).serve_forever, daemon=True).start()
 serve_web(8443, os.path.join(FOLDER, "both.pem"))
 threading.Thread(target=serve_names, daemon=True).start()
 open(os.path.join(FOLDER, "ready"), "w").close()

@@ -60,7 +60,7 @@ fn denials_are_reported_for_commands_and_code() {
 #[test]
 fn limits_and_hosts_are_only_reported_for_unambiguous_commands() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::configured(folder.path(), "network = \"hosts\"");
+    let server = Server::configured(folder.path(), "network = \"hosts\"\n[network]\ngate = \"proxy\"");
     let limits = json!({"memory_bytes": 100 << 20, "processes": 12, "disk_bytes": 4 << 20});
     let network = json!({"mode": "hosts", "hosts": ["pypi.org"]});
     let sandbox = server.sandbox(&json!({"limits": limits, "network": network}));

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use crate::common::server::{Reply, Server};
 
+/// Makes programs use the proxy, which they can ask for any host. Follows settings of `[server]`.
+const BY_PROXY: &str = "\n[network]\ngate = \"proxy\"";
+
 fn hosts(hosts: &[&str]) -> Value {
     json!({"network": {"mode": "hosts", "hosts": hosts}})
 }
@@ -23,7 +26,7 @@ fn status_of(url: &str) -> Value {
 #[test]
 fn allowed_hosts_can_be_changed_at_run_time() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::configured(folder.path(), "network = \"hosts\"");
+    let server = Server::configured(folder.path(), &format!("network = \"hosts\"{BY_PROXY}"));
     let port = server.url.rsplit_once(':').unwrap().1.to_owned();
     let sandbox = server.post("/v1/sandboxes", &hosts(&["PyPI.org", "*.example.com:8443"])).json();
     let url = format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap());
@@ -111,7 +114,7 @@ fn requests_reach_public_names_and_no_near_addresses() {
 #[test]
 fn a_ceiling_of_internet_allows_no_near_addresses() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::configured(folder.path(), "network = \"internet\"");
+    let server = Server::configured(folder.path(), &format!("network = \"internet\"{BY_PROXY}"));
     let port = server.url.rsplit_once(':').unwrap().1;
     for asked in [hosts(&["127.0.0.1:80"]), json!({"network": "full"})] {
         assert_eq!(server.post("/v1/sandboxes", &asked).code(), "unsupported", "{asked}");
@@ -145,4 +148,35 @@ fn a_ceiling_of_internet_allows_no_near_addresses() {
     assert_eq!(server.get(&url).json()["network"], json!({"mode": "internet"}));
     assert_eq!(change(json!({"mode": "full"})).code(), "unsupported");
     assert_eq!(change(json!({"hosts": ["127.0.0.1:80"]})).code(), "unsupported");
+}
+
+/// Without a proxy, programs connect by themselves: each connection is decided about like one through the proxy.
+#[test]
+fn a_device_leads_to_the_gate() {
+    if std::fs::File::open("/dev/net/tun").is_err() {
+        return println!("skipped: this machine has no /dev/net/tun");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::configured(folder.path(), "network = \"hosts\"");
+    let url = server.sandbox(&hosts(&["*.example.com", "192.0.2.7:80"]));
+    let receipt = server.get(&url).json()["receipt"]["network"].clone();
+    assert_eq!(receipt["enforced_by"], json!(["net_ns", "gate", "tun"]), "{receipt}");
+    let code = "import os, socket\n\
+        print([name for name in os.environ if 'proxy' in name.lower()])\n\
+        for address in ('203.0.113.9', '2001:db8::9', '169.254.169.254'):\n    \
+        try: socket.create_connection((address, 80), 60)\n    \
+        except ConnectionRefusedError: print('refused')";
+    let ran = server.post(&format!("{url}/executions"), &json!({"language": "python", "code": code})).json();
+    assert_eq!(ran["stdout"], "[]\nrefused\nrefused\nrefused\n", "{ran}");
+    let findings = ran["findings"].as_array().unwrap();
+    assert!(findings.len() == 3 && findings.iter().all(|each| each["rule"] == "network-host"), "{ran}");
+    // Another list of hosts applies at once.
+    let changed = put_hosts(&server, &format!("{url}/network"), &json!(["10.0.0.0/8"]));
+    assert_eq!(changed.status, 200, "{changed:?}");
+    // The sandbox's own loopback is not the host's.
+    let refused = put_hosts(&server, &format!("{url}/network"), &json!(["localhost:80"]));
+    assert!(
+        refused.status == 422 && refused.json()["error"]["message"].as_str().unwrap().contains("'localhost'"),
+        "{refused:?}"
+    );
 }

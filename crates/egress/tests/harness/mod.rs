@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use belljar_egress::{Egress, EgressLimits, EgressSockets, Resolve};
-use belljar_engine::network::HostRules;
+use belljar_egress::{Egress, EgressLimits, EgressSockets, GateEntry, Resolve};
+use belljar_engine::network::{GateKind, HostRules};
 use belljar_engine::provider::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -72,14 +72,15 @@ impl TestEgress {
     pub(crate) fn open_with_rules(rules: HostRules, limits: EgressLimits) -> Self {
         let listener = || StdTcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let datagrams = StdUdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let sockets = EgressSockets { proxy: listener(), dns_tcp: listener(), dns_udp: datagrams };
-        let (proxy, names_tcp) = (sockets.proxy.local_addr().unwrap(), sockets.dns_tcp.local_addr().unwrap());
+        let (proxy, dns_tcp) = (listener(), listener());
+        let (proxy_address, names_tcp) = (proxy.local_addr().unwrap(), dns_tcp.local_addr().unwrap());
+        let sockets = EgressSockets { entry: GateEntry::Proxy(proxy), dns_tcp, dns_udp: datagrams };
         let names_udp = sockets.dns_udp.local_addr().unwrap();
         let names = Arc::new(FakeResolver::default());
         let resolver: Arc<dyn Resolve> = Arc::<FakeResolver>::clone(&names);
-        let egress = Egress::new(rules, limits, resolver);
+        let egress = Egress::new(GateKind::Proxy, rules, limits, resolver);
         egress.serve(async move { Ok(sockets) });
-        Self { egress, names, proxy, names_tcp, names_udp }
+        Self { egress, names, proxy: proxy_address, names_tcp, names_udp }
     }
 
     pub(crate) fn set_rules(&self, rules: &[&str]) {

@@ -6,12 +6,21 @@ use belljar_model::request::NetworkSpec;
 use super::HostRules;
 use crate::Error;
 
+/// How the programs of a sandbox reach its gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateKind {
+    /// Variables tell them to use a proxy on the sandbox's loopback.
+    Proxy,
+    /// They connect to hosts by themselves: a TUN device leads to the gate.
+    Tun,
+}
+
 /// Network access of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Network {
     /// Only its own loopback.
     None,
-    /// Listed hosts, through the gate: Belljar's egress proxy on the sandbox's loopback.
+    /// Listed hosts, through the gate.
     Hosts(HostRules),
     /// Every public address, through the gate.
     Internet(HostRules),
@@ -67,11 +76,15 @@ impl Network {
 
     /// Returns the part of the receipt about the network of a sandbox that a provider has opened on this
     /// host.
-    pub fn receipt(&self) -> NetworkReceipt {
+    pub fn receipt(&self, gate: GateKind) -> NetworkReceipt {
+        let gated: &'static [&'static str] = match gate {
+            GateKind::Proxy => &["net_ns", "gate"],
+            GateKind::Tun => &["net_ns", "gate", "tun"],
+        };
         let (enforced_by, reaches): (&'static [&'static str], _) = match self {
             Self::None => (&["net_ns"], "nothing but its own loopback"),
-            Self::Hosts(_) => (&["net_ns", "gate"], "listed hosts"),
-            Self::Internet(_) => (&["net_ns", "gate"], "public addresses"),
+            Self::Hosts(_) => (gated, "listed hosts"),
+            Self::Internet(_) => (gated, "public addresses"),
             Self::Full => (&[], "the host's own network: everything that the host can reach"),
         };
         NetworkReceipt { mode: self.mode(), enforced_by, reaches }

@@ -43,6 +43,13 @@ impl SandboxError {
         ProviderError::unsupported("network", message).into()
     }
 
+    /// Returns the error of a change that would need a proxy, which this sandbox does not have.
+    pub fn host_loopback_not_reachable() -> Self {
+        let message = "'localhost' means the sandbox itself in a sandbox that was created without it; create a sandbox \
+                       with it in network.hosts";
+        ProviderError::unsupported("network.hosts", message).into()
+    }
+
     /// Returns the kind of failure, if the sandbox reported one.
     pub fn kind(&self) -> Option<FailureKind> {
         match self {

@@ -15,9 +15,11 @@ use super::{
     send_report, write_once,
 };
 use crate::fault;
+use crate::proxy_sockets;
 use crate::spec::{INNER_UID, Jail, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, CloneResult};
+use crate::tun;
 
 /// A command's process that waits for its turn, and the pipe that releases it.
 struct WaitingCommand {
@@ -68,9 +70,13 @@ fn set_up(setup: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
     })?;
     if setup.new_network {
         step(Step::Network, "", sys::loopback_up)?;
-        setup.proxy_socket.map_or(Ok(()), |socket| {
-            step(Step::Network, "with a gate", || crate::proxy_sockets::create_and_send(socket))
-        })?;
+        match setup.gate_socket {
+            Some(gate) if setup.has_tun => {
+                step(Step::Network, tun::STEP_DETAIL, || proxy_sockets::create_with_device_and_send(gate))?
+            }
+            Some(gate) => step(Step::Network, "with a gate", || proxy_sockets::create_and_send(gate))?,
+            None => {}
+        }
     }
     step(Step::Hostname, "", || {
         if fault::is_left_out(Layer::UtsNs) { Ok(()) } else { rustix::system::sethostname(b"sandbox") }
@@ -133,7 +139,7 @@ fn close_all_but_own(setup: &JailSetup<'_>) -> Result<(), Errno> {
             .chain(setup.cgroup_join_fds)
             .chain(binds)
             .chain(setup.guest_binary)
-            .chain(setup.proxy_socket),
+            .chain(setup.gate_socket),
     )
 }
 

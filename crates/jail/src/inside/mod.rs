@@ -1,7 +1,7 @@
 //! Code that runs inside a jail before, around and after the program: as PID 1, and as the program's process.
 //!
 //! ```text
-//! PID 1:    id map → cgroup → cgroup namespace → proxy sockets → host name → ids → bounding set → mounts → pivot
+//! PID 1:    id map → cgroup → cgroup namespace → gate → host name → ids → bounding set → mounts → pivot
 //!           → fork → drop privileges → task → supervise
 //! program:  task → disk size → stdio → rlimits → ids → files → capabilities → no_new_privs → landlock → seccomp
 //!           → turn → execve
@@ -93,8 +93,10 @@ pub(crate) struct JailSetup<'a> {
     pub(crate) program_filter: &'a SeccompFilter,
     /// The guest's binary, if PID 1 becomes the guest of a sandbox.
     pub(crate) guest_binary: Option<&'a OwnedFd>,
-    /// Socket to which the proxy sockets of its network are sent.
-    pub(crate) proxy_socket: Option<&'a OwnedFd>,
+    /// Socket to which the gate's descriptors of its network are sent.
+    pub(crate) gate_socket: Option<&'a OwnedFd>,
+    /// Whether a TUN device leads to the gate, in place of a proxy's socket.
+    pub(crate) has_tun: bool,
     pub(crate) has_landlock: bool,
     /// Whether PID 1 has a user id other than the program's.
     pub(crate) own_init_uid: bool,

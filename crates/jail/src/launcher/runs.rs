@@ -153,7 +153,7 @@ impl Runs {
         let root = self.templates.get_or_build(jail.root)?;
         let binds = all_binds(jail);
         let (gate, fds) = match (jail.network, pending.fds.split_last()) {
-            (JailNetwork::Proxied, Some((gate, fds))) => (Some(gate), fds),
+            (JailNetwork::Proxied | JailNetwork::Tun, Some((gate, fds))) => (Some(gate), fds),
             _ => (None, pending.fds.as_slice()),
         };
         let spare = if jail.network == JailNetwork::Own && binds.is_empty() && jail.commands.len() == 1 {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use belljar_beneath::random_name;
 use belljar_egress::{Egress, EgressLimits, SystemResolver};
+use belljar_engine::network::GateKind;
 use belljar_engine::plan::Network;
 use belljar_engine::provider::ProviderError;
 use belljar_guest::GATE_SOCKET;
@@ -66,12 +67,12 @@ impl ContainerEgress {
         // Any user inside the container may connect. The directory keeps everyone else out.
         std::fs::set_permissions(socket_dir.socket_path(), Permissions::from_mode(0o666)).map_err(failed)?;
         let resolver = Arc::new(SystemResolver::for_tenant(tenant));
-        let egress = Egress::new(rules.clone(), EgressLimits::default(), resolver);
+        let egress = Egress::new(GateKind::Proxy, rules.clone(), EgressLimits::default(), resolver);
         egress.serve(async move {
             let (stream, _) = listener.accept().await?;
             // The guest connects first. Later connections are refused.
             drop(listener);
-            receive_sockets(stream).await
+            receive_sockets(stream, GateKind::Proxy).await
         });
         Ok(Some(Self { egress, socket_dir }))
     }

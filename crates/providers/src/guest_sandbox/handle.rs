@@ -3,7 +3,7 @@
 use belljar_egress::Egress;
 use belljar_engine::finding::Finding;
 use belljar_engine::limits::Limits;
-use belljar_engine::network::HostRules;
+use belljar_engine::network::{GateKind, HostRules};
 use belljar_engine::outcome::{Outcome, Receipt};
 use belljar_engine::packages::PackageLayer;
 use belljar_engine::plan::{Network, Task};
@@ -98,6 +98,9 @@ impl SandboxHandle for GuestSandbox {
 
     fn set_hosts(&self, rules: HostRules) -> Result<(), SandboxError> {
         let egress = self.egress.as_ref().ok_or_else(SandboxError::hosts_not_changeable)?;
+        if egress.kind() == GateKind::Tun && rules.allows_host_loopback() {
+            return Err(SandboxError::host_loopback_not_reachable());
+        }
         egress.set_rules(rules);
         Ok(())
     }
@@ -128,8 +131,8 @@ impl GuestSandbox {
             return Ok(receipt);
         }
         let network = match &self.egress {
-            Some(egress) => Network::from_rules(egress.rules()).receipt(),
-            None => self.plan.network.receipt(),
+            Some(egress) => Network::from_rules(egress.rules()).receipt(egress.kind()),
+            None => self.plan.network.receipt(GateKind::Proxy),
         };
         Ok(Receipt { network: Some(network), ..receipt })
     }

@@ -55,7 +55,7 @@ pub(super) async fn open(
     checked: CheckedPlan,
 ) -> Result<GuestSandbox, ProviderError> {
     let visible_prefixes = shared.roots.common_prefixes(&checked.plan.image);
-    let root = shared.roots.tree(&checked.plan, &checked.binds, &visible_prefixes, true)?;
+    let root = shared.roots.tree(&checked, &visible_prefixes, true)?;
     let started = match start(shared, &checked, &root).await {
         Err(ProviderError::Lost { .. }) => {
             shared.link.restart_if_lost().await?;
@@ -97,7 +97,7 @@ async fn start(
     });
     let (ours, theirs) = pair.map_err(|error| ProviderError::setup("create a socket to the guest", error))?;
     let connection = shared.link.connection()?;
-    let egress = JailEgress::for_network(&checked.plan.network, &checked.plan.tenant)?;
+    let egress = JailEgress::for_network(&checked.plan.network, checked.gate, &checked.plan.tenant)?;
     let fds: Vec<_> = [theirs.as_fd()].into_iter().chain(egress.as_ref().map(JailEgress::child_fd)).collect();
     let mut pending = connection.start(root, jail(checked, root.number), &fds).await?;
     drop(fds);
@@ -135,7 +135,7 @@ fn jail(checked: &CheckedPlan, root: u64) -> Jail {
         workdir: WORKSPACE.to_owned(),
         timeout: None,
         limits: (&checked.plan.limits).into(),
-        network: run::network(&checked.plan.network),
+        network: run::network(checked),
         host_workspace: checked.host_workspace.clone(),
         binds: checked.binds.clone(),
         result_pipe: false,

@@ -236,7 +236,7 @@ impl<'a> CachedBuild<'a> {
         // What only the build needs is the same for every run: absent.
         let mut plan = self.checked.plan.clone();
         plan.package_layers.retain(|layer| layer.destination != GO_LIBRARY);
-        let checked = CheckedPlan { plan, host_workspace: None, binds: Vec::new() };
+        let checked = CheckedPlan { plan, gate: self.checked.gate, host_workspace: None, binds: Vec::new() };
         let (root, _) = root_for(&self.shared.roots, &checked, self.task)?;
         let mut prepared =
             PreparedProgram { commands: vec![self.run_command.clone()], ..self.prepared.clone() };

@@ -1,11 +1,12 @@
-//! Egress of a jail whose network has a gate. PID 1 sends listening sockets, which are served here
-//! until the run or the sandbox is over.
+//! Egress of a jail whose network has a gate. PID 1 sends listening sockets or a TUN device, which are served
+//! here until the run or the sandbox is over.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use belljar_egress::{Egress, EgressLimits, SystemResolver};
+use belljar_engine::network::GateKind;
 use belljar_engine::plan::Network;
 use belljar_engine::provider::ProviderError;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -22,13 +23,17 @@ pub(super) struct JailEgress {
 
 impl JailEgress {
     /// Creates the egress, if the network has a gate.
-    pub(super) fn for_network(network: &Network, tenant: &str) -> Result<Option<Self>, ProviderError> {
+    pub(super) fn for_network(
+        network: &Network,
+        kind: GateKind,
+        tenant: &str,
+    ) -> Result<Option<Self>, ProviderError> {
         let Some(rules) = network.gate_rules() else { return Ok(None) };
         let failed = |error: io::Error| ProviderError::setup("create the egress socket", error);
         let (ours, theirs) = socket_pair().map_err(failed)?;
         let resolver = Arc::new(SystemResolver::for_tenant(tenant));
-        let egress = Egress::new(rules.clone(), EgressLimits::default(), resolver);
-        egress.serve(receive_sockets(ours));
+        let egress = Egress::new(kind, rules.clone(), EgressLimits::default(), resolver);
+        egress.serve(receive_sockets(ours, kind));
         Ok(Some(Self { egress, child_socket: theirs }))
     }
 

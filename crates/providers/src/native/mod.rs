@@ -28,10 +28,11 @@ mod runtimes;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use belljar_engine::language::{LANGUAGES, Language};
 use belljar_engine::layer::Layer;
+use belljar_engine::network::GateKind;
 use belljar_engine::outcome::{Kernel, Outcome};
 use belljar_engine::plan::{Image, Network, Plan, Program, Task};
 use belljar_engine::provider::{
@@ -67,6 +68,7 @@ pub struct SpawnedLauncher {
     launcher: Launcher,
     total_memory_bytes: Option<u64>,
     builds: Option<BuildCache>,
+    always_proxy: bool,
 }
 
 impl SpawnedLauncher {
@@ -77,13 +79,19 @@ impl SpawnedLauncher {
     pub fn start() -> Result<Self, ProviderError> {
         let launcher =
             Launcher::start().map_err(|error| ProviderError::setup("start the launcher", error))?;
-        Ok(Self { launcher, total_memory_bytes: None, builds: None })
+        Ok(Self { launcher, total_memory_bytes: None, builds: None, always_proxy: false })
     }
 
     /// Limits the memory of all sandboxes together to less than the machine could provide.
     #[must_use]
     pub fn with_total_memory(self, bytes: Option<u64>) -> Self {
         Self { total_memory_bytes: bytes, ..self }
+    }
+
+    /// Makes the programs of sandboxes with a gate use a proxy, also where the host has TUN devices.
+    #[must_use]
+    pub fn with_proxy_only(self, always_proxy: bool) -> Self {
+        Self { always_proxy, ..self }
     }
 
     /// Sets a cache of built programs. Without one, code is built for each run.
@@ -112,9 +120,22 @@ struct NativeShared {
     link: LauncherHandle,
     roots: RootBuilder,
     builds: Option<Arc<BuildCache>>,
+    always_proxy: bool,
+    /// Whether sandboxes can have TUN devices. Found out when the first one needs it.
+    has_tun: OnceLock<bool>,
 }
 
 impl NativeShared {
+    /// Returns how the programs of a network with a gate reach it. The host's loopback is reached through the
+    /// proxy: without one, `localhost` is the sandbox's own.
+    fn gate_kind(&self, network: &Network) -> GateKind {
+        let has_tun = || *self.has_tun.get_or_init(belljar_jail::tun::is_available);
+        match network.gate_rules() {
+            Some(rules) if !self.always_proxy && !rules.allows_host_loopback() && has_tun() => GateKind::Tun,
+            _ => GateKind::Proxy,
+        }
+    }
+
     /// Returns a string that changes with the program that runs a language.
     fn runtime_identity(&self, language: &'static Language, image: &Image) -> Option<String> {
         let found = self.roots.runtime(language, image).ok()?.found;
@@ -148,9 +169,10 @@ impl Native {
         let roots = RootBuilder::new();
         let settings = spec::LauncherSettings { warm, total_memory_bytes: launched.total_memory_bytes };
         let builds = launched.builds.take().map(Arc::new);
+        let always_proxy = launched.always_proxy;
         let (link, host) = LauncherHandle::open(launched, settings).await?;
         Ok(Self {
-            shared: Arc::new(NativeShared { link, roots, builds }),
+            shared: Arc::new(NativeShared { link, roots, builds, always_proxy, has_tun: OnceLock::new() }),
             missing: host.missing,
             no_freezer: host.no_freezer,
         })
@@ -225,12 +247,15 @@ impl Provider for Native {
         sink: &'a mut dyn Sink,
         cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
-        Box::pin(async move { run::run(&self.shared, &CheckedPlan::check(plan)?, task, sink, cancel).await })
+        Box::pin(async move {
+            let checked = CheckedPlan::check(plan, &self.shared)?;
+            run::run(&self.shared, &checked, task, sink, cancel).await
+        })
     }
 
     fn is_built<'a>(&'a self, plan: &'a Plan, task: &'a Task) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let Ok(checked) = CheckedPlan::check(plan) else { return false };
+            let Ok(checked) = CheckedPlan::check(plan, &self.shared) else { return false };
             build::is_built(&self.shared, &checked, task)
         })
     }
@@ -241,7 +266,8 @@ impl Provider for Native {
 
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         Box::pin(async move {
-            let sandbox = backend::open(&self.shared, CheckedPlan::check(plan)?).await?;
+            let checked = CheckedPlan::check(plan, &self.shared)?;
+            let sandbox = backend::open(&self.shared, checked).await?;
             Ok(Box::new(sandbox) as Box<dyn SandboxHandle>)
         })
     }
@@ -275,16 +301,23 @@ fn refuse_unenforceable_layers(plan: &Plan) -> Result<(), ProviderError> {
 #[derive(Debug)]
 struct CheckedPlan {
     plan: Plan,
+    /// How programs reach the gate, if the network has one.
+    gate: GateKind,
     host_workspace: Option<String>,
     binds: Vec<spec::HostBind>,
 }
 
 impl CheckedPlan {
-    fn check(plan: &Plan) -> Result<Self, ProviderError> {
+    fn check(plan: &Plan, shared: &NativeShared) -> Result<Self, ProviderError> {
         refuse_unenforceable_layers(plan)?;
         let host_workspace = plan.host_workspace.as_deref().map(check_host_workspace).transpose()?;
         let binds = plan.mounts.iter().map(check_mount).collect::<Result<_, _>>()?;
-        Ok(Self { plan: with_proxy_environment(plan), host_workspace, binds })
+        let gate = shared.gate_kind(&plan.network);
+        let plan = match gate {
+            GateKind::Proxy => with_proxy_environment(plan),
+            GateKind::Tun => plan.clone(),
+        };
+        Ok(Self { plan, gate, host_workspace, binds })
     }
 
     /// Returns whether a program cannot have changed anything outside the sandbox.
@@ -313,5 +346,5 @@ fn root_for(
         }
         Program::Command(_) => (None, roots.common_prefixes(image)),
     };
-    Ok((roots.tree(&checked.plan, &checked.binds, &prefixes, false)?, found))
+    Ok((roots.tree(checked, &prefixes, false)?, found))
 }

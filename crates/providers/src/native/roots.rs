@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_engine::language::{LANGUAGES, Language};
+use belljar_engine::network::GateKind;
 use belljar_engine::packages::{
     GO_LIBRARY, PYTHON_LAYER, PYTHON_PROFILE_LAYER, PYTHON_SITE_FOLDER, PackageLayer,
 };
-use belljar_engine::plan::{Image, Network, Plan};
+use belljar_engine::plan::{Image, Network};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
 
-use super::egress;
 use super::runtimes::{HostRuntimes, LocatedRuntime};
+use super::{CheckedPlan, egress};
 use crate::egress::{NODE_PRELOAD, NODE_PRELOAD_PATH};
 use crate::host_paths::utf8_path;
 
@@ -127,18 +128,18 @@ impl RootBuilder {
     /// Returns the tree for a plan. In the tree of a sandbox, packages can be mounted later.
     pub(super) fn tree(
         &self,
-        plan: &Plan,
-        binds: &[HostBind],
+        checked: &CheckedPlan,
         prefixes: &[PathBuf],
         is_sandbox: bool,
     ) -> Result<Arc<NumberedRoot>, ProviderError> {
+        let CheckedPlan { plan, binds, .. } = checked;
         let is_usual = plan.image == Image::Host && plan.network == Network::None && binds.is_empty();
         let usual = is_usual.then(|| (prefixes.to_vec(), plan.package_layers.clone(), is_sandbox));
         if let Some(root) = usual.as_ref().and_then(|usual| self.lock_cache().host_roots.get(usual).cloned())
         {
             return Ok(root);
         }
-        let (mut tree, path) = self.build(plan, binds, prefixes)?;
+        let (mut tree, path) = self.build(checked, prefixes)?;
         if is_sandbox {
             tree.extend(PACKAGE_FOLDERS.map(|path| RootEntry::Dir { path: path.to_owned() }));
         }
@@ -171,10 +172,10 @@ impl RootBuilder {
 
     fn build(
         &self,
-        plan: &Plan,
-        binds: &[HostBind],
+        checked: &CheckedPlan,
         prefixes: &[PathBuf],
     ) -> Result<(RootTree, String), ProviderError> {
+        let CheckedPlan { plan, binds, gate, .. } = checked;
         let mut tree = match &plan.image {
             Image::Host => {
                 let mut tree = self.host.clone();
@@ -198,7 +199,7 @@ impl RootBuilder {
             Image::Stored(stored) => stored.path.as_deref().unwrap_or(STANDARD_PATH),
             Image::Host | Image::Folder(_) | Image::Named(_) => STANDARD_PATH,
         };
-        if plan.network.gate_rules().is_some() {
+        if plan.network.gate_rules().is_some() && *gate == GateKind::Proxy {
             tree.push(file(NODE_PRELOAD_PATH, NODE_PRELOAD));
         }
         let mut path = Vec::new();

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use belljar_engine::layer::Layer;
+use belljar_engine::network::GateKind;
 use belljar_engine::outcome::Outcome;
 use belljar_engine::packages::PYTHON_PROFILE_LAYER;
 use belljar_engine::plan::{Network, Plan, Task};
@@ -117,7 +118,7 @@ impl JailRun<'_> {
             .map_err(|error| ProviderError::setup("make pipes", error))?;
         let payload = pack_files(&prepared, &self.collection.folder)
             .map_err(|error| ProviderError::setup("pack the files", error))?;
-        let egress = JailEgress::for_network(&checked.plan.network, &checked.plan.tenant)?;
+        let egress = JailEgress::for_network(&checked.plan.network, checked.gate, &checked.plan.tenant)?;
         let mut fds = pipes.child_fds(&payload);
         fds.extend(egress.as_ref().map(JailEgress::child_fd));
         let pending = shared.link.connection()?.start(self.root, self.jail(prepared), &fds).await?;
@@ -128,7 +129,7 @@ impl JailRun<'_> {
             .map_err(|error| ProviderError::setup("make pipes", error))?;
         let limits = (checked.plan.limits, self.collection.limits, checked.plan.result_bytes);
         let mut ended = RunIo::new(pending, limits, sink).run_to_end(ours, stdin, cancel).await?;
-        ended.outcome.receipt.network = Some(checked.plan.network.receipt());
+        ended.outcome.receipt.network = Some(checked.plan.network.receipt(checked.gate));
         if let Some(egress) = egress {
             egress.close().await;
             ended.outcome.findings.extend(egress.findings());
@@ -146,7 +147,7 @@ impl JailRun<'_> {
             workdir: self.task.workdir.clone(),
             timeout: Some(self.timeout),
             limits: (&checked.plan.limits).into(),
-            network: network(&checked.plan.network),
+            network: network(checked),
             host_workspace: checked.host_workspace.clone(),
             binds: checked.binds.clone(),
             result_pipe: prepared.has_result_pipe,
@@ -204,10 +205,13 @@ fn hidden_layers(plan: &Plan) -> Vec<String> {
     layers.filter(|destination| !is_operators(destination)).map(str::to_owned).collect()
 }
 
-pub(super) fn network(network: &Network) -> spec::JailNetwork {
-    match network {
+pub(super) fn network(checked: &CheckedPlan) -> spec::JailNetwork {
+    match checked.plan.network {
         Network::None => spec::JailNetwork::Own,
-        Network::Hosts(_) | Network::Internet(_) => spec::JailNetwork::Proxied,
+        Network::Hosts(_) | Network::Internet(_) => match checked.gate {
+            GateKind::Proxy => spec::JailNetwork::Proxied,
+            GateKind::Tun => spec::JailNetwork::Tun,
+        },
         Network::Full => spec::JailNetwork::Host,
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct SetupRequest<'a> {
     pub(crate) commands: usize,
     /// Whether the jail is a sandbox, so that PID 1 becomes the guest.
     pub(crate) is_sandbox: bool,
-    /// Where PID 1 sends the sockets of the jail's network gate.
+    /// Where PID 1 sends the descriptors of the jail's network gate.
     pub(crate) gate: Option<&'a OwnedFd>,
 }
 
@@ -96,8 +96,8 @@ fn set_up_jail_with_ids(
     let guest = request.is_sandbox.then(|| context.guest()).transpose()?;
     let group = if request.is_sandbox { context.create_sandbox_cgroup() } else { context.create_cgroup(1) }?;
     let own_network = request.network != JailNetwork::Host && !fault::is_left_out(Layer::NetNs);
-    // Only the owner of a network namespace may bind the DNS port in it. So with a gate, PID 1 owns the
-    // namespace until it drops its rights.
+    // Only the owner of a network namespace may bind the DNS port or create a device in it. So with a gate,
+    // PID 1 owns the namespace until it drops its rights.
     let make_network = request.network == JailNetwork::Own && own_network && context.can_change_network;
     let network = make_network.then(|| context.create_network()).transpose()?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
@@ -123,7 +123,8 @@ fn set_up_jail_with_ids(
         init_filter: &filters.init,
         program_filter: &filters.program,
         guest_binary: guest,
-        proxy_socket: request.gate,
+        gate_socket: request.gate,
+        has_tun: request.network == JailNetwork::Tun,
         has_landlock: context.has_landlock,
         own_init_uid: ids.is_separate(),
         new_network: own_network && network.is_none(),
