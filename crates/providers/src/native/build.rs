@@ -210,7 +210,8 @@ impl<'a> CachedBuild<'a> {
         };
         let mut plan = self.checked.plan.clone();
         plan.network = Network::None;
-        let checked = CheckedPlan { plan, host_workspace: None, binds: Vec::new() };
+        let gate = self.shared.gate_kind(&plan.network);
+        let checked = CheckedPlan { plan, gate, host_workspace: None, binds: Vec::new() };
         let (root, _) = root_for(&self.shared.roots, &checked, self.task)?;
         let run = JailRun {
             shared: self.shared,
