@@ -158,12 +158,7 @@ enum Slice {
 }
 
 /// Measures one slice.
-fn measure_slice(
-    binary: &Path,
-    workload: &str,
-    rounds: u32,
-    args: &BenchArgs,
-) -> Result<Slice, BenchError> {
+fn measure_slice(binary: &Path, workload: &str, rounds: u32, args: &BenchArgs) -> Result<Slice, BenchError> {
     let failed = |why: &str| BenchError::machine(format!("{} bench: {why}", quote_path(binary)));
     let mut command = Command::new(binary);
     command.args(["bench", "--json", "--quiet", "--seconds", "0.01", "--only", workload]);
