@@ -215,7 +215,7 @@ async fn a_repeated_request_continues_where_the_first_one_ended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_inputs_leave_other_tenants_their_turns_and_occupy_a_short_queue() {
     let server = ServerHarness::with(|settings| {
-        (settings.concurrency, settings.queue, settings.batch_jobs) = (2, 2, 4);
+        (settings.concurrency, settings.queue, settings.batch_jobs) = (2, 2, 8);
     })
     .await;
     let (mallory, bob) = (server.tenant("mallory", json!({})).await, server.tenant("bob", json!({})).await);
