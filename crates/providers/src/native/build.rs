@@ -131,13 +131,17 @@ impl<'a> CachedBuild<'a> {
         let built = self.build(&mut recorder, cancel).await?;
         let OutputRecorder { sink, mut output, is_complete, .. } = recorder;
         let BuildEnd { outcome, is_whole } = built;
-        if outcome.ending != Ending::Exited(0) && !may_need_network {
-            return Ok(Some(Outcome { artifacts: Vec::new(), ..outcome }));
-        }
-        if outcome.ending != Ending::Exited(0) || !is_whole {
+        let is_built = outcome.ending == Ending::Exited(0);
+        let is_repeated = may_need_network && matches!(outcome.ending, Ending::Exited(1..));
+        let is_usable = is_built && is_whole && (is_complete || !may_need_network);
+        if is_repeated || is_built && !is_usable {
             return Ok(None);
         }
-        if may_need_network && (!is_complete || forward(&output, sink) == SinkControl::Kill) {
+        let is_killed = may_need_network && forward(&output, sink) == SinkControl::Kill;
+        if !is_built {
+            return Ok(Some(Outcome { artifacts: Vec::new(), ..outcome }));
+        }
+        if is_killed {
             return Ok(None);
         }
         output.files.clone_from(&outcome.artifacts);

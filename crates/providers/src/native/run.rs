@@ -1,6 +1,8 @@
 //! One run: prepares its input and requests it from the launcher. The rest is in `run_io.rs`.
 
+use std::future::poll_fn;
 use std::os::fd::OwnedFd;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use belljar_engine::layer::Layer;
@@ -29,8 +31,9 @@ pub(super) async fn run(
     checked: &CheckedPlan,
     task: &Task,
     sink: &mut dyn Sink,
-    mut cancel: BoxFuture<'_, ()>,
+    cancel: BoxFuture<'_, ()>,
 ) -> Result<Outcome, ProviderError> {
+    let mut cancel = stay_complete(cancel);
     let mut sink = OutputTracker { sink, has_output: false };
     for _ in 1..MAX_ATTEMPTS {
         match attempt(shared, checked, task, &mut sink, &mut cancel).await {
@@ -44,6 +47,18 @@ pub(super) async fn run(
         }
     }
     attempt(shared, checked, task, &mut sink, &mut cancel).await
+}
+
+/// Returns a future that can be awaited again after it has completed: a task may take several attempts and jails.
+fn stay_complete(future: BoxFuture<'_, ()>) -> BoxFuture<'_, ()> {
+    let mut pending = Some(future);
+    Box::pin(poll_fn(move |context| {
+        if let Some(future) = &mut pending {
+            ready!(future.as_mut().poll(context));
+            pending = None;
+        }
+        Poll::Ready(())
+    }))
 }
 
 /// A sink that records whether output was written.
@@ -213,5 +228,18 @@ pub(super) fn network(checked: &CheckedPlan) -> spec::JailNetwork {
             GateKind::Tun => spec::JailNetwork::Tun,
         },
         Network::Full => spec::JailNetwork::Host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cancellation_can_be_awaited_by_each_jail_of_a_run() {
+        let mut cancel = stay_complete(Box::pin(async {}));
+        for _ in 0..3 {
+            (&mut cancel).await;
+        }
     }
 }
