@@ -37,7 +37,7 @@ use crate::egress::RETRY_DELAY;
 use crate::refusals::EgressRefusal;
 use flow::serve_flow;
 pub(crate) use names::SyntheticNames;
-use packet::Packet;
+use packet::{Flow, Packet};
 use reply::Unreachable;
 use stack::Stack;
 
@@ -162,11 +162,8 @@ impl TunGate {
         match packet::parse(bytes) {
             Some(Packet::Tcp { flow, first }) => self.stack.receive(flow, first, bytes),
             Some(Packet::Udp { flow, payload }) if flow.server.port() == DNS_PORT => {
-                if self.serving.len() < dns::MAX_TASKS {
-                    let (access, stack) = (Arc::clone(&self.access), Arc::clone(&self.stack));
-                    let query = payload.to_vec();
-                    self.serving.spawn(dns::answer(access, stack, flow, query));
-                }
+                let query = payload.to_vec();
+                self.answer_query(flow, query);
             }
             Some(Packet::Udp { flow, .. }) => {
                 let target = self.access.target_at(flow.server.ip());
@@ -175,6 +172,13 @@ impl TunGate {
             }
             Some(Packet::Other) => self.stack.send(reply::unreachable(bytes, Unreachable::Protocol)),
             None => {}
+        }
+    }
+
+    fn answer_query(&mut self, flow: Flow, query: Vec<u8>) {
+        if self.serving.len() < dns::MAX_TASKS {
+            let (access, stack) = (Arc::clone(&self.access), Arc::clone(&self.stack));
+            self.serving.spawn(dns::answer(access, stack, flow, query));
         }
     }
 }
