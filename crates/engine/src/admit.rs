@@ -24,13 +24,14 @@ use crate::limits::{Limits, admit_limits};
 use crate::network::{NetworkCeiling, PrivateRanges};
 use crate::package_layer::check_names;
 use crate::packages::AdmittedPackages;
-use crate::plan::{Image, InputFile, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
+use crate::plan::{DiskStorage, Image, InputFile, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
 use crate::policy::{self, PolicyCheck, Verdict};
 use crate::profile::Profile;
 use crate::provider::{Capabilities, Capability, ImageChoice};
 use crate::provider_set::SelectedProvider;
 use crate::request::{Dependencies, FileSpec, HostPaths, NetworkSpec, Request};
 pub use crate::request::{MAX_CODE_BYTES, MAX_REQUEST_BYTES, MAX_STDIN_BYTES};
+use crate::sandbox::SandboxRules;
 
 pub(crate) use program::check_argv;
 use program::{admit_program, refuse_name_clash};
@@ -125,6 +126,8 @@ pub struct AdmissionRules<'a> {
     pub images: Option<&'a dyn StoredImages>,
     /// Limits on artifacts.
     pub artifacts: ArtifactLimits,
+    /// What a long-lived sandbox may have beyond a run.
+    pub sandboxes: SandboxRules,
 }
 
 #[cfg(test)]
@@ -143,6 +146,7 @@ impl<'a> AdmissionRules<'a> {
             private_ranges: &PRIVATE_RANGES,
             images: None,
             artifacts: ArtifactLimits::DEFAULT,
+            sandboxes: SandboxRules::default(),
         }
     }
 }
@@ -203,6 +207,7 @@ pub(crate) fn resolve(
         host_workspace: paths.host_workspace,
         mounts,
         limits,
+        disk_storage: DiskStorage::Memory,
         artifacts: rules.artifacts,
         network,
         require,

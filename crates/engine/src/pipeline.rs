@@ -27,8 +27,8 @@ use crate::provider_set::{ProviderSet, SelectedProvider};
 use crate::report::{self, Report};
 use crate::request::{HostPaths, NetworkSpec, Request};
 use crate::sandbox::{
-    AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, admit_command, admit_in_sandbox,
-    admit_sandbox, admit_timeout,
+    AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, SandboxRules, admit_command,
+    admit_in_sandbox, admit_sandbox, admit_timeout,
 };
 use crate::sandbox_handle::SandboxHandle;
 use crate::{Capture, Error};
@@ -54,6 +54,7 @@ pub struct Engine {
     network_ceiling: NetworkCeiling,
     private_ranges: PrivateRanges,
     artifacts: ArtifactLimits,
+    sandboxes: SandboxRules,
 }
 
 impl Engine {
@@ -75,6 +76,7 @@ impl Engine {
             network_ceiling: NetworkCeiling::default(),
             private_ranges: PrivateRanges::default(),
             artifacts: ArtifactLimits::DEFAULT,
+            sandboxes: SandboxRules::default(),
         }
     }
 
@@ -105,6 +107,12 @@ impl Engine {
     #[must_use]
     pub fn with_artifact_limits(self, artifacts: ArtifactLimits) -> Self {
         Self { artifacts, ..self }
+    }
+
+    /// Sets what long-lived sandboxes may have beyond a run.
+    #[must_use]
+    pub fn with_sandbox_rules(self, sandboxes: SandboxRules) -> Self {
+        Self { sandboxes, ..self }
     }
 
     /// Returns the policies.
@@ -190,6 +198,7 @@ impl Engine {
             private_ranges,
             images,
             artifacts: self.artifacts,
+            sandboxes: self.sandboxes,
         }
     }
 

@@ -108,7 +108,7 @@ pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -
 }
 
 async fn examine(started: StartedLauncher, config: &Config) -> DoctorReport {
-    let host = match started.connect(config.warm, config.sandbox_memory, config.builds.clone()).await {
+    let host = match started.connect(config.warm, config.sandbox_memory, config.builds.clone(), None).await {
         Ok(host) => host,
         Err(failure) => return DoctorReport::new(Err(failure.message), &Capabilities::default(), Vec::new()),
     };

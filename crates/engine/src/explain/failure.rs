@@ -306,6 +306,7 @@ mod tests {
             host_workspace: None,
             mounts,
             limits: Limits::DEFAULT,
+            disk_storage: crate::plan::DiskStorage::Memory,
             artifacts: crate::artifact::ArtifactLimits::DEFAULT,
             network: Network::None,
             require: Vec::new(),

@@ -17,6 +17,7 @@ mod artifact_stream;
 mod backend;
 mod build;
 mod connection;
+mod disks;
 mod egress;
 mod launcher_handle;
 mod mismatches;
@@ -41,11 +42,12 @@ use belljar_engine::provider::{
 use belljar_engine::sandbox_handle::{SandboxCapabilities, SandboxHandle};
 use belljar_engine::warm::WarmSettings;
 use belljar_jail::launcher::Launcher;
-use belljar_jail::spec;
+use belljar_jail::{disk_file, spec};
 
 use crate::build_cache::BuildCache;
 use crate::egress::with_proxy_environment;
 use crate::host_paths::{check_host_workspace, check_mount};
+use disks::Disks;
 use launcher_handle::LauncherHandle;
 use roots::{NumberedRoot, RootBuilder};
 
@@ -67,6 +69,7 @@ pub struct SpawnedLauncher {
     launcher: Launcher,
     total_memory_bytes: Option<u64>,
     builds: Option<BuildCache>,
+    disk_folder: Option<PathBuf>,
 }
 
 impl SpawnedLauncher {
@@ -77,7 +80,7 @@ impl SpawnedLauncher {
     pub fn start() -> Result<Self, ProviderError> {
         let launcher =
             Launcher::start().map_err(|error| ProviderError::setup("start the launcher", error))?;
-        Ok(Self { launcher, total_memory_bytes: None, builds: None })
+        Ok(Self { launcher, total_memory_bytes: None, builds: None, disk_folder: None })
     }
 
     /// Limits the memory of all sandboxes together to less than the machine could provide.
@@ -90,6 +93,13 @@ impl SpawnedLauncher {
     #[must_use]
     pub fn with_build_cache(self, builds: Option<BuildCache>) -> Self {
         Self { builds, ..self }
+    }
+
+    /// Sets the folder for disks of sandboxes in files. Tenants must not be able to reach it. Without one, every
+    /// disk is in memory.
+    #[must_use]
+    pub fn with_disk_folder(self, disk_folder: Option<PathBuf>) -> Self {
+        Self { disk_folder, ..self }
     }
 }
 
@@ -112,6 +122,8 @@ struct NativeShared {
     link: LauncherHandle,
     roots: RootBuilder,
     builds: Option<Arc<BuildCache>>,
+    /// Disks in files, or why there are none.
+    disks: Result<Disks, String>,
 }
 
 impl NativeShared {
@@ -148,9 +160,10 @@ impl Native {
         let roots = RootBuilder::new();
         let settings = spec::LauncherSettings { warm, total_memory_bytes: launched.total_memory_bytes };
         let builds = launched.builds.take().map(Arc::new);
+        let disks = open_disks(launched.disk_folder.take());
         let (link, host) = LauncherHandle::open(launched, settings).await?;
         Ok(Self {
-            shared: Arc::new(NativeShared { link, roots, builds }),
+            shared: Arc::new(NativeShared { link, roots, builds, disks }),
             missing: host.missing,
             no_freezer: host.no_freezer,
         })
@@ -177,8 +190,11 @@ impl Provider for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let sandboxes =
-            SandboxCapabilities { cannot_pause: self.no_freezer.clone(), cannot_add_packages: None };
+        let sandboxes = SandboxCapabilities {
+            cannot_pause: self.no_freezer.clone(),
+            cannot_add_packages: None,
+            cannot_use_disk_file: self.shared.disks.as_ref().err().cloned(),
+        };
         Capabilities {
             missing: self.missing.clone(),
             host_paths: true,
@@ -247,6 +263,15 @@ impl Provider for Native {
 
     fn shut_down(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.shared.link.close())
+    }
+}
+
+/// Opens the folder for disks in files, or returns why disks can only be in memory.
+fn open_disks(folder: Option<PathBuf>) -> Result<Disks, String> {
+    let folder = folder.ok_or("only a server has a data folder for disks in files")?;
+    match disk_file::obstacle() {
+        Some(why) => Err(why),
+        None => Disks::open(&folder).map_err(|error| format!("{}: {error}", folder.display())),
     }
 }
 
