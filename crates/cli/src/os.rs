@@ -62,7 +62,7 @@ pub(crate) fn server_runtime() -> Result<Runtime, CliError> {
 #[cfg(target_os = "linux")]
 mod native {
     use std::collections::BTreeMap;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
     use belljar_engine::Error;
@@ -135,11 +135,13 @@ mod native {
             sandbox_memory: Option<u64>,
             builds: BuildCacheSettings,
             always_proxy: bool,
+            disk_folder: Option<PathBuf>,
         ) -> Result<NativeHost, CliError> {
             let folder = builds.folder.filter(|_| builds.max_bytes > 0);
             let cache = folder.map(|folder| BuildCache::new(folder, builds.max_bytes));
             let launched = self.0.with_total_memory(sandbox_memory).with_build_cache(cache);
             let launched = launched.with_proxy_only(always_proxy);
+            let launched = launched.with_disk_folder(disk_folder);
             Ok(NativeHost(Arc::new(Native::connect(launched, warm).await.map_err(Error::from)?)))
         }
     }
@@ -178,7 +180,7 @@ mod nowhere {
     use std::collections::{BTreeMap, HashMap};
     use std::convert::Infallible;
     use std::fs::File;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
     use belljar_engine::ErrorCode;
@@ -261,6 +263,7 @@ mod nowhere {
             _memory: Option<u64>,
             _builds: BuildCacheSettings,
             _always_proxy: bool,
+            _disk_folder: Option<PathBuf>,
         ) -> Result<NativeHost, CliError> {
             match self.0 {}
         }

@@ -10,6 +10,7 @@ use belljar_engine::network::NetworkCeiling;
 use belljar_engine::provider::Provider;
 use belljar_engine::provider_set::ProviderSet;
 use belljar_engine::request::Request;
+use belljar_engine::sandbox::SandboxRules;
 use belljar_layers::store::{StoreWarning, WarningSink};
 use belljar_layers::{
     FindInstallers, InstallerTools, Library, PackageRegistries, ProviderLibraries,
@@ -29,12 +30,19 @@ pub(crate) struct EngineParts {
     pub(crate) packages: Option<Arc<ProviderLibraries>>,
     pub(crate) images: Option<Arc<dyn StoredImages>>,
     pub(crate) network_ceiling: NetworkCeiling,
+    pub(crate) sandboxes: SandboxRules,
 }
 
 impl EngineParts {
     /// Returns the parts of an engine with providers only.
     pub(crate) fn new(providers: Arc<ProviderSet>) -> Self {
-        Self { providers, packages: None, images: None, network_ceiling: NetworkCeiling::default() }
+        Self {
+            providers,
+            packages: None,
+            images: None,
+            network_ceiling: NetworkCeiling::default(),
+            sandboxes: SandboxRules::default(),
+        }
     }
 }
 
@@ -44,6 +52,7 @@ pub(crate) fn build_engine(config: &Config, parts: EngineParts) -> Engine {
         .with_policies(config.policies.clone())
         .with_private_ranges(config.private_ranges.clone())
         .with_network_ceiling(parts.network_ceiling)
+        .with_sandbox_rules(parts.sandboxes)
         .with_artifact_limits(config.artifacts)
         .with_result_limit(config.result_bytes);
     if let Some(packages) = parts.packages {
@@ -104,7 +113,7 @@ pub(crate) fn with_engine(
             ProviderSource::Native(started) => {
                 let builds = config.builds.clone();
                 let native = started
-                    .connect(config.warm, config.sandbox_memory, builds, config.always_proxy)
+                    .connect(config.warm, config.sandbox_memory, builds, config.always_proxy, None)
                     .await?
                     .provider();
                 let providers = provider_kinds::configured_providers(&native, &config.providers)?;
@@ -151,7 +160,7 @@ pub(crate) fn with_library<T>(
     os::runtime()?.block_on(async {
         let builds = BuildCacheSettings { folder: None, ..config.builds };
         let native = started
-            .connect(config.warm, config.sandbox_memory, builds, config.always_proxy)
+            .connect(config.warm, config.sandbox_memory, builds, config.always_proxy, None)
             .await?
             .provider();
         let libraries = libraries(Arc::clone(&native), folder, config, environment, print_warnings());

@@ -27,6 +27,7 @@ mod dockerd;
 #[cfg(target_os = "linux")]
 #[path = "escape"]
 mod suite {
+    pub(crate) mod disk_files;
     pub(crate) mod docker;
     pub(crate) mod judges;
     pub(crate) mod neighbours;

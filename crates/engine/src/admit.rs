@@ -24,13 +24,14 @@ use crate::limits::{Limits, admit_limits};
 use crate::network::{NetworkCeiling, PrivateRanges};
 use crate::package_layer::check_names;
 use crate::packages::AdmittedPackages;
-use crate::plan::{Image, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
+use crate::plan::{DiskStorage, Image, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
 use crate::policy::{self, PolicyCheck, Verdict};
 use crate::profile::Profile;
 use crate::provider::{Capabilities, Capability, ImageChoice};
 use crate::provider_set::SelectedProvider;
 use crate::request::{Dependencies, HostPaths, NetworkSpec, Request};
 pub use crate::request::{MAX_CODE_BYTES, MAX_REQUEST_BYTES, MAX_STDIN_BYTES};
+use crate::sandbox::SandboxRules;
 
 use input::text_or_base64;
 pub(crate) use input::{admit_files, admit_stdin, check_files_fit};
@@ -130,6 +131,8 @@ pub struct AdmissionRules<'a> {
     pub artifacts: ArtifactLimits,
     /// Size limit of what `main` returns, as JSON, in bytes.
     pub result_bytes: u64,
+    /// What a long-lived sandbox may have beyond a run.
+    pub sandboxes: SandboxRules,
 }
 
 #[cfg(test)]
@@ -151,6 +154,7 @@ impl<'a> AdmissionRules<'a> {
             images: None,
             artifacts: ArtifactLimits::DEFAULT,
             result_bytes: DEFAULT_RESULT_BYTES,
+            sandboxes: SandboxRules::default(),
         }
     }
 }
@@ -209,6 +213,7 @@ pub(crate) fn resolve(
         host_workspace: paths.host_workspace,
         mounts,
         limits,
+        disk_storage: DiskStorage::Memory,
         artifacts: rules.artifacts,
         result_bytes: rules.result_bytes,
         network,

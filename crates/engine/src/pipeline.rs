@@ -28,8 +28,8 @@ use crate::provider_set::{ProviderSet, SelectedProvider};
 use crate::report::{self, Report};
 use crate::request::{HostPaths, NetworkSpec, Request};
 use crate::sandbox::{
-    AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, admit_command, admit_in_sandbox,
-    admit_sandbox, admit_timeout,
+    AdmittedCommand, AdmittedSandbox, CommandRequest, SandboxRequest, SandboxRules, admit_command,
+    admit_in_sandbox, admit_sandbox, admit_timeout,
 };
 use crate::sandbox_handle::SandboxHandle;
 use crate::{Capture, Error};
@@ -56,6 +56,7 @@ pub struct Engine {
     private_ranges: PrivateRanges,
     artifacts: ArtifactLimits,
     result_bytes: u64,
+    sandboxes: SandboxRules,
 }
 
 impl Engine {
@@ -78,6 +79,7 @@ impl Engine {
             private_ranges: PrivateRanges::default(),
             artifacts: ArtifactLimits::DEFAULT,
             result_bytes: DEFAULT_RESULT_BYTES,
+            sandboxes: SandboxRules::default(),
         }
     }
 
@@ -114,6 +116,12 @@ impl Engine {
     #[must_use]
     pub fn with_result_limit(self, result_bytes: u64) -> Self {
         Self { result_bytes, ..self }
+    }
+
+    /// Sets what long-lived sandboxes may have beyond a run.
+    #[must_use]
+    pub fn with_sandbox_rules(self, sandboxes: SandboxRules) -> Self {
+        Self { sandboxes, ..self }
     }
 
     /// Returns the policies.
@@ -211,6 +219,7 @@ impl Engine {
             images,
             artifacts: self.artifacts,
             result_bytes: self.result_bytes,
+            sandboxes: self.sandboxes,
         }
     }
 

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use belljar_model::sandbox::DiskStorage;
+
 use crate::artifact::ArtifactLimits;
 use crate::gpus::Gpus;
 use crate::json_text::Arguments;
@@ -130,6 +132,8 @@ pub struct Plan {
     pub mounts: Vec<Mount>,
     /// Enforced limits.
     pub limits: Limits,
+    /// Where the disk is.
+    pub disk_storage: DiskStorage,
     /// Limits on the artifacts of each task.
     pub artifacts: ArtifactLimits,
     /// Size limit of what `main` returns, as JSON, in bytes.

@@ -1,6 +1,7 @@
 //! Admission of requests for long-lived sandboxes, and of tasks and commands that run in them.
 
 mod command;
+mod disk;
 mod execute;
 mod modules;
 mod packages;
@@ -18,7 +19,8 @@ use crate::admit::{
     admit_required_layers, check_relative, merge_image_env, parse_mount, require_gpus, require_host_paths,
     require_package_layers, resolve, select_network,
 };
-use crate::limits::{Limits, LimitsSpec, admit_limits};
+
+use crate::limits::{Limits, LimitsSpec};
 use crate::packages::AdmittedPackages;
 use crate::plan::{Mount, OutputOverflow, Plan};
 use crate::policy;
@@ -30,6 +32,8 @@ use crate::request::{Dependencies, HostPaths, Request};
 pub use belljar_model::command::{CommandRequest, SignalSpec, TerminalSizeSpec};
 pub use belljar_model::sandbox::{OnTimeout, SandboxRequest, VolumeSpec};
 pub use command::{AdmittedCommand, admit_command, admit_signal, admit_terminal_size};
+pub use disk::{MIN_DISK_FILE_BYTES, SandboxRules};
+use disk::{admit_disk_storage, admit_sandbox_limits};
 pub use packages::SandboxPackages;
 
 /// Default of how long a sandbox may be unused.
@@ -133,12 +137,14 @@ pub fn admit_sandbox(
     let mut limits = request.limits.or(&profile.limits);
     limits.timeout_ms.get_or_insert(DEFAULT_COMMAND_TIMEOUT.as_millis() as i64);
     let image = admit_image(request.image.as_deref(), None, profile, rules)?;
+    let disk_storage = admit_disk_storage(request.disk_storage, rules)?;
     let plan = Plan {
         env: merge_image_env(&image, profile.merge_env(&request.env)?),
         image,
         host_workspace: None,
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
-        limits: admit_limits(&limits, rules.ceiling)?,
+        limits: admit_sandbox_limits(&limits, disk_storage, rules)?,
+        disk_storage,
         artifacts: rules.artifacts,
         result_bytes: rules.result_bytes,
         network: select_network(request.network.as_ref(), profile, rules)?,

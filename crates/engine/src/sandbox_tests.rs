@@ -10,7 +10,7 @@ fn with<T>(cannot_pause: Option<&str>, act: impl FnOnce(&AdmissionRules<'_>) -> 
     let capabilities = Capabilities {
         sandboxes: Some(SandboxCapabilities {
             cannot_pause: cannot_pause.map(str::to_owned),
-            cannot_add_packages: None,
+            ..SandboxCapabilities::default()
         }),
         host_paths: true,
         package_layers: true,
@@ -138,6 +138,7 @@ fn tasks_in_a_sandbox_may_need_more_packages() {
         sandboxes: Some(SandboxCapabilities {
             cannot_pause: None,
             cannot_add_packages: Some("name them when you create it".to_owned()),
+            ..SandboxCapabilities::default()
         }),
         package_layers: true,
         ..Capabilities::default()
@@ -157,7 +158,7 @@ fn tasks_in_a_sandbox_may_need_more_packages() {
 #[test]
 fn sandboxes_need_provider_capabilities() {
     let provider = SelectedProvider::with_capabilities(Capabilities {
-        sandboxes: Some(SandboxCapabilities { cannot_pause: None, cannot_add_packages: None }),
+        sandboxes: Some(SandboxCapabilities::default()),
         ..Capabilities::default()
     });
     let rules = AdmissionRules::of_provider(&provider);

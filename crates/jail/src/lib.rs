@@ -7,6 +7,7 @@
 
 pub mod cgroup;
 pub mod container_settings;
+pub mod disk_file;
 mod fault;
 pub mod guest_support;
 mod inside;

@@ -158,6 +158,8 @@ pub struct Jail {
     pub timeout: Option<Duration>,
     /// Resource limits.
     pub limits: JailLimits,
+    /// Whether the disk is in a file, whose mount is among the descriptors of the request. Only for a sandbox.
+    pub has_disk_file: bool,
     /// Network of the jail.
     pub network: JailNetwork,
     /// Host directory used as the workspace; a fresh one if `None`.

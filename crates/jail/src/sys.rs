@@ -454,3 +454,42 @@ pub(crate) fn kill_all_others() {
     // SAFETY: takes numbers only.
     let _killed = unsafe { libc::kill(-1, libc::SIGKILL) };
 }
+
+const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
+const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
+#[cfg(test)]
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+const LO_FLAGS_AUTOCLEAR: u64 = 4;
+const LO_FLAGS_DIRECT_IO: u64 = 16;
+
+/// Returns the number of a loop device that is not in use.
+pub(crate) fn free_loop_device(control: BorrowedFd<'_>) -> Result<i32, Errno> {
+    // SAFETY: takes no argument.
+    check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) }.into()).map(|number| number as i32)
+}
+
+/// Attaches a file to a loop device. The device detaches it at its last use, and reads and writes it past the page
+/// cache, where the file system on the device is cached already.
+pub(crate) fn configure_loop_device(
+    device: BorrowedFd<'_>,
+    file: i32,
+    block_bytes: u32,
+) -> Result<(), Errno> {
+    // Layout of `loop_config`: file and block size, 29 words of `loop_info64`, reserved words. The flags are the upper
+    // half of the seventh word of `loop_info64`; both architectures are little-endian.
+    let mut config = [0_u64; 38];
+    config[0] = u64::from(file as u32) | u64::from(block_bytes) << 32;
+    config[7] = (LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO) << 32;
+    // SAFETY: the kernel reads 304 bytes from `config`.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, config.as_ptr()) }.into()).map(drop)
+}
+
+/// Returns device and inode of the file that a loop device uses.
+#[cfg(test)]
+pub(crate) fn loop_device_file(device: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    // `loop_info64` begins with these two.
+    let mut info = [0_u64; 29];
+    // SAFETY: the kernel writes 232 bytes to `info`.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) }.into())?;
+    Ok((info[0], info[1]))
+}

@@ -42,8 +42,9 @@ pub enum LauncherRequest {
         tree: RootTree,
     },
     /// Starts a jail. Attached descriptors: payload, stdin, stdout, stderr, then the result pipe and the
-    /// artifacts pipe if the jail has them; for a sandbox's jail, only the guest's socket. If its network has
-    /// proxy sockets, the last descriptor is the socket to send them to.
+    /// artifacts pipe if the jail has them; for a sandbox's jail, only the guest's socket, then the mount of
+    /// its disk, if that is in a file. If its network has proxy sockets, the last descriptor is the socket to
+    /// send them to.
     Start {
         /// Number of the run.
         run: u64,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::finding::Finding;
 use crate::json_text::JsonText;
 use crate::layer::Layer;
+use crate::sandbox::DiskStorage;
 
 /// A limit that can end a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -176,6 +177,9 @@ pub struct Receipt {
     /// Network, and what restricts it; absent if Belljar does not decide about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkReceipt>,
+    /// Where the disk of a sandbox is; absent if the provider has no choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_storage: Option<DiskStorage>,
     /// Provider that should have run it, but was failing: this one is its configured fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead_of: Option<&'static str>,
@@ -194,6 +198,7 @@ impl Receipt {
             warm: Warmth::Cold,
             simulated: false,
             network: None,
+            disk_storage: None,
             instead_of: None,
             service: None,
         }

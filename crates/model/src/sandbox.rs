@@ -21,6 +21,20 @@ pub enum OnTimeout {
     Pause,
 }
 
+/// Where the disk of a sandbox is: its workspace, `/tmp`, `/dev/shm` and home.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskStorage {
+    /// In memory, as a part of the sandbox's memory.
+    #[default]
+    Memory,
+    /// In a file of the server, as a file system of its own.
+    File,
+}
+
+/// Smallest size of a disk in a file, in bytes.
+pub const MIN_DISK_FILE_BYTES: u64 = 16 << 20;
+
 /// Lifecycle state of a live sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -46,6 +60,8 @@ pub struct SandboxRequest {
     pub provider: Option<String>,
     /// Limits of the whole sandbox. `timeout_ms` is the default timeout of a command.
     pub limits: LimitsSpec,
+    /// Where its disk is; the server's setting `disk_storage` by default.
+    pub disk_storage: Option<DiskStorage>,
     /// Network access; the profile's by default.
     pub network: Option<NetworkSpec>,
     /// GPUs of the machine: "all", or a number. Only provider `docker` has them, if its setting `gpus` allows them.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct SandboxStats {
     /// CPU time of all processes since the sandbox was opened.
     pub cpu: Option<Duration>,
-    /// Memory, including files on its disk.
+    /// Memory, including a disk in memory.
     pub memory_bytes: Option<u64>,
     /// Peak memory.
     pub peak_memory_bytes: Option<u64>,

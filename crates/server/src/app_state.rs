@@ -23,6 +23,7 @@ use crate::run_queue::RunQueue;
 use crate::sandboxes::registry::SandboxRegistry;
 use crate::settings::Settings;
 use crate::share_pool::OtherTenants;
+use crate::storage::disk_quota::OpenDisks;
 use crate::storage::mounts::VolumeMounts;
 use crate::streams::Streams;
 use crate::trace::Tracer;
@@ -42,6 +43,7 @@ pub struct AppState {
     pub(crate) sandboxes: SandboxRegistry,
     pub(crate) host_storage: Arc<dyn HostStorage>,
     pub(crate) volume_mounts: VolumeMounts,
+    pub(crate) open_disks: OpenDisks,
     pub(crate) metrics: Metrics,
     pub(crate) retention_trigger: RetentionTrigger,
     pub(crate) tracer: Option<Tracer>,
@@ -85,6 +87,7 @@ impl AppState {
             sandboxes: SandboxRegistry::new(settings.sandboxes, &other_tenants),
             other_tenants,
             volume_mounts: VolumeMounts::default(),
+            open_disks: OpenDisks::default(),
             metrics: Metrics::new(),
             tracer: settings.collector.clone().map(Tracer::new),
             readiness: Readiness::default(),
@@ -121,7 +124,8 @@ impl AppState {
         error.with_cause_for(is_admin, |cause| self.provider_registry.mask(cause))
     }
 
-    /// Returns the caller's disk quota in bytes, for its volumes and snapshots together.
+    /// Returns the caller's disk quota in bytes, for its volumes, its snapshots and the disks of its sandboxes in files
+    /// together.
     pub(crate) fn disk_quota(&self, caller: &Caller) -> u64 {
         caller.quotas.disk_bytes.unwrap_or(self.settings.tenant_disk)
     }

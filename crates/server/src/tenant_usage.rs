@@ -87,7 +87,7 @@ pub(crate) async fn tenant_usage(
         cpu_ms_today,
         volumes,
         snapshots,
-        disk_bytes,
+        disk_bytes: disk_bytes.saturating_add(state.open_disks.held_bytes(name)),
         stored_executions: executions,
         stored_bytes: executions_bytes,
         keys,

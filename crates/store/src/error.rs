@@ -113,7 +113,10 @@ pub enum Error {
     #[error("the secrets were sealed with another key; start the server with that key, or set them again")]
     WrongSealingKey,
     /// The tenant's disk quota is exceeded.
-    #[error("the tenant's disk quota is exceeded: {left} bytes are left; remove a volume or snapshot")]
+    #[error(
+        "the tenant's disk quota is exceeded: {left} bytes are left; remove a volume or a snapshot, or close a sandbox whose \
+         disk is in a file"
+    )]
     Quota {
         /// Unused bytes of the quota.
         left: u64,

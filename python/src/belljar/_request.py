@@ -85,6 +85,8 @@ class SandboxOptions(TypedDict, total=False):
     memory: Size | None
     cpus: float | None
     disk: Size | None
+    #: Where the disk is: in memory, or in a file of the server, which may be larger than memory.
+    disk_storage: Literal["memory", "file"] | None
     processes: int | None
     output: Size | None
     env: Mapping[str, str] | None
@@ -179,7 +181,7 @@ def sandbox_request(
         life_ms=_milliseconds(life),
         limits=limits(command_timeout, memory, cpus, disk, processes, output),
         network=network_spec(network),
-        **_known(plain, (*_COMMON, "on_timeout", "snapshot", "volumes")),
+        **_known(plain, (*_COMMON, "disk_storage", "on_timeout", "snapshot", "volumes")),
     )
 
 

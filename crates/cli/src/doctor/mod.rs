@@ -114,7 +114,7 @@ pub(crate) fn run(args: DoctorArgs, environment: &Environment, config: Config) -
 
 async fn examine(started: StartedLauncher, config: &Config) -> DoctorReport {
     let host = match started
-        .connect(config.warm, config.sandbox_memory, config.builds.clone(), config.always_proxy)
+        .connect(config.warm, config.sandbox_memory, config.builds.clone(), config.always_proxy, None)
         .await
     {
         Ok(host) => host,

@@ -123,7 +123,9 @@ async fn serve(
     let listeners =
         Listeners { api: listen(service.server.listen).await?, dialects: Vec::new(), tls, metrics };
     let builds = BuildCacheSettings { folder: Some(service.data_dir.join("builds")), ..config.builds };
-    let host = started.connect(config.warm, config.sandbox_memory, builds, config.always_proxy).await?;
+    let disks = Some(service.data_dir.clone());
+    let host =
+        started.connect(config.warm, config.sandbox_memory, builds, config.always_proxy, disks).await?;
     let folder = service.data_dir.join("layers");
     let warnings = Arc::new(|notice: &StoreWarning| tracing::warn!(%notice, "packages"));
     let libraries = wire::libraries(host.provider(), folder, &config, environment, warnings);
@@ -134,6 +136,7 @@ async fn serve(
         packages: Some(Arc::new(libraries)),
         images: images.map(|images| images as _),
         network_ceiling: service.reach,
+        sandboxes: service.server.sandboxes,
     };
     let engine = Arc::new(wire::build_engine(&config, parts));
     let ready = match check_isolation(&engine, service.allow_degraded).await {

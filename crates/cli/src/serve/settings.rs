@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use belljar_engine::network::NetworkCeiling;
-use belljar_engine::sandbox::is_volume_name;
+use belljar_engine::sandbox::{SandboxRules, is_volume_name};
 use belljar_server::Settings as ServiceSettings;
 use belljar_store::Durability;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,8 @@ pub(crate) struct ServerSettings {
     pub(crate) durability: Durability,
     /// The widest network access that requests may ask for.
     pub(crate) network: Option<NetworkCeiling>,
+    /// What long-lived sandboxes may have beyond a run.
+    pub(crate) sandboxes: SandboxRules,
     pub(crate) service: ServiceSettings,
     /// The first invalid setting. Only `belljar serve` and `belljar config show` fail because of it.
     pub(crate) invalid: Option<CliError>,
@@ -61,6 +63,7 @@ impl Default for ServerSettings {
             host_folders: BTreeMap::new(),
             durability: Durability::default(),
             network: None,
+            sandboxes: SandboxRules::default(),
             service: ServiceSettings::default(),
             invalid: None,
         }

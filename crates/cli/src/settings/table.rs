@@ -7,6 +7,8 @@ use belljar_engine::artifact::ArtifactLimits;
 use belljar_engine::limits::Limits;
 use belljar_engine::network::NetworkCeiling;
 use belljar_engine::outcome::MAX_RESULT_BYTES;
+use belljar_engine::plan::DiskStorage;
+use belljar_engine::sandbox::MIN_DISK_FILE_BYTES;
 use belljar_engine::warm::WarmPoolMode;
 use belljar_images::ImageName;
 use belljar_store::Durability;
@@ -34,6 +36,7 @@ const WARM_MODES: &[(&str, WarmPoolMode)] =
     &[("pool", WarmPoolMode::Pool), ("fork", WarmPoolMode::Fork), ("off", WarmPoolMode::Off)];
 const DURABILITIES: &[(&str, Durability)] = &[("process", Durability::Process), ("power", Durability::Power)];
 const GATES: &[(&str, bool)] = &[("auto", false), ("proxy", true)];
+const DISK_STORAGES: &[(&str, DiskStorage)] = &[("memory", DiskStorage::Memory), ("file", DiskStorage::File)];
 const NETWORK_CEILINGS: &[(&str, NetworkCeiling)] = &[
     ("none", NetworkCeiling::None),
     ("names", NetworkCeiling::Names),
@@ -290,6 +293,8 @@ fn server() -> Vec<Setting> {
         row!("server.host_folders", table(), config.server.host_folders,
             "Folders of this machine that sandboxes may mount, by the name used in requests: `{ sets = { path = \"/srv/sets\", writable = false, tenants = [] } }`.")
             .check(|settings| check_host_folders(&settings.config.server)),
+        row!("server.disk_storage", choice(DISK_STORAGES), config.server.sandboxes.disk_storage,
+            "Where the disk of a sandbox is whose request does not say. Where a disk in a `file` is impossible, it is in `memory`."),
         row!("server.network", maybe(choice(NETWORK_CEILINGS)), config.server.network, "Widest network access that requests may ask for.")
             .documented("`names`; `full` with `--temporary`").default("names"),
     ];
@@ -318,7 +323,10 @@ fn server_limits() -> Vec<Setting> {
         row!("server.streams", count(MOST), config.server.service.streams, "Maximum number of event streams, WebSockets and batches at one time."),
         row!("server.tenant_streams", count(MOST), config.server.service.tenant_streams, "Maximum number of event streams, WebSockets and batches of one tenant."),
         row!("server.body_timeout", time(), config.server.service.body_timeout, "How long a client may stall while sending or receiving a body."),
-        row!("server.tenant_disk", size(1), config.server.service.tenant_disk, "Maximum size of the volumes and snapshots of a tenant without a quota."),
+        row!("server.tenant_disk", size(1), config.server.service.tenant_disk,
+            "Maximum size of the volumes, the snapshots and the disks in files of a tenant without a quota."),
+        row!("server.disk_file_bytes", size(MIN_DISK_FILE_BYTES), config.server.sandboxes.disk_file_bytes,
+            "Maximum size of the disk of a sandbox in a file; `ceiling.disk_bytes` is for disks in memory."),
     ];
     // Ceilings follow from the memory of all sandboxes, so every command needs it.
     let sandbox_memory = sandbox_memory.documented("nine tenths of the machine's memory");

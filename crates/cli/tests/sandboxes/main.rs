@@ -6,6 +6,7 @@
 mod common;
 
 mod commands;
+mod disks;
 mod files;
 mod findings;
 mod life;

@@ -9,10 +9,8 @@ use crate::sandbox::admit_sandbox;
 use crate::sandbox_handle::SandboxCapabilities;
 
 fn admitted_in(sandbox: Value, request: Value) -> Result<AdmittedCommand, String> {
-    let capabilities = Capabilities {
-        sandboxes: Some(SandboxCapabilities { cannot_pause: None, cannot_add_packages: None }),
-        ..Capabilities::default()
-    };
+    let capabilities =
+        Capabilities { sandboxes: Some(SandboxCapabilities::default()), ..Capabilities::default() };
     let profiles = Profiles::built_in();
     let ceiling = Limits { timeout: std::time::Duration::from_secs(600), ..Limits::CEILING };
     let provider = SelectedProvider::with_capabilities(capabilities);

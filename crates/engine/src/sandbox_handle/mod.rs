@@ -71,12 +71,14 @@ pub struct NetworkStats {
 }
 
 /// Capabilities of a provider's long-lived sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxCapabilities {
     /// Why they cannot be paused; `None` if they can.
     pub cannot_pause: Option<String>,
     /// Why packages cannot be added to open ones, and what to do instead; `None` if they can.
     pub cannot_add_packages: Option<String>,
+    /// Why their disk cannot be in a file; `None` if it can.
+    pub cannot_use_disk_file: Option<String>,
 }
 
 /// A long-lived sandbox. Dropping it kills everything in it.

@@ -139,6 +139,7 @@ fn close_all_but_own(setup: &JailSetup<'_>) -> Result<(), Errno> {
             .chain(setup.cgroup_join_fds)
             .chain(binds)
             .chain(setup.guest_binary)
+            .chain(setup.mounts.disk_mount)
             .chain(setup.gate_socket),
     )
 }

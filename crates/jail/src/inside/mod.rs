@@ -66,6 +66,8 @@ pub(crate) struct MountPlan<'a> {
     pub(crate) owner: (u32, u32),
     /// Size of the disk, if already known.
     pub(crate) disk_bytes: Option<u64>,
+    /// Mount of a disk in a file; without one, the disk is in memory.
+    pub(crate) disk_mount: Option<&'a OwnedFd>,
 }
 
 impl MountPlan<'_> {

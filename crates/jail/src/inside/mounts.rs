@@ -13,15 +13,11 @@ use super::MountPlan;
 use crate::spec::{HOME, INBOX, Jail, RootEntry, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::errno;
-use crate::{fault, sys};
+use crate::{disk_file, fault, sys};
 
 const NOSUID_NODEV: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 /// Directories that are fresh in every jail.
 const FRESH_DIRS: &[&str] = &[WORKSPACE, HOME, "/tmp", "/dev/shm"];
-
-/// The usual ratio of disk file systems. More inodes would let kernel memory, and the time that Landlock
-/// needs to walk up from a deep directory, grow out of proportion to the disk.
-const BYTES_PER_INODE: u64 = 16 << 10;
 
 /// Mounts everything and makes it the root. Returns the inbox, which is writable only through this
 /// descriptor.
@@ -89,20 +85,30 @@ fn overlay_image(path: &str) -> Result<(), Errno> {
 /// Mounts the disk, which holds everything writable. It stays tiny until it is known what will run.
 fn mount_disk(plan: &MountPlan<'_>) -> Result<OwnedFd, Errno> {
     let covered = detach_covered_binds(plan)?;
-    let options = match plan.disk_bytes {
-        Some(bytes) => disk_options(bytes),
-        None => "size=64k,nr_inodes=64,mode=0755".to_owned(),
-    };
-    let options = CString::new(options).map_err(|_| Errno::INVAL)?;
-    belljar_zygote::mounts::mount_disk(&options).map_err(errno)?;
+    match (plan.disk_mount, plan.disk_bytes) {
+        (Some(mount), _) => {
+            let target = format!(".{HOME}");
+            rustix::mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        }
+        (None, Some(bytes)) => mount_tmpfs(&disk_options(bytes))?,
+        (None, None) => mount_tmpfs("size=64k,nr_inodes=64,mode=0755")?,
+    }
     let inbox = create_inbox()?;
     belljar_zygote::mounts::bind_disk_dirs(plan.owner, !plan.has_host_workspace()).map_err(errno)?;
     covered.iter().try_for_each(|(mount, path)| attach_mount(plan, mount, path))?;
     Ok(inbox)
 }
 
-/// Resizes the disk to the jail's limit, through any of its mount points.
+fn mount_tmpfs(options: &str) -> Result<(), Errno> {
+    let options = CString::new(options).map_err(|_| Errno::INVAL)?;
+    belljar_zygote::mounts::mount_disk(&options).map_err(errno)
+}
+
+/// Resizes the disk to the jail's limit, through any of its mount points. A disk in a file has its size already.
 pub(super) fn resize_disk(jail: &Jail) -> Result<(), StepFailed> {
+    if jail.has_disk_file {
+        return Ok(());
+    }
     step(Step::Disk, "", || {
         rustix::mount::mount_remount("/tmp", NOSUID_NODEV, tmpfs_options(jail.limits.disk_bytes))
     })
@@ -110,7 +116,7 @@ pub(super) fn resize_disk(jail: &Jail) -> Result<(), StepFailed> {
 
 pub(crate) fn tmpfs_options(bytes: u64) -> String {
     let bytes = if fault::is_left_out(Layer::DiskQuota) { 1 << 30 } else { bytes };
-    let inodes = (bytes / BYTES_PER_INODE).max(1_024);
+    let inodes = disk_file::inodes(bytes);
     format!("size={bytes},nr_inodes={inodes}")
 }
 

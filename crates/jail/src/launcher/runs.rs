@@ -156,6 +156,10 @@ impl Runs {
             (JailNetwork::Proxied | JailNetwork::Tun, Some((gate, fds))) => (Some(gate), fds),
             _ => (None, pending.fds.as_slice()),
         };
+        let (disk_mount, fds) = match fds.split_last() {
+            Some((mount, fds)) if jail.has_disk_file && jail.is_sandbox => (Some(mount), fds),
+            _ => (None, fds),
+        };
         let spare = if jail.network == JailNetwork::Own && binds.is_empty() && jail.commands.len() == 1 {
             let (spare, useless) = self.spare_jails.take(jail, &root);
             useless.into_iter().for_each(|spare| self.reaper.push(spare.kill()));
@@ -168,7 +172,8 @@ impl Runs {
             None => {
                 let commands = jail.commands.len();
                 let (network, is_sandbox) = (jail.network, jail.is_sandbox);
-                let request = SetupRequest { root: &root, network, binds, commands, is_sandbox, gate };
+                let request =
+                    SetupRequest { root: &root, network, binds, commands, is_sandbox, gate, disk_mount };
                 set_up_jail(&mut self.context, &self.filters, &request)?
             }
         };

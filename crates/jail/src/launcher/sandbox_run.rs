@@ -68,7 +68,8 @@ impl SandboxRun {
             memory_kills: memory.kills.saturating_sub(self.machine_memory_kills),
             machine_memory_kills: self.machine_memory_kills,
             forks_refused: group.map_or(0, Group::forks_refused),
-            disk_full: disk.is_some_and(|disk| disk.f_bfree == 0 || disk.f_ffree == 0),
+            // A disk in a file keeps some free blocks for itself.
+            disk_full: disk.is_some_and(|disk| disk.f_bavail == 0 || disk.f_ffree == 0),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The jail of a long-lived sandbox. The launcher pauses, measures and ends it: it reads the cgroup and the
 //! disk, which it holds open. The sandbox is closed only when everything in it is gone.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use belljar_engine::language::Language;
 use belljar_engine::layer::Layer;
 use belljar_engine::outcome::{Kernel, Receipt};
 use belljar_engine::packages::PackageLayer;
-use belljar_engine::plan::{Image, WORKSPACE};
+use belljar_engine::plan::{DiskStorage, Image, Plan, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, ProviderError};
 use belljar_engine::sandbox_handle::{SandboxError, SandboxFuture, SandboxStats};
 use belljar_guest::{Guest, GuestError};
@@ -23,6 +23,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{Mutex, OnceCell};
 
 use super::connection::{LauncherConnection, SubmittedRun, launcher_lost, step_failure};
+use super::disks::DiskReservation;
 use super::egress::JailEgress;
 use super::roots::NumberedRoot;
 use super::run;
@@ -45,6 +46,9 @@ struct JailBackend {
     layers: OnceCell<Vec<Layer>>,
     shared: Arc<NativeShared>,
     image: Image,
+    disk_storage: DiskStorage,
+    /// The space of its disk in a file. Freed once everything in the sandbox is gone.
+    _disk: Option<DiskReservation>,
     /// Interpreters outside the standard folders that are visible inside. No others can run.
     visible_prefixes: Vec<PathBuf>,
 }
@@ -63,7 +67,7 @@ pub(super) async fn open(
         }
         started => started?,
     };
-    let StartedGuest { guest, connection, pending, egress } = started;
+    let StartedGuest { guest, connection, pending, egress, disk } = started;
     let backend = JailBackend {
         connection,
         number: pending.number(),
@@ -72,6 +76,8 @@ pub(super) async fn open(
         layers: OnceCell::new(),
         shared: Arc::clone(shared),
         image: checked.plan.image.clone(),
+        disk_storage: checked.plan.disk_storage,
+        _disk: disk,
         visible_prefixes,
     };
     Ok(GuestSandbox::new(guest, backend, checked.plan, root.path.clone(), egress))
@@ -84,6 +90,7 @@ struct StartedGuest {
     connection: LauncherConnection,
     pending: SubmittedRun,
     egress: Option<Egress>,
+    disk: Option<DiskReservation>,
 }
 
 async fn start(
@@ -98,16 +105,31 @@ async fn start(
     let (ours, theirs) = pair.map_err(|error| ProviderError::setup("create a socket to the guest", error))?;
     let connection = shared.link.connection()?;
     let egress = JailEgress::for_network(&checked.plan.network, checked.gate, &checked.plan.tenant)?;
-    let fds: Vec<_> = [theirs.as_fd()].into_iter().chain(egress.as_ref().map(JailEgress::child_fd)).collect();
+    let (mount, disk) = create_disk(shared, &checked.plan).await?.unzip();
+    let fds = [theirs.as_fd()].into_iter().chain(mount.as_ref().map(AsFd::as_fd));
+    let fds: Vec<_> = fds.chain(egress.as_ref().map(JailEgress::child_fd)).collect();
     let mut pending = connection.start(root, jail(checked, root.number), &fds).await?;
     drop(fds);
-    drop(theirs);
+    // With a copy of the mount here, the disk would outlive the sandbox.
+    drop((theirs, mount));
     let egress = egress.map(JailEgress::into_egress);
     let settings = guest_settings(&checked.plan.limits);
     match tokio::time::timeout(GUEST_CONNECT_TIMEOUT, Guest::connect(ours, settings)).await {
-        Ok(Ok(guest)) => Ok(StartedGuest { guest, connection, pending, egress }),
+        Ok(Ok(guest)) => Ok(StartedGuest { guest, connection, pending, egress, disk }),
         Ok(Err(error)) => Err(startup_error(&mut pending, &error).await),
         Err(_) => Err(ProviderError::lost("the guest did not answer in time")),
+    }
+}
+
+/// Creates the disk, if it is in a file: a new one for each start, because a disk is never mounted again.
+async fn create_disk(
+    shared: &NativeShared,
+    plan: &Plan,
+) -> Result<Option<(OwnedFd, DiskReservation)>, ProviderError> {
+    match (plan.disk_storage, &shared.disks) {
+        (DiskStorage::Memory, _) => Ok(None),
+        (DiskStorage::File, Ok(disks)) => disks.create(plan.limits.disk_bytes).await.map(Some),
+        (DiskStorage::File, Err(why)) => Err(ProviderError::unsupported("disk_storage", why)),
     }
 }
 
@@ -135,6 +157,7 @@ fn jail(checked: &CheckedPlan, root: u64) -> Jail {
         workdir: WORKSPACE.to_owned(),
         timeout: None,
         limits: (&checked.plan.limits).into(),
+        has_disk_file: checked.plan.disk_storage == DiskStorage::File,
         network: run::network(checked),
         host_workspace: checked.host_workspace.clone(),
         binds: checked.binds.clone(),
@@ -229,7 +252,8 @@ impl Backend for JailBackend {
     fn receipt(&self) -> SandboxFuture<'_, Receipt> {
         Box::pin(async {
             let isolation = self.layers().await?;
-            Ok(Receipt { isolation, ..Receipt::new(NAME, Kernel::Host) })
+            let disk_storage = Some(self.disk_storage);
+            Ok(Receipt { isolation, disk_storage, ..Receipt::new(NAME, Kernel::Host) })
         })
     }
 

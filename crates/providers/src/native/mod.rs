@@ -17,6 +17,7 @@ mod artifact_stream;
 mod backend;
 mod build;
 mod connection;
+mod disks;
 mod egress;
 mod launcher_handle;
 mod mismatches;
@@ -42,11 +43,12 @@ use belljar_engine::provider::{
 use belljar_engine::sandbox_handle::{SandboxCapabilities, SandboxHandle};
 use belljar_engine::warm::WarmSettings;
 use belljar_jail::launcher::Launcher;
-use belljar_jail::spec;
+use belljar_jail::{disk_file, spec};
 
 use crate::build_cache::BuildCache;
 use crate::egress::with_proxy_environment;
 use crate::host_paths::{check_host_workspace, check_mount};
+use disks::Disks;
 use launcher_handle::LauncherHandle;
 use roots::{NumberedRoot, RootBuilder};
 
@@ -69,6 +71,7 @@ pub struct SpawnedLauncher {
     total_memory_bytes: Option<u64>,
     builds: Option<BuildCache>,
     always_proxy: bool,
+    disk_folder: Option<PathBuf>,
 }
 
 impl SpawnedLauncher {
@@ -79,7 +82,8 @@ impl SpawnedLauncher {
     pub fn start() -> Result<Self, ProviderError> {
         let launcher =
             Launcher::start().map_err(|error| ProviderError::setup("start the launcher", error))?;
-        Ok(Self { launcher, total_memory_bytes: None, builds: None, always_proxy: false })
+        let builds = None;
+        Ok(Self { launcher, total_memory_bytes: None, builds, always_proxy: false, disk_folder: None })
     }
 
     /// Limits the memory of all sandboxes together to less than the machine could provide.
@@ -98,6 +102,13 @@ impl SpawnedLauncher {
     #[must_use]
     pub fn with_build_cache(self, builds: Option<BuildCache>) -> Self {
         Self { builds, ..self }
+    }
+
+    /// Sets the folder for disks of sandboxes in files. Tenants must not be able to reach it. Without one, every
+    /// disk is in memory.
+    #[must_use]
+    pub fn with_disk_folder(self, disk_folder: Option<PathBuf>) -> Self {
+        Self { disk_folder, ..self }
     }
 }
 
@@ -123,6 +134,8 @@ struct NativeShared {
     always_proxy: bool,
     /// Whether sandboxes can have TUN devices. Found out when the first one needs it.
     has_tun: OnceLock<bool>,
+    /// Disks in files, or why there are none.
+    disks: Result<Disks, String>,
 }
 
 impl NativeShared {
@@ -170,9 +183,11 @@ impl Native {
         let settings = spec::LauncherSettings { warm, total_memory_bytes: launched.total_memory_bytes };
         let builds = launched.builds.take().map(Arc::new);
         let always_proxy = launched.always_proxy;
+        let disks = open_disks(launched.disk_folder.take());
         let (link, host) = LauncherHandle::open(launched, settings).await?;
+        let shared = NativeShared { link, roots, builds, always_proxy, has_tun: OnceLock::new(), disks };
         Ok(Self {
-            shared: Arc::new(NativeShared { link, roots, builds, always_proxy, has_tun: OnceLock::new() }),
+            shared: Arc::new(shared),
             missing: host.missing,
             no_freezer: host.no_freezer,
         })
@@ -199,8 +214,11 @@ impl Provider for Native {
     }
 
     fn capabilities(&self) -> Capabilities {
-        let sandboxes =
-            SandboxCapabilities { cannot_pause: self.no_freezer.clone(), cannot_add_packages: None };
+        let sandboxes = SandboxCapabilities {
+            cannot_pause: self.no_freezer.clone(),
+            cannot_add_packages: None,
+            cannot_use_disk_file: self.shared.disks.as_ref().err().cloned(),
+        };
         Capabilities {
             missing: self.missing.clone(),
             host_paths: true,
@@ -274,6 +292,15 @@ impl Provider for Native {
 
     fn shut_down(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.shared.link.close())
+    }
+}
+
+/// Opens the folder for disks in files, or returns why disks can only be in memory.
+fn open_disks(folder: Option<PathBuf>) -> Result<Disks, String> {
+    let folder = folder.ok_or("only a server has a data folder for disks in files")?;
+    match disk_file::obstacle() {
+        Some(why) => Err(why),
+        None => Disks::open(&folder).map_err(|error| format!("{}: {error}", folder.display())),
     }
 }
 

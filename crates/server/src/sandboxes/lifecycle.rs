@@ -8,7 +8,7 @@ use std::time::Duration;
 use belljar_engine::network::HostRules;
 use belljar_engine::outcome::Receipt;
 use belljar_engine::packages::{Progress, ProvidedPackages};
-use belljar_engine::plan::Network;
+use belljar_engine::plan::{DiskStorage, Network};
 use belljar_engine::report::DependenciesReport;
 use belljar_engine::sandbox::{AdmittedSandbox, OnTimeout, SandboxPackages, SandboxRequest};
 use belljar_engine::sandbox_handle::{NetworkStats, SandboxError, SandboxHandle, SandboxPhase, SandboxStats};
@@ -30,6 +30,7 @@ use crate::authentication::Caller;
 use crate::error::Error;
 use crate::executions::live_executions::AwaitedCommand;
 use crate::run_queue::MemoryReservation;
+use crate::storage::disk_quota::reserve_disk;
 use crate::storage::snapshots;
 use crate::storage::volume_monitor::VolumeMonitor;
 use crate::storage::volumes::mount_volumes;
@@ -61,6 +62,9 @@ pub(crate) async fn open(
         state.run_queue.reserve_memory(&caller.tenant, &caller.quotas, memory)?,
     );
     state.closed_tenants.check(&caller.tenant)?;
+    if admitted.plan.disk_storage == DiskStorage::File {
+        slots.0.disk = Some(reserve_disk(state, caller, admitted.plan.limits.disk_bytes).await?);
+    }
     let snapshot = snapshots::resolve_snapshot(state, caller, admitted.snapshot.as_deref()).await?;
     let (admitted, mounts) = mount_volumes(state, &caller.tenant, admitted).await?;
     slots.0.mounts = mounts;

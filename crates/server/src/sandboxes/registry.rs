@@ -9,6 +9,7 @@ use super::live_sandbox::LiveSandbox;
 use crate::error::Error;
 use crate::fair_share::{FairShare, ShareRefusal, Tenure};
 use crate::share_pool::{OtherTenants, ShareKind, SharePool, ShareReservation};
+use crate::storage::disk_quota::HeldDisk;
 use crate::storage::mounts::MountedVolume;
 
 /// All live sandboxes.
@@ -25,6 +26,8 @@ pub(crate) struct SandboxRegistry {
 pub(super) struct SandboxSlot {
     _slot: ShareReservation<TenantName>,
     pub(super) mounts: Vec<MountedVolume>,
+    /// Its part of the disk quota, if its disk is in a file.
+    pub(super) disk: Option<HeldDisk>,
 }
 
 impl SandboxRegistry {
@@ -46,7 +49,7 @@ impl SandboxRegistry {
             ShareRefusal::Share(most) if most < self.max_sandboxes as u64 => self.slots.error(refusal),
             ShareRefusal::Share(_) | ShareRefusal::Full => Error::SandboxesFull(self.max_sandboxes),
         })?;
-        Ok(SandboxSlot { _slot: slot, mounts: Vec::new() })
+        Ok(SandboxSlot { _slot: slot, mounts: Vec::new(), disk: None })
     }
 
     pub(crate) fn share_refusals(&self) -> (&'static str, u64) {

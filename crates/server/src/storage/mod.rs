@@ -1,6 +1,7 @@
 //! Storage that outlives sandboxes: volumes and snapshots. The store records owners and sizes, the engine's
 //! `HostStorage` holds the files, and current mounts are tracked here.
 
+pub(crate) mod disk_quota;
 pub(crate) mod mounts;
 pub(crate) mod snapshots;
 pub(crate) mod volume_monitor;

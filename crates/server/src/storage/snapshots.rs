@@ -49,7 +49,10 @@ async fn create_snapshot(
     quota: u64,
 ) -> Result<Snapshot, Error> {
     let Ok(_one) = used.snapshot_lock.try_lock() else { return Err(Error::SnapshotInProgress) };
+    let step = state.open_disks.lock.lock().await;
+    let quota = state.open_disks.left_of(quota, &snapshot.tenant);
     let most = state.store.add_snapshot(snapshot.clone(), quota).await?;
+    drop(step);
     let written = tokio::select! {
         written = timeout(SNAPSHOT_TIMEOUT, write(state, used, &snapshot.id, most)) => {
             written.unwrap_or(Err(Error::SnapshotTooSlow))

@@ -22,7 +22,11 @@ pub(crate) async fn create(state: Arc<AppState>, caller: &Caller, volume: Volume
 /// Creates the directory before the record, so that every recorded volume has a directory.
 async fn create_volume(state: &AppState, volume: Volume, quota: u64) -> Result<Volume, Error> {
     state.host_storage.make_volume(volume.id.as_str()).await?;
-    if let Err(error) = state.store.add_volume(volume.clone(), quota).await {
+    let step = state.open_disks.lock.lock().await;
+    let quota = state.open_disks.left_of(quota, &volume.tenant);
+    let added = state.store.add_volume(volume.clone(), quota).await;
+    drop(step);
+    if let Err(error) = added {
         state.host_storage.remove_volume(volume.id.as_str()).await?;
         return Err(error.into());
     }

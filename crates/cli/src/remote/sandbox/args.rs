@@ -194,6 +194,9 @@ pub(super) struct CreateArgs {
     /// Limit on the data written to disk
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(super) disk: Option<i64>,
+    /// Where the disk is: memory, or file, which may be larger than memory [default: the server's]
+    #[arg(long, value_name = "WHERE", value_parser = ["memory", "file"])]
+    pub(super) disk_storage: Option<String>,
     /// Limit on processes and threads at one time
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(super) processes: Option<i64>,

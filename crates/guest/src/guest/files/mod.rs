@@ -89,7 +89,7 @@ pub(super) fn space(target: &TargetPath) -> Result<GuestReply, Failure> {
     let used_bytes = found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize);
     let counts_files = found.f_files > 0;
     let no_inode = counts_files && found.f_ffree == 0;
-    Ok(GuestReply::Space(DiskSpace { used_bytes, full: found.f_bfree == 0 || no_inode, counts_files }))
+    Ok(GuestReply::Space(DiskSpace { used_bytes, full: found.f_bavail == 0 || no_inode, counts_files }))
 }
 
 /// Converts the kernel's metadata of a file.

@@ -70,7 +70,15 @@ impl SpareJails {
     pub(crate) fn refill(&mut self, context: &mut LauncherContext, filters: &ColdFilters) {
         let Some(LastRequest { root, limits }) = &self.latest else { return };
         let (network, binds) = (JailNetwork::Own, Vec::new());
-        let request = SetupRequest { root, network, binds, commands: 1, is_sandbox: false, gate: None };
+        let request = SetupRequest {
+            root,
+            network,
+            binds,
+            commands: 1,
+            is_sandbox: false,
+            gate: None,
+            disk_mount: None,
+        };
         let made = set_up_jail(context, filters, &request).map(|mut spare| {
             // If this fails, it is tried again, and reported, when the actual limits are known.
             let _limited = spare.set_limits(*limits);

@@ -40,6 +40,8 @@ pub(crate) struct SetupRequest<'a> {
     pub(crate) is_sandbox: bool,
     /// Where PID 1 sends the descriptors of the jail's network gate.
     pub(crate) gate: Option<&'a OwnedFd>,
+    /// Mount of the disk, if it is in a file. It is used once.
+    pub(crate) disk_mount: Option<&'a OwnedFd>,
 }
 
 /// The seccomp filters of a cold jail.
@@ -92,7 +94,7 @@ fn set_up_jail_with_ids(
     request: &SetupRequest<'_>,
     ids: IdLease,
 ) -> Result<SpareJail, StepFailed> {
-    let binds = open_host_folders(context, &request.binds, ids)?;
+    let binds = open_mounts(context, request, ids)?;
     let guest = request.is_sandbox.then(|| context.guest()).transpose()?;
     let group = if request.is_sandbox { context.create_sandbox_cgroup() } else { context.create_cgroup(1) }?;
     let own_network = request.network != JailNetwork::Host && !fault::is_left_out(Layer::NetNs);
@@ -104,9 +106,7 @@ fn set_up_jail_with_ids(
     let (report, report_writer) = step(Step::Namespaces, "", pipe)?;
     let (go, let_go) = step(Step::Namespaces, "", pipe)?;
     let (init_socket, init_socket_inside) = step(Step::Namespaces, "", sys::packet_socketpair)?;
-    let command_sockets = (0..request.commands).map(|_| step(Step::Namespaces, "", sys::packet_socketpair));
-    let (command_sockets, command_sockets_inside) =
-        command_sockets.collect::<Result<(Vec<_>, Vec<_>), _>>()?;
+    let (command_sockets, command_sockets_inside) = create_command_sockets(request.commands)?;
     let setup = JailSetup {
         mounts: MountPlan {
             tree: &request.root.tree,
@@ -114,6 +114,7 @@ fn set_up_jail_with_ids(
             binds: &binds,
             owner: (INNER_UID, INNER_UID),
             disk_bytes: None,
+            disk_mount: request.disk_mount,
         },
         cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
         id_map_ready: go,
@@ -167,6 +168,23 @@ fn set_up_jail_with_ids(
             Err(failed)
         }
     }
+}
+
+/// Opens the host folders of a jail, and maps the ids of its disk.
+fn open_mounts(
+    context: &LauncherContext,
+    request: &SetupRequest<'_>,
+    ids: IdLease,
+) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
+    if let Some(mount) = request.disk_mount {
+        step(Step::Owners, "the disk", || map_disk_owners(context, mount, ids))?;
+    }
+    open_host_folders(context, &request.binds, ids)
+}
+
+/// Creates a pair of sockets for each command.
+fn create_command_sockets(commands: usize) -> Result<(Vec<OwnedFd>, Vec<OwnedFd>), StepFailed> {
+    (0..commands).map(|_| step(Step::Namespaces, "", sys::packet_socketpair)).collect()
 }
 
 /// Writes the id maps of PID 1 and lets it proceed.
@@ -261,13 +279,24 @@ fn map_owner(
     ids: IdLease,
 ) -> Result<(), Errno> {
     let owner = rustix::fs::fstat(source)?;
-    let map = create_mount_map(&context.proc, (owner.st_uid, owner.st_gid), (ids.uid, ids.gid))?;
+    let map = create_mount_map(&context.proc, &[(owner.st_uid, ids.uid)], &[(owner.st_gid, ids.gid)])?;
     match sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd())) {
         // The file system does not support id mapping. A read-only mount is then read with the rights of
         // "others".
         Err(Errno::INVAL) if !writable => Ok(()),
         mapped => mapped,
     }
+}
+
+/// Maps ids on the mount of a disk in a file, where ids are those inside. This works only as the host's root, and
+/// only for a mount that was never attached.
+fn map_disk_owners(context: &LauncherContext, mount: &OwnedFd, ids: IdLease) -> Result<(), Errno> {
+    if !context.ids.is_host_root() || !ids.is_separate() {
+        return Err(Errno::PERM);
+    }
+    let (uids, gids) = ids.maps();
+    let map = create_mount_map(&context.proc, &uids, &gids)?;
+    sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd()))
 }
 
 impl SpareJail {

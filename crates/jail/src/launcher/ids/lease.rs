@@ -1,6 +1,8 @@
 //! Leases of host user ids: each live jail has ids of its own, also across several launchers on one machine.
 //! A lease is a lock on one byte of a file, which the kernel releases when its holder exits.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use belljar_model::layer::{Layer, MissingLayer};
@@ -19,6 +21,8 @@ pub(crate) enum IdAllocator {
         uids: IdRange,
         gids: IdRange,
         lock: OwnedFd,
+        /// Slots that this launcher holds. It could lock them again, because the locks are its own.
+        held: RefCell<BTreeSet<u32>>,
         next: u32,
         /// Whether the launcher runs as the host's root, which can also map ids of mounts.
         is_host_root: bool,
@@ -87,7 +91,8 @@ impl IdAllocator {
         let lock = rustix::fs::openat(&folder, "ids", flags, Mode::from_raw_mode(0o600))?;
         let slots = uids.count.min(gids.count) / 2;
         let next = rustix::process::getpid().as_raw_nonzero().get() as u32 % slots;
-        Ok(Self::Range { uids, gids, lock, next, is_host_root: root, launcher_ids: own })
+        let held = RefCell::default();
+        Ok(Self::Range { uids, gids, lock, held, next, is_host_root: root, launcher_ids: own })
     }
 
     /// Returns the isolation layer that is missing if ids are shared.
@@ -112,12 +117,12 @@ impl IdAllocator {
             Self::Range { is_host_root: false, launcher_ids: own, .. } if host_folders => {
                 Ok(IdLease { uid: own.0, gid: own.1, slot: None })
             }
-            Self::Range { uids, gids, lock, next, .. } => {
+            Self::Range { uids, gids, lock, held, next, .. } => {
                 let slots = uids.count.min(gids.count) / 2;
                 for _ in 0..slots {
                     let slot = *next;
                     *next = (*next + 1) % slots;
-                    if sys::lock_byte(lock.as_fd(), slot.into()).is_ok() {
+                    if take_lock(lock, held, slot) {
                         let (uid, gid) = (uids.first + 2 * slot, gids.first + 2 * slot);
                         return Ok(IdLease { uid, gid, slot: Some(slot) });
                     }
@@ -129,8 +134,36 @@ impl IdAllocator {
 
     /// Releases a lease.
     pub(crate) fn release(&self, lease: IdLease) {
-        if let (Self::Range { lock, .. }, Some(slot)) = (self, lease.slot) {
+        if let (Self::Range { lock, held, .. }, Some(slot)) = (self, lease.slot) {
             sys::unlock_byte(lock.as_fd(), slot.into());
+            held.borrow_mut().remove(&slot);
         }
+    }
+}
+
+/// Takes the lock of a slot, unless this or another launcher has it.
+fn take_lock(lock: &OwnedFd, held: &RefCell<BTreeSet<u32>>, slot: u32) -> bool {
+    let mut held = held.borrow_mut();
+    !held.contains(&slot) && sys::lock_byte(lock.as_fd(), slot.into()).is_ok() && held.insert(slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_slot_is_leased_twice() {
+        let folder = std::env::temp_dir().join(format!("belljar-leases-{}", std::process::id()));
+        let folder = folder.to_str().unwrap();
+        let ids = IdRange { first: 1_000_000, count: 4 };
+        let create = || IdAllocator::range(ids, ids, folder, true).unwrap();
+        let (mut one, mut two) = (create(), create());
+        let (first, second) = (one.lease(false).unwrap(), two.lease(false).unwrap());
+        assert_ne!(first, second);
+        // Its own lock would not stop it.
+        assert_eq!(one.lease(false), Err(Errno::USERS));
+        one.release(first);
+        assert_eq!(two.lease(false), Ok(first), "another launcher may have it then");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

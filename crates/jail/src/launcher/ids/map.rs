@@ -146,9 +146,13 @@ pub(crate) fn lease_lock_folder(uid: u32) -> String {
     }
 }
 
-/// Creates a user namespace that is never entered, as the id map of a mount: ids `from` on disk appear as
-/// `to`.
-pub(crate) fn create_mount_map(proc: &OwnedFd, from: (u32, u32), to: (u32, u32)) -> Result<OwnedFd, Errno> {
+/// Creates a user namespace that is never entered, as the id map of a mount: pairs of an id on disk and the id that
+/// it appears as.
+pub(crate) fn create_mount_map(
+    proc: &OwnedFd,
+    uids: &[(u32, u32)],
+    gids: &[(u32, u32)],
+) -> Result<OwnedFd, Errno> {
     let (hold, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let pid = match sys::clone(libc::CLONE_NEWUSER, None)? {
         CloneResult::Child => {
@@ -158,7 +162,7 @@ pub(crate) fn create_mount_map(proc: &OwnedFd, from: (u32, u32), to: (u32, u32))
         }
         CloneResult::Parent { pid, .. } => pid,
     };
-    let namespace = write_maps(proc, pid, &[(from.0, to.0)], &[(from.1, to.1)]).and_then(|()| {
+    let namespace = write_maps(proc, pid, uids, gids).and_then(|()| {
         rustix::fs::openat(proc, format!("{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     });
     drop(release);

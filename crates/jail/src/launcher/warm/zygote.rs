@@ -156,6 +156,7 @@ impl Zygote {
                 binds: &[],
                 owner: (ids.uid, ids.gid),
                 disk_bytes: Some(DISK_BYTES),
+                disk_mount: None,
             },
             cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
             report: report_writer,
