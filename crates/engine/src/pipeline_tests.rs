@@ -76,7 +76,7 @@ impl Provider for Unopened {
         self.name
     }
     fn capabilities(&self) -> Capabilities {
-        let sandboxes = SandboxCapabilities { cannot_pause: None, cannot_add_packages: None };
+        let sandboxes = SandboxCapabilities::default();
         Capabilities { host_paths: true, sandboxes: Some(sandboxes), ..Capabilities::default() }
     }
     fn run<'a>(

@@ -186,11 +186,7 @@ impl Native {
         let disks = open_disks(launched.disk_folder.take());
         let (link, host) = LauncherHandle::open(launched, settings).await?;
         let shared = NativeShared { link, roots, builds, always_proxy, has_tun: OnceLock::new(), disks };
-        Ok(Self {
-            shared: Arc::new(shared),
-            missing: host.missing,
-            no_freezer: host.no_freezer,
-        })
+        Ok(Self { shared: Arc::new(shared), missing: host.missing, no_freezer: host.no_freezer })
     }
 
     /// Returns every language with the program that runs it.
