@@ -183,8 +183,8 @@ fn compilers_speak_the_same_each_time() {
 #[test]
 fn programs_with_a_network_are_built_without_one() {
     let cache = Cache::new();
-    let code = "#include <stdio.h>\n#include <stdlib.h>\n#warning look here\n\
-        int main(void) { puts(getenv(\"HTTP_PROXY\") ? \"gate\" : \"none\"); }";
+    let code = "#include <net/if.h>\n#include <stdio.h>\n#include <stdlib.h>\n#warning look here\n\
+        int main(void) { puts(getenv(\"HTTP_PROXY\") || if_nametoindex(\"tun0\") ? \"gate\" : \"none\"); }";
     for (flags, printed) in [(&["--network", "internet"], "gate\n"), (&["--network", "full"], "none\n")] {
         let runs = [cache.run("c", code, flags), cache.run("c", code, flags)];
         for run in &runs {

@@ -26,6 +26,7 @@ fn run_everything(fault: &str, playground: &Path, mounted: &Path) -> Answer {
 fn not_taken(step: Step, usual: &Answer) -> Option<&'static str> {
     match step {
         Step::Guest => Some("only living sandboxes take it; the conformance suite has them fail"),
+        Step::NetworkDevice => Some("only a network with a gate takes it; the test below has it fail"),
         Step::Landlock if !usual.has_layer("landlock") => Some("this kernel has no landlock"),
         Step::Cgroup
             if !["memory", "cpu", "pids"].iter().any(|c| usual.has_layer(&format!("cgroup.{c}"))) =>
@@ -123,4 +124,21 @@ fn a_real_failure_is_named_too() {
     assert_eq!((answer.code, answer.error_code()), (Some(125), "invalid_request"), "{}", answer.json);
     assert!(answer.error_message().contains("enter folder /nowhere: ENOENT"), "{}", answer.json);
     assert_eq!(left_after(&before, Duration::from_secs(60)), Vec::<String>::new());
+}
+
+/// A host may have the file of TUN devices and still not allow to create one.
+#[test]
+fn without_a_tun_device_programs_reach_the_network_by_the_proxy() {
+    let _alone = alone();
+    let code = "import os; print('HTTP_PROXY' in os.environ)";
+    let arguments = ["--network", "internet", "-c", code];
+    let gate = |answer: &Answer| answer.json["receipt"]["network"]["enforced_by"].to_string();
+    let usual = run_with_fault("", &arguments);
+    if !gate(&usual).contains("tun") {
+        println!("skipped: this host has no TUN devices");
+        return;
+    }
+    let answer = run_with_fault("fail:NetworkDevice", &arguments);
+    assert_eq!((answer.status(), answer.text("stdout")), ("succeeded", "True\n"), "{}", answer.json);
+    assert!(!gate(&answer).contains("tun"), "{}", answer.json);
 }

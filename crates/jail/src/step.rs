@@ -34,6 +34,7 @@ steps! {
     UserId "allocate a user id",
     Cgroup "set up the control group",
     Network "make a network namespace",
+    NetworkDevice "make a TUN device",
     Namespaces "create namespaces",
     IdMap "map user ids",
     JoinCgroup "join the control group",

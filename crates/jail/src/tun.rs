@@ -16,9 +16,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::root_trees::HOST_ROOT;
 use crate::sys::check;
 
-/// What a failed step says about the device.
-pub const STEP_DETAIL: &str = "with a TUN device";
-
 const DEVICE_FILE: &str = "/dev/net/tun";
 const NAME: &[u8; 4] = b"tun0";
 

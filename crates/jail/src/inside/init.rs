@@ -72,7 +72,7 @@ fn set_up(setup: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
         step(Step::Network, "", sys::loopback_up)?;
         match setup.gate_socket {
             Some(gate) if setup.has_tun => {
-                step(Step::Network, tun::STEP_DETAIL, || proxy_sockets::create_with_device_and_send(gate))?
+                step(Step::NetworkDevice, "", || proxy_sockets::create_with_device_and_send(gate))?
             }
             Some(gate) => step(Step::Network, "with a gate", || proxy_sockets::create_and_send(gate))?,
             None => {}

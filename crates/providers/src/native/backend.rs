@@ -56,14 +56,14 @@ struct JailBackend {
 /// Opens a sandbox, starting a new launcher if the current one is gone.
 pub(super) async fn open(
     shared: &Arc<NativeShared>,
-    checked: CheckedPlan,
+    checked: &CheckedPlan,
 ) -> Result<GuestSandbox, ProviderError> {
     let visible_prefixes = shared.roots.common_prefixes(&checked.plan.image);
-    let root = shared.roots.tree(&checked, &visible_prefixes, true)?;
-    let started = match start(shared, &checked, &root).await {
+    let root = shared.roots.tree(checked, &visible_prefixes, true)?;
+    let started = match start(shared, checked, &root).await {
         Err(ProviderError::Lost { .. }) => {
             shared.link.restart_if_lost().await?;
-            start(shared, &checked, &root).await?
+            start(shared, checked, &root).await?
         }
         started => started?,
     };
@@ -80,7 +80,7 @@ pub(super) async fn open(
         _disk: disk,
         visible_prefixes,
     };
-    Ok(GuestSandbox::new(guest, backend, checked.plan, root.path.clone(), egress))
+    Ok(GuestSandbox::new(guest, backend, checked.plan.clone(), root.path.clone(), egress))
 }
 
 /// A guest that has connected, and its jail.

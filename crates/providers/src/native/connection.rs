@@ -180,9 +180,6 @@ pub(super) fn launcher_lost() -> ProviderError {
 pub(super) fn step_failure(failure: &StepFailed) -> ProviderError {
     let hint = match failure.step {
         Step::Owners => "; its file system does not support that, use a folder on another one",
-        Step::Network if failure.detail == belljar_jail::tun::STEP_DETAIL => {
-            "; set gate = \"proxy\" in [network] of the configuration"
-        }
         _ if failure.errno == Errno::PERM.raw_os_error() => "; run 'belljar doctor' for remedies",
         _ => "",
     };

@@ -29,6 +29,7 @@ mod runtimes;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use belljar_engine::language::{LANGUAGES, Language};
@@ -43,7 +44,7 @@ use belljar_engine::provider::{
 use belljar_engine::sandbox_handle::{SandboxCapabilities, SandboxHandle};
 use belljar_engine::warm::WarmSettings;
 use belljar_jail::launcher::Launcher;
-use belljar_jail::{disk_file, spec};
+use belljar_jail::{Step, disk_file, spec};
 
 use crate::build_cache::BuildCache;
 use crate::egress::with_proxy_environment;
@@ -134,6 +135,8 @@ struct NativeShared {
     always_proxy: bool,
     /// Whether sandboxes can have TUN devices. Found out when the first one needs it.
     has_tun: OnceLock<bool>,
+    /// Whether creating such a device has failed although its file could be opened.
+    tun_failed: AtomicBool,
     /// Disks in files, or why there are none.
     disks: Result<Disks, String>,
 }
@@ -142,11 +145,23 @@ impl NativeShared {
     /// Returns how the programs of a network with a gate reach it. The host's loopback is reached through the
     /// proxy: without one, `localhost` is the sandbox's own.
     fn gate_kind(&self, network: &Network) -> GateKind {
-        let has_tun = || *self.has_tun.get_or_init(belljar_jail::tun::is_available);
+        let can_open = || *self.has_tun.get_or_init(belljar_jail::tun::is_available);
+        let has_tun = || !self.tun_failed.load(Ordering::Relaxed) && can_open();
         match network.gate_rules() {
             Some(rules) if !self.always_proxy && !rules.allows_host_loopback() && has_tun() => GateKind::Tun,
             _ => GateKind::Proxy,
         }
+    }
+
+    /// Returns whether a set-up failed because there is no TUN device after all. Then this and all later sandboxes
+    /// use the proxy: nothing of the tenant's has run, and the receipt names what was used.
+    fn gives_up_tun(&self, checked: &CheckedPlan, failed: &ProviderError) -> bool {
+        let ProviderError::Setup { step, cause } = failed else { return false };
+        let is_device = checked.gate == GateKind::Tun && step == Step::NetworkDevice.name();
+        if is_device && !self.tun_failed.swap(true, Ordering::Relaxed) {
+            tracing::warn!("no TUN device can be made ({cause}); programs reach the network by a proxy");
+        }
+        is_device
     }
 
     /// Returns a string that changes with the program that runs a language.
@@ -185,7 +200,8 @@ impl Native {
         let always_proxy = launched.always_proxy;
         let disks = open_disks(launched.disk_folder.take());
         let (link, host) = LauncherHandle::open(launched, settings).await?;
-        let shared = NativeShared { link, roots, builds, always_proxy, has_tun: OnceLock::new(), disks };
+        let (has_tun, tun_failed) = (OnceLock::new(), AtomicBool::new(false));
+        let shared = NativeShared { link, roots, builds, always_proxy, has_tun, tun_failed, disks };
         Ok(Self { shared: Arc::new(shared), missing: host.missing, no_freezer: host.no_freezer })
     }
 
@@ -262,8 +278,16 @@ impl Provider for Native {
         cancel: BoxFuture<'a, ()>,
     ) -> BoxFuture<'a, Result<Outcome, ProviderError>> {
         Box::pin(async move {
+            let mut cancel = cancel;
             let checked = CheckedPlan::check(plan, &self.shared)?;
-            run::run(&self.shared, &checked, task, sink, cancel).await
+            let ended = run::run(&self.shared, &checked, task, sink, Box::pin(&mut cancel)).await;
+            match ended {
+                Err(failed) if self.shared.gives_up_tun(&checked, &failed) => {
+                    let checked = CheckedPlan::check(plan, &self.shared)?;
+                    run::run(&self.shared, &checked, task, sink, cancel).await
+                }
+                ended => ended,
+            }
         })
     }
 
@@ -281,7 +305,12 @@ impl Provider for Native {
     fn open<'a>(&'a self, plan: &'a Plan) -> BoxFuture<'a, Result<Box<dyn SandboxHandle>, ProviderError>> {
         Box::pin(async move {
             let checked = CheckedPlan::check(plan, &self.shared)?;
-            let sandbox = backend::open(&self.shared, checked).await?;
+            let sandbox = match backend::open(&self.shared, &checked).await {
+                Err(failed) if self.shared.gives_up_tun(&checked, &failed) => {
+                    backend::open(&self.shared, &CheckedPlan::check(plan, &self.shared)?).await?
+                }
+                opened => opened?,
+            };
             Ok(Box::new(sandbox) as Box<dyn SandboxHandle>)
         })
     }
