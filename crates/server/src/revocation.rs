@@ -123,16 +123,21 @@ impl ConnectionHandles {
                 () = self.keys_changed.notified() => {}
                 () = sleep(KEY_CHECK_INTERVAL) => {}
             }
-            for (key, handles) in self.by_key() {
-                match store.is_key_valid(&key, Timestamp::now()).await {
-                    Ok(true) => {}
-                    // On a keep-alive connection, a later request may have used another key meanwhile.
-                    Ok(false) => {
-                        let theirs = handles.iter().filter(|handle| lock(&handle.key).as_ref() == Some(&key));
-                        theirs.for_each(|handle| handle.close());
-                    }
-                    Err(error) => tracing::warn!(%key, %error, "cannot check whether a key is still valid"),
+            self.close_invalid(store).await;
+        }
+    }
+
+    /// Closes connections whose key is not valid now.
+    pub(crate) async fn close_invalid(&self, store: &Store) {
+        for (key, handles) in self.by_key() {
+            match store.is_key_valid(&key, Timestamp::now()).await {
+                Ok(true) => {}
+                // On a keep-alive connection, a later request may have used another key meanwhile.
+                Ok(false) => {
+                    let theirs = handles.iter().filter(|handle| lock(&handle.key).as_ref() == Some(&key));
+                    theirs.for_each(|handle| handle.close());
                 }
+                Err(error) => tracing::warn!(%key, %error, "cannot check whether a key is still valid"),
             }
         }
     }

@@ -38,6 +38,8 @@ pub(crate) async fn begin(state: &AppState, tenant: &TenantName) -> Result<(), E
 /// Completes the deletion of a tenant. May run more than once at the same time.
 pub(crate) async fn complete(state: &Arc<AppState>, tenant: &TenantName) -> Result<(), Error> {
     let closure = state.closed_tenants.close(tenant);
+    // Before executions are canceled, so that clients learn why.
+    state.connection_handles.close_invalid(&state.store).await;
     end_work(state, tenant).await;
     if let Err(error) = state.engine.remove_tenant_caches(tenant.as_str()).await {
         tracing::warn!(%tenant, %error, "cannot remove all cached packages and programs of a deleted tenant now");
