@@ -19,7 +19,6 @@ use crate::proxy_sockets;
 use crate::spec::{INNER_UID, Jail, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::{self, CloneResult};
-use crate::tun;
 
 /// A command's process that waits for its turn, and the pipe that releases it.
 struct WaitingCommand {
