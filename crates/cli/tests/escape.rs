@@ -27,8 +27,8 @@ mod dockerd;
 #[cfg(target_os = "linux")]
 #[path = "escape"]
 mod suite {
-    pub(crate) mod disk_files;
     pub(crate) mod docker;
+    pub(crate) mod in_sandboxes;
     pub(crate) mod judges;
     pub(crate) mod neighbours;
     pub(crate) mod programs;

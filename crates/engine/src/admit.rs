@@ -24,7 +24,7 @@ use crate::limits::{Limits, admit_limits};
 use crate::network::{NetworkCeiling, PrivateRanges};
 use crate::package_layer::check_names;
 use crate::packages::AdmittedPackages;
-use crate::plan::{DiskStorage, Image, Mount, Network, OutputOverflow, Plan, Task, WORKSPACE};
+use crate::plan::{DiskStorage, Image, Mount, Network, OutputOverflow, Plan, RootAccess, Task, WORKSPACE};
 use crate::policy::{self, PolicyCheck, Verdict};
 use crate::profile::Profile;
 use crate::provider::{Capabilities, Capability, ImageChoice};
@@ -213,6 +213,7 @@ pub(crate) fn resolve(
         host_workspace: paths.host_workspace,
         mounts,
         limits,
+        root: RootAccess::ReadOnly,
         disk_storage: DiskStorage::Memory,
         artifacts: rules.artifacts,
         result_bytes: rules.result_bytes,

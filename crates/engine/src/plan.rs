@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use belljar_model::sandbox::DiskStorage;
+pub use belljar_model::sandbox::{DiskStorage, RootAccess};
 
 use crate::artifact::ArtifactLimits;
 use crate::gpus::Gpus;
@@ -132,6 +132,8 @@ pub struct Plan {
     pub mounts: Vec<Mount>,
     /// Enforced limits.
     pub limits: Limits,
+    /// Whether programs may change the root.
+    pub root: RootAccess,
     /// Where the disk is.
     pub disk_storage: DiskStorage,
     /// Limits on the artifacts of each task.

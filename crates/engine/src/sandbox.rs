@@ -5,6 +5,7 @@ mod disk;
 mod execute;
 mod modules;
 mod packages;
+mod root;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::admit::{
 
 use crate::limits::{Limits, LimitsSpec};
 use crate::packages::AdmittedPackages;
-use crate::plan::{Mount, OutputOverflow, Plan};
+use crate::plan::{DiskStorage, Mount, OutputOverflow, Plan, RootAccess};
 use crate::policy;
 use crate::profile::Profile;
 use crate::provider_set::SelectedProvider;
@@ -35,6 +36,7 @@ pub use command::{AdmittedCommand, admit_command, admit_signal, admit_terminal_s
 pub use disk::{MIN_DISK_FILE_BYTES, SandboxRules};
 use disk::{admit_disk_storage, admit_sandbox_limits};
 pub use packages::SandboxPackages;
+use root::admit_root;
 
 /// Default of how long a sandbox may be unused.
 pub const DEFAULT_SANDBOX_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -137,13 +139,16 @@ pub fn admit_sandbox(
     let mut limits = request.limits.or(&profile.limits);
     limits.timeout_ms.get_or_insert(DEFAULT_COMMAND_TIMEOUT.as_millis() as i64);
     let image = admit_image(request.image.as_deref(), None, profile, rules)?;
-    let disk_storage = admit_disk_storage(request.disk_storage, rules)?;
+    let root = admit_root(&request, &image, rules)?;
+    let asked = if root == RootAccess::Writable { Some(DiskStorage::File) } else { request.disk_storage };
+    let disk_storage = admit_disk_storage(asked, rules)?;
     let plan = Plan {
         env: merge_image_env(&image, profile.merge_env(&request.env)?),
         image,
         host_workspace: None,
         mounts: profile.mounts.iter().map(|text| parse_mount(text)).collect::<Result<_, _>>()?,
         limits: admit_sandbox_limits(&limits, disk_storage, rules)?,
+        root,
         disk_storage,
         artifacts: rules.artifacts,
         result_bytes: rules.result_bytes,
@@ -202,7 +207,7 @@ pub fn admit_in_sandbox(
     rules: &AdmissionRules<'_>,
 ) -> Result<AdmittedRequest, Error> {
     refuse_fixed_fields(&request)?;
-    let detects = admit_more_packages(&request.dependencies, &sandbox.provider)?;
+    let detects = admit_more_packages(&request.dependencies, sandbox)?;
     let policies = policy::add_policies(
         rules.policies,
         sandbox.policies.clone(),
@@ -238,8 +243,14 @@ pub fn admit_in_sandbox(
 
 /// Admits packages for an open sandbox, and returns whether to detect imports. Where none can be added, imports
 /// are not detected, and named packages are refused.
-fn admit_more_packages(given: &Dependencies, provider: &SelectedProvider) -> Result<bool, Error> {
-    let obstacle = provider.capabilities().sandboxes.as_ref().and_then(|can| can.cannot_add_packages.clone());
+fn admit_more_packages(given: &Dependencies, sandbox: &AdmittedSandbox) -> Result<bool, Error> {
+    let provider = &sandbox.provider;
+    let obstacle = match sandbox.plan.root {
+        RootAccess::Writable => Some(root::CANNOT_ADD_PACKAGES.to_owned()),
+        RootAccess::ReadOnly => {
+            provider.capabilities().sandboxes.as_ref().and_then(|can| can.cannot_add_packages.clone())
+        }
+    };
     let Some(message) = obstacle else {
         require_package_layers(given, provider)?;
         return Ok(given.detect.unwrap_or(true));

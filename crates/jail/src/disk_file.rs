@@ -69,6 +69,17 @@ pub fn obstacle() -> Option<String> {
     opened.err().map(|errno| format!("ext4 cannot be mounted here ({errno})"))
 }
 
+/// Returns whether this kernel is too old for an overlay over mounts with mapped ids.
+pub fn lacks_mapped_layers() -> bool {
+    let system = rustix::system::uname();
+    let mut numbers =
+        system.release().to_str().unwrap_or_default().split(['.', '-', '+']).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < (5, 19),
+        _ => true,
+    }
+}
+
 /// Creates a disk of this size in a folder of the host that tenants cannot reach.
 ///
 /// # Errors

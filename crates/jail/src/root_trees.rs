@@ -125,6 +125,7 @@ fn entry_path(entry: &RootEntry) -> &str {
         | RootEntry::Image { path, .. }
         | RootEntry::Packages { path, .. }
         | RootEntry::Device { path, .. } => path,
+        RootEntry::Lower { .. } => "/",
     }
 }
 
@@ -145,7 +146,24 @@ fn create_entry(root: &str, entry: &RootEntry) -> Result<(), Errno> {
         RootEntry::Image { source, path } | RootEntry::Packages { source, path } => {
             mount_hiding_source(root, source, path)
         }
+        // Mounted by each jail.
+        RootEntry::Lower { .. } => Ok(()),
         RootEntry::Device { source, path, number } => bind_device(root, source, path, *number),
+    }
+}
+
+/// Creates what an entry needs in the upper layer of a writable root: a directory, link or file, or the mount point of
+/// what is mounted later. `/dev` is mounted as a whole.
+pub(crate) fn create_in_upper_layer(upper: &str, entry: &RootEntry) -> Result<(), Errno> {
+    match entry {
+        RootEntry::Lower { .. } => Ok(()),
+        entry if entry_path(entry).starts_with("/dev/") => create_dirs(upper, "/dev"),
+        RootEntry::Dir { path }
+        | RootEntry::Bind { path, .. }
+        | RootEntry::Image { path, .. }
+        | RootEntry::Packages { path, .. } => create_dirs(upper, path),
+        RootEntry::Link { .. } | RootEntry::File { .. } => create_entry(upper, entry),
+        RootEntry::Device { .. } => Err(Errno::INVAL),
     }
 }
 

@@ -66,6 +66,12 @@ pub enum RootEntry {
         /// Absolute path in the jail.
         path: String,
     },
+    /// The root of an image, an immutable host directory: the lower layer of a writable root. The other entries of
+    /// such a tree lie above it.
+    Lower {
+        /// Absolute path on the host, without symbolic links.
+        source: String,
+    },
     /// An immutable host directory of packages, read-only.
     Packages {
         /// Absolute path on the host, without symbolic links.
@@ -83,6 +89,18 @@ pub enum RootEntry {
         number: (u32, u32),
     },
 }
+
+/// Capabilities of the root user in a jail with a writable root, by name and number: what package managers need to
+/// own, write and remove files, and to act as other users. They are valid for ids of the jail only.
+pub const ROOT_CAPABILITIES: &[(&str, u32)] = &[
+    ("CHOWN", 0),
+    ("DAC_OVERRIDE", 1),
+    ("FOWNER", 3),
+    ("FSETID", 4),
+    ("KILL", 5),
+    ("SETGID", 6),
+    ("SETUID", 7),
+];
 
 /// A root tree: entries in creation order. Parent directories are created as needed.
 pub type RootTree = Vec<RootEntry>;
@@ -158,6 +176,9 @@ pub struct Jail {
     pub timeout: Option<Duration>,
     /// Resource limits.
     pub limits: JailLimits,
+    /// Whether the root is writable and programs run as its root user. Only for a sandbox with a disk in a file whose
+    /// tree has a lower layer.
+    pub writable_root: bool,
     /// Whether the disk is in a file, whose mount is among the descriptors of the request. Only for a sandbox.
     pub has_disk_file: bool,
     /// Network of the jail.

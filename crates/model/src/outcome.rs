@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::finding::Finding;
 use crate::json_text::JsonText;
 use crate::layer::Layer;
-use crate::sandbox::DiskStorage;
+use crate::sandbox::{DiskStorage, RootAccess};
 
 /// A limit that can end a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
@@ -160,6 +160,15 @@ pub struct NetworkReceipt {
     pub reaches: &'static str,
 }
 
+/// A writable root, and what holds in place of the isolation layers `read_only_root` and `no_capabilities`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct RootReceipt {
+    /// Access to the root.
+    pub access: RootAccess,
+    /// Capabilities of the root user, which are valid for the sandbox's own files and processes only.
+    pub capabilities: Vec<&'static str>,
+}
+
 /// Isolation that was really enforced for an execution or a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Receipt {
@@ -177,6 +186,9 @@ pub struct Receipt {
     /// Network, and what restricts it; absent if Belljar does not decide about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkReceipt>,
+    /// The root of a sandbox, if it is writable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<RootReceipt>,
     /// Where the disk of a sandbox is; absent if the provider has no choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_storage: Option<DiskStorage>,
@@ -198,6 +210,7 @@ impl Receipt {
             warm: Warmth::Cold,
             simulated: false,
             network: None,
+            root: None,
             disk_storage: None,
             instead_of: None,
             service: None,

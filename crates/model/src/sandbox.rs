@@ -32,6 +32,18 @@ pub enum DiskStorage {
     File,
 }
 
+/// Whether programs may change the system part of the file tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RootAccess {
+    /// The root is read-only, and everybody is an ordinary user.
+    #[default]
+    ReadOnly,
+    /// The sandbox has a copy of its image that it can change, and programs run as a root user without rights
+    /// outside.
+    Writable,
+}
+
 /// Smallest size of a disk in a file, in bytes.
 pub const MIN_DISK_FILE_BYTES: u64 = 16 << 20;
 
@@ -60,6 +72,8 @@ pub struct SandboxRequest {
     pub provider: Option<String>,
     /// Limits of the whole sandbox. `timeout_ms` is the default timeout of a command.
     pub limits: LimitsSpec,
+    /// Whether programs may change the system part of the file tree; default no.
+    pub root: RootAccess,
     /// Where its disk is; the server's setting `disk_storage` by default.
     pub disk_storage: Option<DiskStorage>,
     /// Network access; the profile's by default.

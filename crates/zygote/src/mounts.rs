@@ -83,7 +83,16 @@ pub fn bind_disk_dirs(owner: (u32, u32), own_workspace: bool) -> SysResult<()> {
 
 /// Mounts `/proc`, and verifies the file system type.
 pub fn mount_proc() -> SysResult<()> {
-    mount(c"proc", c"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, c"hidepid=2")?;
+    mount_proc_with(0)
+}
+
+/// Mounts `/proc` like [`mount_proc`], but read-only.
+pub fn mount_read_only_proc() -> SysResult<()> {
+    mount_proc_with(MS_RDONLY)
+}
+
+fn mount_proc_with(flags: usize) -> SysResult<()> {
+    mount(c"proc", c"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | flags, c"hidepid=2")?;
     let folder = syscall_at(number::OPENAT, AT_FDCWD, c"proc", &[O_PATH | O_CLOEXEC])?;
     let mut found = [0_usize; 16];
     // SAFETY: the kernel writes 120 bytes to `found`, starting with the file system type.

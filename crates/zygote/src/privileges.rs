@@ -37,7 +37,12 @@ pub fn become_user((uid, gid): (u32, u32), keep: (u32, u32)) -> SysResult<()> {
 /// Empties the bounding set, so that no executed program can gain a capability. Current capabilities are
 /// kept.
 pub fn clear_bounding_set() -> SysResult<()> {
-    for capability in 0..=MAX_CAPABILITY {
+    limit_bounding_set(0)
+}
+
+/// Removes all capabilities from the bounding set but those in `kept`, a set of numbers below 32.
+pub fn limit_bounding_set(kept: u32) -> SysResult<()> {
+    for capability in (0..=MAX_CAPABILITY).filter(|number| *number >= 32 || kept & 1 << *number == 0) {
         match prctl(PR_CAPBSET_DROP, capability) {
             Ok(_) => {}
             Err(EINVAL) => break,
@@ -49,10 +54,17 @@ pub fn clear_bounding_set() -> SysResult<()> {
 
 /// Empties the ambient, effective, permitted and inheritable capability sets.
 pub fn drop_capabilities() -> SysResult<()> {
+    limit_capabilities(0)
+}
+
+/// Empties the ambient and inheritable capability sets, and leaves those in `kept`, a set of numbers below 32, in the
+/// effective and permitted ones.
+pub fn limit_capabilities(kept: u32) -> SysResult<()> {
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)?;
     let header = [CAPABILITY_VERSION_3, 0];
-    let none = [0_u32; 6];
-    let arguments = [header.as_ptr() as usize, none.as_ptr() as usize, 0, 0, 0, 0];
+    // Effective, permitted and inheritable for the numbers below 32, then for the others.
+    let sets = [kept, kept, 0, 0, 0, 0];
+    let arguments = [header.as_ptr() as usize, sets.as_ptr() as usize, 0, 0, 0, 0];
     // SAFETY: version 3 has a header of two words and two sets of three words; both arrays live across the
     // call.
     unsafe { syscall(number::CAPSET, arguments) }.map(drop)

@@ -85,6 +85,8 @@ class SandboxOptions(TypedDict, total=False):
     memory: Size | None
     cpus: float | None
     disk: Size | None
+    #: Whether programs may change the system, as its root user (``apt-get install``); needs an image.
+    root: Literal["read_only", "writable"] | None
     #: Where the disk is: in memory, or in a file of the server, which may be larger than memory.
     disk_storage: Literal["memory", "file"] | None
     processes: int | None
@@ -181,7 +183,7 @@ def sandbox_request(
         life_ms=_milliseconds(life),
         limits=limits(command_timeout, memory, cpus, disk, processes, output),
         network=network_spec(network),
-        **_known(plain, (*_COMMON, "disk_storage", "on_timeout", "snapshot", "volumes")),
+        **_known(plain, (*_COMMON, "root", "disk_storage", "on_timeout", "snapshot", "volumes")),
     )
 
 

@@ -57,6 +57,7 @@ impl ServeOptions {
         )?;
         let key = environment.admin_key.as_ref().map(|key| key.reveal().parse());
         let failed = |error: belljar_server::Error| CliError::invalid(error.to_string());
+        server.sandboxes.writable_root = server.writable_root.unwrap_or(args.temporary);
         // A temporary server belongs to one user, who may reach the network anyway; others' code must not reach
         // what is near.
         let usual = if args.temporary { NetworkCeiling::Full } else { NetworkCeiling::Names };

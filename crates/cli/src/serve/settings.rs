@@ -30,6 +30,8 @@ pub(crate) struct ServerSettings {
     pub(crate) durability: Durability,
     /// The widest network access that requests may ask for.
     pub(crate) network: Option<NetworkCeiling>,
+    /// Whether requests may ask for a writable root.
+    pub(crate) writable_root: Option<bool>,
     /// What long-lived sandboxes may have beyond a run.
     pub(crate) sandboxes: SandboxRules,
     pub(crate) service: ServiceSettings,
@@ -63,6 +65,7 @@ impl Default for ServerSettings {
             host_folders: BTreeMap::new(),
             durability: Durability::default(),
             network: None,
+            writable_root: None,
             sandboxes: SandboxRules::default(),
             service: ServiceSettings::default(),
             invalid: None,

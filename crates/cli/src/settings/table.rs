@@ -295,6 +295,9 @@ fn server() -> Vec<Setting> {
             .check(|settings| check_host_folders(&settings.config.server)),
         row!("server.disk_storage", choice(DISK_STORAGES), config.server.sandboxes.disk_storage,
             "Where the disk of a sandbox is whose request does not say. Where a disk in a `file` is impossible, it is in `memory`."),
+        row!("server.writable_root", maybe(switch()), config.server.writable_root,
+            "Whether requests may ask for a writable root (`root`), whose programs run as its root user.")
+            .documented("`false`; `true` with `--temporary`").default("false"),
         row!("server.network", maybe(choice(NETWORK_CEILINGS)), config.server.network, "Widest network access that requests may ask for.")
             .documented("`names`; `full` with `--temporary`").default("names"),
     ];

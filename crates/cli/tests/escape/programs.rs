@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-use super::{disk_files, docker, judges, neighbours, results, syscalls};
+use super::{docker, in_sandboxes, judges, neighbours, results, syscalls};
 use crate::common::warm::run_warm;
 use crate::common::{self, Answer, beside};
 
@@ -39,13 +39,11 @@ pub(crate) fn main() -> ExitCode {
     if let Some(docker) = &docker {
         trials.extend(docker.trials(&programs("escape")));
     }
-    let disks = disk_files::DiskServer::start();
-    if let Some(disks) = &disks {
-        let programs = programs("escape").into_iter().filter(|program| is_of(program, &["py", "js"]));
-        trials.extend(disks.trials(programs.collect()));
-    }
+    let sandboxes = in_sandboxes::SandboxServer::start();
+    let any_language = programs("escape").into_iter().filter(|program| is_of(program, &["py", "js"]));
+    trials.extend(sandboxes.trials(&any_language.collect::<Vec<_>>()));
     let ended = libtest_mimic::run(&arguments, trials);
-    drop((docker, disks));
+    drop((docker, sandboxes));
     ended.exit_code()
 }
 

@@ -15,6 +15,7 @@ mod network;
 mod places;
 mod ports;
 mod terminal;
+mod writable_root;
 
 use std::time::{Duration, Instant};
 

@@ -306,6 +306,7 @@ mod tests {
             host_workspace: None,
             mounts,
             limits: Limits::DEFAULT,
+            root: crate::plan::RootAccess::ReadOnly,
             disk_storage: crate::plan::DiskStorage::Memory,
             artifacts: crate::artifact::ArtifactLimits::DEFAULT,
             result_bytes: crate::outcome::DEFAULT_RESULT_BYTES,

@@ -15,11 +15,13 @@ pub struct SandboxRules {
     pub disk_storage: DiskStorage,
     /// Maximum size of a disk in a file.
     pub disk_file_bytes: u64,
+    /// Whether a request may ask for a writable root.
+    pub writable_root: bool,
 }
 
 impl Default for SandboxRules {
     fn default() -> Self {
-        Self { disk_storage: DiskStorage::Memory, disk_file_bytes: 10 << 30 }
+        Self { disk_storage: DiskStorage::Memory, disk_file_bytes: 10 << 30, writable_root: false }
     }
 }
 
@@ -90,7 +92,7 @@ mod tests {
         let capabilities = Capabilities { sandboxes: Some(sandboxes), ..Capabilities::default() };
         let provider = SelectedProvider::with_capabilities(capabilities);
         let ceiling = Limits { disk_bytes: 1 << 30, ..Limits::CEILING };
-        let sandboxes = SandboxRules { disk_storage: usual, disk_file_bytes: 4 << 30 };
+        let sandboxes = SandboxRules { disk_storage: usual, disk_file_bytes: 4 << 30, writable_root: false };
         let rules = AdmissionRules { ceiling: &ceiling, sandboxes, ..AdmissionRules::of_provider(&provider) };
         let request = serde_json::from_value(request).unwrap();
         admit_sandbox(request, &Profile::default(), &rules).map_err(|error| error.to_string())

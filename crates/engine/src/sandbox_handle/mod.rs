@@ -79,6 +79,8 @@ pub struct SandboxCapabilities {
     pub cannot_add_packages: Option<String>,
     /// Why their disk cannot be in a file; `None` if it can.
     pub cannot_use_disk_file: Option<String>,
+    /// Why their root cannot be writable; `None` if it can.
+    pub cannot_write_root: Option<String>,
 }
 
 /// A long-lived sandbox. Dropping it kills everything in it.

@@ -75,6 +75,7 @@ fn jail() -> Jail {
             disk_bytes: 64 << 20,
             open_files: 1024,
         },
+        writable_root: false,
         has_disk_file: false,
         network: JailNetwork::Own,
         host_workspace: None,

@@ -12,7 +12,7 @@ use rustix::process::DumpableBehavior;
 
 use super::{
     JailSetup, SetupReport, artifacts, await_byte, await_task, guest, mounts, privileges, program,
-    send_report, write_once,
+    send_report, writable_root, write_once,
 };
 use crate::fault;
 use crate::proxy_sockets;
@@ -34,7 +34,7 @@ impl WaitingCommand {
 
 /// Runs as PID 1, and returns its exit status.
 pub(super) fn set_up_and_supervise(setup: &JailSetup<'_>) -> Result<i32, StepFailed> {
-    let uid = privileges::init_uid(setup.own_init_uid);
+    let uid = if setup.has_writable_root() { 0 } else { privileges::init_uid(setup.own_init_uid) };
     let inbox = set_up(setup, uid)?;
     if let Some(binary) = setup.guest_binary {
         drop(inbox);
@@ -84,6 +84,10 @@ fn set_up(setup: &JailSetup<'_>, uid: u32) -> Result<OwnedFd, StepFailed> {
         privileges::become_user(uid, uid)?;
         die_with_launcher()
     })?;
+    if setup.has_writable_root() {
+        step(Step::Capabilities, "", privileges::limit_bounding_set)?;
+        return writable_root::build(&setup.mounts);
+    }
     step(Step::Capabilities, "", privileges::clear_bounding_set)?;
     mounts::build_jail_root(&setup.mounts)
 }
@@ -139,6 +143,7 @@ fn close_all_but_own(setup: &JailSetup<'_>) -> Result<(), Errno> {
             .chain(binds)
             .chain(setup.guest_binary)
             .chain(setup.mounts.disk_mount)
+            .chain(setup.mounts.lower_mount)
             .chain(setup.gate_socket),
     )
 }

@@ -26,8 +26,12 @@ pub(crate) fn is_supported() -> bool {
 
 /// Applies a jail's rules to this process and its future children.
 pub(super) fn apply(jail: &Jail) -> Result<(), Errno> {
-    let writable: Vec<&str> =
+    let mut writable: Vec<&str> =
         jail.binds.iter().filter(|bind| bind.writable).map(|bind| bind.destination.as_str()).collect();
+    if jail.writable_root {
+        // `/proc`, `/sys` and `/dev` are mounted read-only there.
+        writable.push("/");
+    }
     restrict(&writable)
 }
 

@@ -23,6 +23,7 @@ mod mounts;
 mod namespace_set;
 mod privileges;
 mod program;
+mod writable_root;
 mod zygote_setup;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -68,6 +69,8 @@ pub(crate) struct MountPlan<'a> {
     pub(crate) disk_bytes: Option<u64>,
     /// Mount of a disk in a file; without one, the disk is in memory.
     pub(crate) disk_mount: Option<&'a OwnedFd>,
+    /// Mount of the image, if the root is writable.
+    pub(crate) lower_mount: Option<&'a OwnedFd>,
 }
 
 impl MountPlan<'_> {
@@ -108,6 +111,13 @@ pub(crate) struct JailSetup<'a> {
     pub(crate) cgroup_limits_processes: bool,
     /// Whether no cgroup limits memory, so that each process is limited individually.
     pub(crate) limit_memory_per_process: bool,
+}
+
+impl JailSetup<'_> {
+    /// Returns whether the root is writable, and programs run as its root user.
+    fn has_writable_root(&self) -> bool {
+        self.mounts.lower_mount.is_some()
+    }
 }
 
 /// A report of PID 1 or a command's process to the launcher; small enough for a single pipe write.
@@ -184,8 +194,6 @@ pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Lay
         Layer::IpcNs,
         Layer::UtsNs,
         Layer::CgroupNs,
-        Layer::ReadOnlyRoot,
-        Layer::NoCapabilities,
         Layer::NoNewPrivs,
         Layer::Rlimits,
         Layer::Seccomp,
@@ -193,6 +201,8 @@ pub(crate) fn layers(jail: &Jail, landlock: bool, separate_uid: bool) -> Vec<Lay
     let writable_host = jail.host_workspace.is_some() || jail.binds.iter().any(|bind| bind.writable);
     let conditional = [
         (jail.network != JailNetwork::Host, Layer::NetNs),
+        (!jail.writable_root, Layer::ReadOnlyRoot),
+        (!jail.writable_root, Layer::NoCapabilities),
         (!writable_host, Layer::DiskQuota),
         (separate_uid, Layer::SeparateUid),
         (landlock, Layer::Landlock),

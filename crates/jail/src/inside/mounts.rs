@@ -168,7 +168,7 @@ fn is_below(path: &str, folder: &str) -> bool {
 }
 
 /// Attaches a mount at its destination. Mount points below a fresh directory are created; others must exist.
-fn attach_mount(plan: &MountPlan<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
+pub(super) fn attach_mount(plan: &MountPlan<'_>, mount: &OwnedFd, destination: &str) -> Result<(), Errno> {
     let target = format!(".{destination}");
     if is_in_fresh_dir(plan, destination) {
         make_mount_point(mount, &target)?;

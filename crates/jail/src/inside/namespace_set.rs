@@ -13,20 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use super::builder::BuilderSetup;
 use super::{SetupReport, await_byte, await_ready, init, mounts, privileges, send_report};
-use crate::launcher::ids::map::write_maps;
+use crate::launcher::ids::map::{IdExtent, write_maps};
 use crate::step::{Step, StepFailed, step};
 use crate::sys::errno;
 use crate::sys::{self, CloneResult};
 use crate::wire;
 
-/// Pairs of an id in the namespace and the id outside.
-pub(crate) type IdMapPairs = Vec<(u32, u32)>;
-
 /// A namespace set to create.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NamespaceSetPlan {
-    pub(crate) uids: IdMapPairs,
-    pub(crate) gids: IdMapPairs,
+    pub(crate) uids: Vec<IdExtent>,
+    pub(crate) gids: Vec<IdExtent>,
     /// Whether PID 1 of the jails has a user id other than the program's.
     pub(crate) own_init_uid: bool,
 }

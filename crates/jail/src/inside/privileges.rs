@@ -5,7 +5,7 @@ use belljar_zygote::privileges::{self, ResourceLimit};
 use rustix::io::Errno;
 
 use crate::fault;
-use crate::spec::{INNER_INIT_UID, INNER_UID};
+use crate::spec::{INNER_INIT_UID, INNER_UID, ROOT_CAPABILITIES};
 use crate::sys::errno;
 
 /// Switches to a user of the jail's namespace. `keep` becomes the saved id, which the process can switch back
@@ -22,6 +22,20 @@ pub(super) fn init_uid(own: bool) -> u32 {
 /// Empties the bounding set. Current capabilities are kept, so this can be done in advance.
 pub(super) fn clear_bounding_set() -> Result<(), Errno> {
     unless_left_out(Layer::NoCapabilities, privileges::clear_bounding_set)
+}
+
+/// Limits the bounding set to the capabilities of the root user of a writable root.
+pub(super) fn limit_bounding_set() -> Result<(), Errno> {
+    unless_left_out(Layer::NoCapabilities, || privileges::limit_bounding_set(root_capabilities()))
+}
+
+/// Drops all capabilities but those of the root user of a writable root.
+pub(super) fn keep_root_capabilities() -> Result<(), Errno> {
+    unless_left_out(Layer::NoCapabilities, || privileges::limit_capabilities(root_capabilities()))
+}
+
+fn root_capabilities() -> u32 {
+    ROOT_CAPABILITIES.iter().fold(0, |all, (_, number)| all | 1 << number)
 }
 
 /// Empties the other capability sets.

@@ -111,11 +111,15 @@ pub(super) fn drop_privileges(
 ) -> Result<(), StepFailed> {
     let limits = super::resource_limits(&jail.limits, processes_of_ours, setup.limit_memory_per_process);
     step(Step::Rlimits, "", || privileges::set_rlimits(&limits))?;
-    step(Step::Ids, "", || privileges::become_user(INNER_UID, INNER_UID))?;
+    let uid = if setup.has_writable_root() { 0 } else { INNER_UID };
+    step(Step::Ids, "", || privileges::become_user(uid, uid))?;
     // ── from here on: unprivileged ──
     as_user()?;
     step(Step::Workdir, &jail.workdir, || rustix::process::chdir(jail.workdir.as_str()))?;
-    step(Step::Capabilities, "", privileges::drop_capabilities)?;
+    step(Step::Capabilities, "", || match setup.has_writable_root() {
+        true => privileges::keep_root_capabilities(),
+        false => privileges::drop_capabilities(),
+    })?;
     step(Step::NoNewPrivs, "", privileges::set_no_new_privs)?;
     if setup.has_landlock && !fault::is_left_out(Layer::Landlock) {
         step(Step::Landlock, "", || landlock::apply(jail))?;

@@ -172,8 +172,16 @@ impl Runs {
             None => {
                 let commands = jail.commands.len();
                 let (network, is_sandbox) = (jail.network, jail.is_sandbox);
-                let request =
-                    SetupRequest { root: &root, network, binds, commands, is_sandbox, gate, disk_mount };
+                let request = SetupRequest {
+                    root: &root,
+                    network,
+                    binds,
+                    commands,
+                    is_sandbox,
+                    gate,
+                    disk_mount,
+                    writable_root: jail.writable_root && jail.is_sandbox,
+                };
                 set_up_jail(&mut self.context, &self.filters, &request)?
             }
         };

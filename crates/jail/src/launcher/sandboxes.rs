@@ -4,6 +4,8 @@
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use belljar_model::layer::Layer;
+
 use super::attach;
 use super::guest_binary::GuestSealer;
 use super::pending_run::PendingRun;
@@ -61,6 +63,10 @@ impl Runs {
         let Some((run, context)) = self.find_with_context(jail).filter(|(run, _)| run.is_sandbox()) else {
             return JailResponse::Gone;
         };
+        // Its programs decide what a path means.
+        if !run.layers.contains(&Layer::ReadOnlyRoot) {
+            return JailResponse::Refused("its root is writable; install packages in it".to_owned());
+        }
         match attach::attach_packages(context, run.pidfd.as_fd(), source, path) {
             Ok(()) => JailResponse::Done,
             Err(failed) => JailResponse::Refused(failed.to_string()),

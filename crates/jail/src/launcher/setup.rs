@@ -158,13 +158,16 @@ pub(super) fn controller_layer(controller: Controller) -> Layer {
 fn ids_for_root() -> Result<IdAllocator, StepFailed> {
     const FOLDER: &str = "/run/belljar";
     const RANGE: IdRange = IdRange { first: 0x7000_0000, count: 0x1_0000 };
+    /// 256 blocks.
+    const BLOCKS: IdRange = IdRange { first: 0x7100_0000, count: 0x100_0000 };
     if fault::is_left_out(Layer::SeparateUid) {
         return Ok(IdAllocator::shared(65_534, 65_534, "disabled by a test"));
     }
     let existing = |map: &str| id_map::parse_id_map(&std::fs::read_to_string(map).unwrap_or_default());
     match (existing("/proc/self/uid_map"), existing("/proc/self/gid_map")) {
         (NamespaceIds::All, NamespaceIds::All) => {
-            step(Step::UserId, FOLDER, || IdAllocator::range(RANGE, RANGE, FOLDER, true))
+            let ids = step(Step::UserId, FOLDER, || IdAllocator::range(RANGE, RANGE, FOLDER, true));
+            ids.map(|ids| ids.with_blocks(BLOCKS))
         }
         (NamespaceIds::Range(uids), NamespaceIds::Range(gids)) => {
             let folder = id_map::lease_lock_folder(0);

@@ -16,6 +16,8 @@ pub(super) enum Check {
     Clone,
     /// `socket` of a harmless family.
     Socket,
+    /// `socket` of a harmless family, where the audit family of netlink is one that this kernel does not have.
+    RootSocket,
     /// `socketpair` of UNIX sockets.
     SocketPair,
     /// `setsockopt` of a listed option.
@@ -196,7 +198,11 @@ impl Check {
         let eperm = || DecisionTree::Deny(libc::EPERM);
         match self {
             Check::Clone => load(0, ALL, any_bit(FORBIDDEN_CLONE_FLAGS, eperm(), DecisionTree::Allow)),
-            Check::Socket => socket(),
+            Check::Socket => socket(eperm()),
+            Check::RootSocket => {
+                let unsupported = DecisionTree::Deny(libc::EPROTONOSUPPORT);
+                socket(one_of(&[libc::NETLINK_AUDIT as u32], unsupported, eperm()))
+            }
             Check::SocketPair => {
                 load(0, ALL, one_of(&[AF_UNIX], DecisionTree::Allow, DecisionTree::Deny(libc::EAFNOSUPPORT)))
             }
@@ -249,9 +255,10 @@ impl Check {
 }
 
 /// UNIX sockets, TCP and UDP, and the routing family of netlink, which libcs use to list interfaces.
-fn socket() -> DecisionTree {
+/// `other_netlink` decides about its other families, whose number is loaded.
+fn socket(other_netlink: DecisionTree) -> DecisionTree {
     let eperm = || DecisionTree::Deny(libc::EPERM);
-    let routing = load(2, ALL, one_of(&[0], DecisionTree::Allow, eperm()));
+    let routing = load(2, ALL, one_of(&[0], DecisionTree::Allow, other_netlink));
     let transport = load(2, ALL, one_of(TRANSPORTS, DecisionTree::Allow, eperm()));
     let internet = load(1, SOCKET_TYPE, one_of(STREAM_OR_DATAGRAM, transport, eperm()));
     let other = one_of(&[AF_NETLINK], routing, DecisionTree::Deny(libc::EAFNOSUPPORT));

@@ -74,6 +74,11 @@ pub enum FilterFor {
     /// A tenant's program, or a guest and its processes: the filter of PID 1, with denials reported to the
     /// launcher.
     Program,
+    /// PID 1 of a jail with a writable root.
+    RootInit,
+    /// A guest and its processes in a jail with a writable root: the filter of its PID 1, with denials reported to
+    /// the launcher.
+    RootProgram,
     /// PID 1 of a warm jail, which only waits.
     WarmInit,
     /// The process that collects a warm program's artifacts.
@@ -91,7 +96,7 @@ pub enum FilterFor {
 impl FilterFor {
     /// Returns whether denials with EPERM are notifications.
     fn notifies(self) -> bool {
-        matches!(self, FilterFor::Program | FilterFor::Zygote | FilterFor::Child)
+        matches!(self, FilterFor::Program | FilterFor::RootProgram | FilterFor::Zygote | FilterFor::Child)
     }
 }
 
@@ -200,6 +205,9 @@ fn rules(arch: Arch, purpose: FilterFor) -> impl Iterator<Item = (u32, SyscallRu
         let for_births = policy::ZYGOTE_RULES.iter().find(|(call, _)| call == name).map(|(_, rule)| *rule);
         let rule = match purpose {
             FilterFor::Init | FilterFor::Program => program,
+            FilterFor::RootInit | FilterFor::RootProgram => {
+                policy::ROOT_RULES.iter().find(|(call, _)| call == name).map_or(program, |(_, rule)| *rule)
+            }
             FilterFor::WarmInit if policy::WARM_INIT_CALLS.contains(name) => program,
             FilterFor::Collector if policy::COLLECTOR_CALLS.contains(name) => program,
             FilterFor::WarmInit | FilterFor::Collector => SyscallRule::Errno(libc::EPERM),

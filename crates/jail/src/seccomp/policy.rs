@@ -56,6 +56,18 @@ pub(super) const ZYGOTE_RULES: &[(&str, SyscallRule)] = &[
     ("setns", check(Check::ZygoteSetns)),
 ];
 
+/// Calls that programs make as the root user of a writable root beyond those of other programs. dpkg gives set-uid
+/// bits to files, which are effective nowhere: such a root has no writable mount of the host, its disk is `nosuid` and
+/// seen by nobody else, and `no_new_privs` is set. apt, su and useradd set groups. useradd asks for the audit system
+/// and does without it if the kernel has none.
+pub(super) const ROOT_RULES: &[(&str, SyscallRule)] = &[
+    ("chmod", Allow),
+    ("fchmod", Allow),
+    ("fchmodat", Allow),
+    ("setgroups", Allow),
+    ("socket", check(Check::RootSocket)),
+];
+
 /// All calls of a PID 1 that only waits for its end.
 pub(super) const WARM_INIT_CALLS: &[&str] =
     &["close", "exit_group", "futex", "ppoll", "restart_syscall", "sendmsg"];

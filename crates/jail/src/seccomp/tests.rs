@@ -8,6 +8,7 @@ use super::policy::{self, SyscallRule};
 use super::*;
 
 mod files;
+mod root;
 mod sockets;
 
 const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];

@@ -144,6 +144,7 @@ impl Provider for Docker {
             sandboxes: Some(SandboxCapabilities {
                 cannot_pause: None,
                 cannot_add_packages: Some(CANNOT_ADD_PACKAGES.to_owned()),
+                cannot_write_root: Some("provider 'docker' has read-only roots only".to_owned()),
                 cannot_use_disk_file: Some("provider 'docker' has disks in memory only".to_owned()),
             }),
         }

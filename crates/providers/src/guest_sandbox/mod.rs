@@ -29,7 +29,7 @@ use std::time::Duration;
 use belljar_egress::Egress;
 use belljar_engine::limits::Limits;
 use belljar_engine::packages::PackageLayer;
-use belljar_engine::plan::{Plan, WORKSPACE};
+use belljar_engine::plan::{Plan, RootAccess, WORKSPACE};
 use belljar_engine::sandbox_handle::SandboxError;
 use belljar_guest::Guest;
 use belljar_guest::protocol::GuestSettings;
@@ -68,6 +68,9 @@ const INSTALLER_ENVIRONMENT: [(&str, &str); 3] = [
 fn sandbox_environment(path: &str, plan: &Plan) -> BTreeMap<String, String> {
     let mut env = base_environment(&format!("{path}:{USER_PROGRAMS}"));
     env.extend(INSTALLER_ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    if plan.root == RootAccess::Writable {
+        env.extend(["USER", "LOGNAME"].map(|name| (name.to_owned(), "root".to_owned())));
+    }
     env.extend(plan.env.clone());
     add_packages(&mut env, &plan.package_layers);
     env

@@ -11,13 +11,13 @@ use belljar_egress::Egress;
 use belljar_engine::explain::DeniedSyscall;
 use belljar_engine::language::Language;
 use belljar_engine::layer::Layer;
-use belljar_engine::outcome::{Kernel, Receipt};
+use belljar_engine::outcome::{Kernel, Receipt, RootReceipt};
 use belljar_engine::packages::PackageLayer;
-use belljar_engine::plan::{DiskStorage, Image, Plan, WORKSPACE};
+use belljar_engine::plan::{DiskStorage, Image, Plan, RootAccess, WORKSPACE};
 use belljar_engine::provider::{BoxFuture, ProviderError};
 use belljar_engine::sandbox_handle::{SandboxError, SandboxFuture, SandboxStats};
 use belljar_guest::{Guest, GuestError};
-use belljar_jail::spec::{Jail, JailEnding, JailRequest, JailResponse};
+use belljar_jail::spec::{Jail, JailEnding, JailRequest, JailResponse, ROOT_CAPABILITIES};
 use belljar_jail::wire::LauncherEvent;
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, OnceCell};
@@ -47,6 +47,7 @@ struct JailBackend {
     shared: Arc<NativeShared>,
     image: Image,
     disk_storage: DiskStorage,
+    root: RootAccess,
     /// The space of its disk in a file. Freed once everything in the sandbox is gone.
     _disk: Option<DiskReservation>,
     /// Interpreters outside the standard folders that are visible inside. No others can run.
@@ -77,6 +78,7 @@ pub(super) async fn open(
         shared: Arc::clone(shared),
         image: checked.plan.image.clone(),
         disk_storage: checked.plan.disk_storage,
+        root: checked.plan.root,
         _disk: disk,
         visible_prefixes,
     };
@@ -157,6 +159,7 @@ fn jail(checked: &CheckedPlan, root: u64) -> Jail {
         workdir: WORKSPACE.to_owned(),
         timeout: None,
         limits: (&checked.plan.limits).into(),
+        writable_root: checked.plan.root == RootAccess::Writable,
         has_disk_file: checked.plan.disk_storage == DiskStorage::File,
         network: run::network(checked),
         host_workspace: checked.host_workspace.clone(),
@@ -253,7 +256,11 @@ impl Backend for JailBackend {
         Box::pin(async {
             let isolation = self.layers().await?;
             let disk_storage = Some(self.disk_storage);
-            Ok(Receipt { isolation, disk_storage, ..Receipt::new(NAME, Kernel::Host) })
+            let root = (self.root == RootAccess::Writable).then(|| RootReceipt {
+                access: self.root,
+                capabilities: ROOT_CAPABILITIES.iter().map(|(name, _)| *name).collect(),
+            });
+            Ok(Receipt { isolation, root, disk_storage, ..Receipt::new(NAME, Kernel::Host) })
         })
     }
 

@@ -26,6 +26,7 @@ mod roots;
 mod run;
 mod run_io;
 mod runtimes;
+mod writable_tree;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ use belljar_engine::language::{LANGUAGES, Language};
 use belljar_engine::layer::Layer;
 use belljar_engine::network::GateKind;
 use belljar_engine::outcome::{Kernel, Outcome};
-use belljar_engine::plan::{Image, Network, Plan, Program, Task};
+use belljar_engine::plan::{Image, Network, Plan, Program, RootAccess, Task};
 use belljar_engine::provider::{
     BoxFuture, Capabilities, ConfinementMismatch, ImageChoice, IsolationStrength, LongestTurns, MissingLayer,
     PoolMetrics, Provider, ProviderError, Sink,
@@ -220,6 +221,20 @@ impl Native {
     }
 }
 
+impl Native {
+    /// Returns why no sandbox can have a writable root here, or `None` if one can.
+    fn obstacle_to_writable_root(&self) -> Option<String> {
+        if let Err(why) = &self.shared.disks {
+            return Some(why.clone());
+        }
+        // Its root user can act as many users, and only this group counts the processes of all of them.
+        if let Some(missing) = self.missing.iter().find(|missing| missing.layer == Layer::CgroupPids) {
+            return Some(format!("{} is not enforced: {}", missing.layer, missing.reason));
+        }
+        disk_file::lacks_mapped_layers().then(|| "the kernel is older than 5.19".to_owned())
+    }
+}
+
 impl Provider for Native {
     fn name(&self) -> &'static str {
         NAME
@@ -230,6 +245,7 @@ impl Provider for Native {
             cannot_pause: self.no_freezer.clone(),
             cannot_add_packages: None,
             cannot_use_disk_file: self.shared.disks.as_ref().err().cloned(),
+            cannot_write_root: self.obstacle_to_writable_root(),
         };
         Capabilities {
             missing: self.missing.clone(),
@@ -332,6 +348,11 @@ fn open_disks(folder: Option<PathBuf>) -> Result<Disks, String> {
 /// Refuses required layers that the plan itself disables.
 fn refuse_unenforceable_layers(plan: &Plan) -> Result<(), ProviderError> {
     let writable_host = plan.host_workspace.is_some() || plan.mounts.iter().any(|mount| mount.writable);
+    if plan.root == RootAccess::Writable && writable_host {
+        let message = "a sandbox with a writable root can make set-uid files, so it mounts nothing writable of the host; \
+                       mount volumes with \"read_only\": true";
+        return Err(ProviderError::unsupported("root", message));
+    }
     let refuse = |layer: Layer, why: &str| {
         Err(ProviderError::unsupported("require", format!("'{layer}' cannot be enforced: {why}")))
     };
@@ -339,6 +360,9 @@ fn refuse_unenforceable_layers(plan: &Plan) -> Result<(), ProviderError> {
         match layer {
             Layer::NetNs if plan.network == Network::Full => {
                 return refuse(*layer, "network 'full' is the host's own network");
+            }
+            Layer::ReadOnlyRoot | Layer::NoCapabilities if plan.root == RootAccess::Writable => {
+                return refuse(*layer, "root 'writable' was asked for");
             }
             Layer::DiskQuota if writable_host => {
                 return refuse(*layer, "a writable host folder has no disk quota");

@@ -9,16 +9,17 @@ use belljar_engine::network::GateKind;
 use belljar_engine::packages::{
     GO_LIBRARY, PYTHON_LAYER, PYTHON_PROFILE_LAYER, PYTHON_SITE_FOLDER, PackageLayer,
 };
-use belljar_engine::plan::{Image, Network};
+use belljar_engine::plan::{Image, Network, RootAccess};
 use belljar_engine::provider::ProviderError;
 use belljar_jail::spec::{HOME, HostBind, INBOX, RootEntry, RootTree, WORKSPACE};
 
 use super::runtimes::{HostRuntimes, LocatedRuntime};
+use super::writable_tree::writable_tree;
 use super::{CheckedPlan, egress};
 use crate::egress::{NODE_PRELOAD, NODE_PRELOAD_PATH};
 use crate::host_paths::utf8_path;
 
-const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Top-level folders of the host that hold programs and libraries.
 const HOST_FOLDERS: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Entries of `/etc` that programs need. The rest is never visible.
@@ -53,7 +54,7 @@ const PASSWD: &str = "root:x:0:0:root:/root:/usr/sbin/nologin\n\
     sandbox:x:1000:1000:sandbox:/home/sandbox:/bin/bash\n\
     nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n";
-const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+pub(super) const HOSTS: &str = "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n";
 const NSSWITCH: &str =
     "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n";
 
@@ -139,7 +140,10 @@ impl RootBuilder {
         {
             return Ok(root);
         }
-        let (mut tree, path) = self.build(checked, prefixes)?;
+        let (mut tree, path) = match plan.root {
+            RootAccess::ReadOnly => self.build(checked, prefixes)?,
+            RootAccess::Writable => writable_tree(checked)?,
+        };
         if is_sandbox {
             tree.extend(PACKAGE_FOLDERS.map(|path| RootEntry::Dir { path: path.to_owned() }));
         }
@@ -220,14 +224,14 @@ impl RootBuilder {
 }
 
 /// The image of another provider. Admission refuses these earlier.
-fn foreign_image(name: &str) -> ProviderError {
+pub(super) fn foreign_image(name: &str) -> ProviderError {
     let message = format!("'{}' belongs to another provider", name.escape_debug());
     ProviderError::unsupported("image", message)
 }
 
 /// Returns an empty mount point for a host folder. Mount points below the workspace are created later,
 /// inside.
-fn mount_point(bind: &HostBind) -> Option<RootEntry> {
+pub(super) fn mount_point(bind: &HostBind) -> Option<RootEntry> {
     let path = bind.destination.clone();
     if path.starts_with("/workspace/") {
         return None;
@@ -236,7 +240,7 @@ fn mount_point(bind: &HostBind) -> Option<RootEntry> {
     Some(if is_folder { RootEntry::Dir { path } } else { RootEntry::File { path, content: Vec::new() } })
 }
 
-fn file(path: &str, content: &str) -> RootEntry {
+pub(super) fn file(path: &str, content: &str) -> RootEntry {
     RootEntry::File { path: path.to_owned(), content: content.as_bytes().to_vec() }
 }
 
@@ -245,7 +249,7 @@ fn link(path: &str, target: &str) -> RootEntry {
 }
 
 /// Returns the entries that every root has, whatever the image.
-fn common_tree() -> RootTree {
+pub(super) fn common_tree() -> RootTree {
     let folders = ["/proc", "/sys", "/tmp", "/dev/pts", "/dev/shm", WORKSPACE, HOME, INBOX];
     let mut tree: RootTree = folders.iter().map(|path| RootEntry::Dir { path: (*path).to_owned() }).collect();
     let devices = [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)];
@@ -309,7 +313,7 @@ fn host_resolv_conf() -> Option<RootEntry> {
     Some(RootEntry::Bind { source, path: path.to_owned() })
 }
 
-fn resolv_conf(network: &Network) -> String {
+pub(super) fn resolv_conf(network: &Network) -> String {
     match network {
         Network::Hosts(_) | Network::Internet(_) => egress::resolv_conf(),
         Network::None => "# this sandbox has no network\n".to_owned(),
@@ -318,7 +322,7 @@ fn resolv_conf(network: &Network) -> String {
 }
 
 /// Returns the tree of an unpacked root: its folders, except those of which a sandbox has its own.
-fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
+pub(super) fn folder_tree(folder: &Path) -> Result<RootTree, ProviderError> {
     let wrong = |why: String| ProviderError::Invalid {
         field: "image",
         message: format!("'{}' {why}", folder.display()),

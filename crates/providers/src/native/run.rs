@@ -162,6 +162,7 @@ impl JailRun<'_> {
             workdir: self.task.workdir.clone(),
             timeout: Some(self.timeout),
             limits: (&checked.plan.limits).into(),
+            writable_root: false,
             has_disk_file: false,
             network: network(checked),
             host_workspace: checked.host_workspace.clone(),

@@ -26,6 +26,7 @@ fn report(id: &ExecutionId, cpu: Duration) -> Report {
             warm: Warmth::Cold,
             simulated: false,
             network: None,
+            root: None,
             disk_storage: None,
             instead_of: None,
             service: None,

@@ -194,6 +194,9 @@ pub(super) struct CreateArgs {
     /// Limit on the data written to disk
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, allow_hyphen_values = true)]
     pub(super) disk: Option<i64>,
+    /// Whether programs may change the system, as its root user: read_only or writable; needs an image
+    #[arg(long, value_name = "HOW", value_parser = ["read_only", "writable"])]
+    pub(super) root: Option<String>,
     /// Where the disk is: memory, or file, which may be larger than memory [default: the server's]
     #[arg(long, value_name = "WHERE", value_parser = ["memory", "file"])]
     pub(super) disk_storage: Option<String>,

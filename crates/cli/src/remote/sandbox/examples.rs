@@ -17,6 +17,7 @@ Examples:
   belljar sandbox create --timeout 2h --on-timeout pause --memory 2G --cpus 2
   belljar sandbox create --network internet --env TOKEN
   belljar sandbox create --dep pandas --dep npm:lodash
+  belljar sandbox create --image debian:13 --root writable --disk 4G
   belljar sandbox create --volume data:/data:ro --metadata job=42";
 
 pub(super) const LIST: &str = "\

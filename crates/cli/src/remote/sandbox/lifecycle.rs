@@ -56,6 +56,7 @@ fn request(args: CreateArgs) -> Result<Value, CliError> {
         ("policy", args.policy.map(Value::from)),
         ("timeout_ms", args.timeout.map(Value::from)),
         ("life_ms", args.life.map(Value::from)),
+        ("root", args.root.map(Value::from)),
         ("disk_storage", args.disk_storage.map(Value::from)),
         ("on_timeout", args.on_timeout.map(Value::from)),
         ("network", args.network.map(|text| json!(parse_network(&text)))),

@@ -78,6 +78,7 @@ impl SpareJails {
             is_sandbox: false,
             gate: None,
             disk_mount: None,
+            writable_root: false,
         };
         let made = set_up_jail(context, filters, &request).map(|mut spare| {
             // If this fails, it is tried again, and reported, when the actual limits are known.

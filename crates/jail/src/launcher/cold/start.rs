@@ -1,5 +1,6 @@
 //! Cold starts: sets up a jail, on demand or in advance, and then sends it what to run.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -7,11 +8,12 @@ use belljar_model::layer::Layer;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
+use super::mounts::{map_disk_owners, open_host_folders, open_lower_layer};
 use crate::cgroup::{self, Controller, Group};
 use crate::fault;
 use crate::inside::{self, JailSetup, MountPlan};
 use crate::launcher::ids::lease::IdLease;
-use crate::launcher::ids::map::{create_mount_map, write_maps};
+use crate::launcher::ids::map::write_maps;
 use crate::launcher::limits;
 use crate::launcher::oom_score::{OomScores, Standing, open_oom_score, set_oom_score};
 use crate::launcher::pending_run::chown_streams;
@@ -21,7 +23,7 @@ use crate::launcher::recyclable::{IdSource, Recyclable};
 use crate::launcher::run::{Run, StartedJail};
 use crate::launcher::setup::LauncherContext;
 use crate::launcher::watch::seccomp_notify::NotifyListener;
-use crate::root_trees::{self, BuiltRoot};
+use crate::root_trees::BuiltRoot;
 use crate::seccomp::{FilterFor, SeccompFilter};
 use crate::spec::{HostBind, INNER_UID, Jail, JailNetwork, WORKSPACE};
 use crate::step::{Step, StepFailed, step};
@@ -42,6 +44,8 @@ pub(crate) struct SetupRequest<'a> {
     pub(crate) gate: Option<&'a OwnedFd>,
     /// Mount of the disk, if it is in a file. It is used once.
     pub(crate) disk_mount: Option<&'a OwnedFd>,
+    /// Whether the root is writable.
+    pub(crate) writable_root: bool,
 }
 
 /// The seccomp filters of a cold jail.
@@ -50,6 +54,8 @@ pub(crate) struct ColdFilters {
     init: SeccompFilter,
     /// For commands; the launcher listens to its notifications.
     program: SeccompFilter,
+    /// The same two for jails with a writable root, once one was asked for.
+    root: OnceCell<(SeccompFilter, SeccompFilter)>,
 }
 
 impl ColdFilters {
@@ -57,7 +63,26 @@ impl ColdFilters {
         Self {
             init: SeccompFilter::for_this_machine(FilterFor::Init),
             program: SeccompFilter::for_this_machine(FilterFor::Program),
+            root: OnceCell::new(),
         }
+    }
+
+    /// Returns the filter of PID 1.
+    fn init(&self, writable_root: bool) -> &SeccompFilter {
+        if writable_root { &self.of_root_user().0 } else { &self.init }
+    }
+
+    /// Returns the filter of commands.
+    fn program(&self, writable_root: bool) -> &SeccompFilter {
+        if writable_root { &self.of_root_user().1 } else { &self.program }
+    }
+
+    fn of_root_user(&self) -> &(SeccompFilter, SeccompFilter) {
+        self.root.get_or_init(|| {
+            let [init, program] =
+                [FilterFor::RootInit, FilterFor::RootProgram].map(SeccompFilter::for_this_machine);
+            (init, program)
+        })
     }
 }
 
@@ -84,7 +109,10 @@ pub(crate) fn set_up_jail(
     filters: &ColdFilters,
     request: &SetupRequest<'_>,
 ) -> Result<SpareJail, StepFailed> {
-    let ids = step(Step::UserId, "", || context.ids.lease(!request.binds.is_empty()))?;
+    let ids = step(Step::UserId, "", || match request.writable_root {
+        true => context.ids.lease_block(),
+        false => context.ids.lease(!request.binds.is_empty()),
+    })?;
     set_up_jail_with_ids(context, filters, request, ids).inspect_err(|_| context.ids.release(ids))
 }
 
@@ -94,7 +122,7 @@ fn set_up_jail_with_ids(
     request: &SetupRequest<'_>,
     ids: IdLease,
 ) -> Result<SpareJail, StepFailed> {
-    let binds = open_mounts(context, request, ids)?;
+    let opened = open_mounts(context, request, ids)?;
     let guest = request.is_sandbox.then(|| context.guest()).transpose()?;
     let group = if request.is_sandbox { context.create_sandbox_cgroup() } else { context.create_cgroup(1) }?;
     let own_network = request.network != JailNetwork::Host && !fault::is_left_out(Layer::NetNs);
@@ -111,18 +139,19 @@ fn set_up_jail_with_ids(
         mounts: MountPlan {
             tree: &request.root.tree,
             root_path: &request.root.path,
-            binds: &binds,
-            owner: (INNER_UID, INNER_UID),
+            binds: &opened.binds,
+            owner: if request.writable_root { (0, 0) } else { (INNER_UID, INNER_UID) },
             disk_bytes: None,
             disk_mount: request.disk_mount,
+            lower_mount: opened.lower.as_ref(),
         },
         cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
         id_map_ready: go,
         init_socket: init_socket_inside,
         command_sockets: command_sockets_inside,
         report: report_writer,
-        init_filter: &filters.init,
-        program_filter: &filters.program,
+        init_filter: filters.init(request.writable_root),
+        program_filter: filters.program(request.writable_root),
         guest_binary: guest,
         gate_socket: request.gate,
         has_tun: request.network == JailNetwork::Tun,
@@ -132,9 +161,8 @@ fn set_up_jail_with_ids(
         cgroup_limits_processes: context.has_controller(Controller::Pids),
         limit_memory_per_process: !context.has_controller(Controller::Memory),
     };
-    let flags = namespace_flags(setup.new_network);
     let into = group.as_ref().and_then(Group::v2_dir_fd);
-    let cloned = step(Step::Namespaces, "", || clone_into_network(context, flags, network.as_ref(), into))?;
+    let cloned = step(Step::Namespaces, "", || clone_into_network(context, &setup, network.as_ref(), into))?;
     let (pid, pidfd) = match cloned {
         CloneResult::Child => inside::run_pid1(&setup),
         CloneResult::Parent { pid, pidfd } => (pid, pidfd.ok_or(Errno::NOSYS)),
@@ -170,16 +198,25 @@ fn set_up_jail_with_ids(
     }
 }
 
-/// Opens the host folders of a jail, and maps the ids of its disk.
+/// Detached mounts for a jail.
+struct OpenedMounts {
+    /// Host folders with their destinations.
+    binds: Vec<(OwnedFd, String)>,
+    /// The image of a writable root.
+    lower: Option<OwnedFd>,
+}
+
+/// Opens the host folders of a jail and the image of a writable root, and maps the ids of its disk.
 fn open_mounts(
     context: &LauncherContext,
     request: &SetupRequest<'_>,
     ids: IdLease,
-) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
+) -> Result<OpenedMounts, StepFailed> {
     if let Some(mount) = request.disk_mount {
         step(Step::Owners, "the disk", || map_disk_owners(context, mount, ids))?;
     }
-    open_host_folders(context, &request.binds, ids)
+    let lower = request.writable_root.then(|| open_lower_layer(context, request.root, ids)).transpose()?;
+    Ok(OpenedMounts { binds: open_host_folders(context, &request.binds, ids)?, lower })
 }
 
 /// Creates a pair of sockets for each command.
@@ -200,14 +237,14 @@ fn release_init(context: &LauncherContext, spare: &SpareJail, let_go: &OwnedFd) 
 /// because these jails do not own their network namespace.
 fn clone_into_network(
     context: &LauncherContext,
-    flags: libc::c_int,
+    setup: &JailSetup<'_>,
     network: Option<&OwnedFd>,
     group: Option<BorrowedFd<'_>>,
 ) -> Result<CloneResult, Errno> {
     if let Some(network) = network {
         sys::setns(network.as_fd(), libc::CLONE_NEWNET)?;
     }
-    let cloned = sys::clone(flags, group);
+    let cloned = sys::clone(namespace_flags(setup.new_network), group);
     if network.is_some() && !matches!(cloned, Ok(CloneResult::Child)) {
         sys::setns(context.network.as_fd(), libc::CLONE_NEWNET)?;
     }
@@ -234,69 +271,6 @@ pub(crate) fn all_binds(jail: &Jail) -> Vec<HostBind> {
         writable: true,
     });
     playground.chain(jail.binds.iter().cloned()).collect()
-}
-
-fn open_host_folders(
-    context: &LauncherContext,
-    binds: &[HostBind],
-    ids: IdLease,
-) -> Result<Vec<(OwnedFd, String)>, StepFailed> {
-    let bind = |bind: &HostBind| {
-        let (source, mount) = step(Step::HostFolder, &bind.source, || open_host_folder(context, bind))?;
-        if context.ids.is_host_root() {
-            step(Step::Owners, &bind.source, || map_owner(context, &source, &mount, bind.writable, ids))?;
-        }
-        Ok((mount, bind.destination.clone()))
-    };
-    binds.iter().map(bind).collect()
-}
-
-/// Opens a host folder and creates a detached mount of it. If the launcher runs as the host's root, mounts
-/// below the folder are left out: they may belong to other users, and may not support id mapping.
-fn open_host_folder(context: &LauncherContext, bind: &HostBind) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let source = root_trees::open_host(&bind.source)?;
-    let detach = if context.ids.is_host_root() {
-        root_trees::detached_without_submounts
-    } else {
-        root_trees::detached
-    };
-    let mount = detach(&source)?;
-    let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-    if !bind.writable {
-        attributes |= libc::MOUNT_ATTR_RDONLY;
-    }
-    sys::mount_setattr(mount.as_fd(), true, attributes, None)?;
-    Ok((source, mount))
-}
-
-/// Maps ids on the mount: the owner's files appear as the sandbox user's, and files created inside belong to
-/// the owner.
-fn map_owner(
-    context: &LauncherContext,
-    source: &OwnedFd,
-    mount: &OwnedFd,
-    writable: bool,
-    ids: IdLease,
-) -> Result<(), Errno> {
-    let owner = rustix::fs::fstat(source)?;
-    let map = create_mount_map(&context.proc, &[(owner.st_uid, ids.uid)], &[(owner.st_gid, ids.gid)])?;
-    match sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd())) {
-        // The file system does not support id mapping. A read-only mount is then read with the rights of
-        // "others".
-        Err(Errno::INVAL) if !writable => Ok(()),
-        mapped => mapped,
-    }
-}
-
-/// Maps ids on the mount of a disk in a file, where ids are those inside. This works only as the host's root, and
-/// only for a mount that was never attached.
-fn map_disk_owners(context: &LauncherContext, mount: &OwnedFd, ids: IdLease) -> Result<(), Errno> {
-    if !context.ids.is_host_root() || !ids.is_separate() {
-        return Err(Errno::PERM);
-    }
-    let (uids, gids) = ids.maps();
-    let map = create_mount_map(&context.proc, &uids, &gids)?;
-    sys::mount_setattr(mount.as_fd(), false, 0, Some(map.as_fd()))
 }
 
 impl SpareJail {

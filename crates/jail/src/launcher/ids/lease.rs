@@ -9,21 +9,23 @@ use belljar_model::layer::{Layer, MissingLayer};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::map::IdRange;
+use super::map::{IdExtent, IdRange};
 use crate::spec::{INNER_INIT_UID, INNER_UID};
 use crate::sys;
 
 /// The source of id leases.
 #[derive(Debug)]
 pub(crate) enum IdAllocator {
-    /// A range of ids with a lock file; each jail gets two ids.
+    /// A range of ids with a lock file; each jail gets two ids, or one with a writable root a block.
     Range {
         uids: IdRange,
         gids: IdRange,
         lock: OwnedFd,
-        /// Slots that this launcher holds. It could lock them again, because the locks are its own.
-        held: RefCell<BTreeSet<u32>>,
+        /// Places of the locks that this launcher holds. It could lock them again, because they are its own.
+        held: RefCell<BTreeSet<u64>>,
         next: u32,
+        /// Blocks of ids for jails with a writable root; only for the host's root, which can map ids of mounts.
+        blocks: Option<IdRange>,
         /// Whether the launcher runs as the host's root, which can also map ids of mounts.
         is_host_root: bool,
         /// The launcher's own ids, used for jails with host folders if ids of mounts cannot be mapped.
@@ -33,30 +35,44 @@ pub(crate) enum IdAllocator {
     Shared { uid: u32, gid: u32, missing_layer: MissingLayer },
 }
 
-/// Pairs of an id inside and the id outside.
-type IdPairs = Vec<(u32, u32)>;
+/// Number of ids of a jail with a writable root: those of users, system users and `nobody` of an image.
+const BLOCK_IDS: u32 = 1 << 16;
+/// Place of the first block's lock in the lock file, behind those of pairs.
+const BLOCK_LOCKS: u64 = 1 << 32;
 
 /// The leased ids of one jail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IdLease {
+    /// Host user id of the sandbox user, which is the root user of a jail with a writable root.
     pub(crate) uid: u32,
+    /// Host group id of that user.
     pub(crate) gid: u32,
-    slot: Option<u32>,
+    /// Place of the lock, if no other jail or user has these ids.
+    lock_at: Option<u64>,
+    is_block: bool,
 }
 
 impl IdLease {
+    fn shared(uid: u32, gid: u32) -> Self {
+        Self { uid, gid, lock_at: None, is_block: false }
+    }
+
     /// Returns whether no other jail or user has these ids.
     pub(crate) fn is_separate(self) -> bool {
-        self.slot.is_some()
+        self.lock_at.is_some()
     }
 
     /// Returns the uid map and the gid map.
-    pub(crate) fn maps(self) -> (IdPairs, IdPairs) {
-        let mut uids = vec![(INNER_UID, self.uid)];
-        let mut gids = vec![(INNER_UID, self.gid)];
+    pub(crate) fn maps(self) -> (Vec<IdExtent>, Vec<IdExtent>) {
+        if self.is_block {
+            let all = |outside| vec![IdExtent { inside: 0, outside, count: BLOCK_IDS }];
+            return (all(self.uid), all(self.gid));
+        }
+        let mut uids = vec![IdExtent::one(INNER_UID, self.uid)];
+        let mut gids = vec![IdExtent::one(INNER_UID, self.gid)];
         if self.is_separate() {
-            uids.push((INNER_INIT_UID, self.uid + 1));
-            gids.push((INNER_INIT_UID, self.gid + 1));
+            uids.push(IdExtent::one(INNER_INIT_UID, self.uid + 1));
+            gids.push(IdExtent::one(INNER_INIT_UID, self.gid + 1));
         }
         (uids, gids)
     }
@@ -92,7 +108,15 @@ impl IdAllocator {
         let slots = uids.count.min(gids.count) / 2;
         let next = rustix::process::getpid().as_raw_nonzero().get() as u32 % slots;
         let held = RefCell::default();
-        Ok(Self::Range { uids, gids, lock, held, next, is_host_root: root, launcher_ids: own })
+        Ok(Self::Range { uids, gids, lock, held, next, blocks: None, is_host_root: root, launcher_ids: own })
+    }
+
+    /// Adds blocks of ids for jails with a writable root.
+    pub(crate) fn with_blocks(mut self, ids: IdRange) -> Self {
+        if let Self::Range { blocks, is_host_root: true, .. } = &mut self {
+            *blocks = Some(ids);
+        }
+        self
     }
 
     /// Returns the isolation layer that is missing if ids are shared.
@@ -113,18 +137,18 @@ impl IdAllocator {
     /// ids: only the owner of the folders can use them.
     pub(crate) fn lease(&mut self, host_folders: bool) -> Result<IdLease, Errno> {
         match self {
-            Self::Shared { uid, gid, .. } => Ok(IdLease { uid: *uid, gid: *gid, slot: None }),
+            Self::Shared { uid, gid, .. } => Ok(IdLease::shared(*uid, *gid)),
             Self::Range { is_host_root: false, launcher_ids: own, .. } if host_folders => {
-                Ok(IdLease { uid: own.0, gid: own.1, slot: None })
+                Ok(IdLease::shared(own.0, own.1))
             }
             Self::Range { uids, gids, lock, held, next, .. } => {
                 let slots = uids.count.min(gids.count) / 2;
                 for _ in 0..slots {
                     let slot = *next;
                     *next = (*next + 1) % slots;
-                    if take_lock(lock, held, slot) {
+                    if take_lock(lock, held, slot.into()) {
                         let (uid, gid) = (uids.first + 2 * slot, gids.first + 2 * slot);
-                        return Ok(IdLease { uid, gid, slot: Some(slot) });
+                        return Ok(IdLease { uid, gid, lock_at: Some(slot.into()), is_block: false });
                     }
                 }
                 Err(Errno::USERS)
@@ -132,19 +156,32 @@ impl IdAllocator {
         }
     }
 
+    /// Leases a block of ids for a jail with a writable root.
+    pub(crate) fn lease_block(&mut self) -> Result<IdLease, Errno> {
+        let Self::Range { blocks: Some(blocks), lock, held, .. } = self else { return Err(Errno::PERM) };
+        for block in 0..blocks.count / BLOCK_IDS {
+            let lock_at = BLOCK_LOCKS + u64::from(block);
+            if take_lock(lock, held, lock_at) {
+                let first = blocks.first + block * BLOCK_IDS;
+                return Ok(IdLease { uid: first, gid: first, lock_at: Some(lock_at), is_block: true });
+            }
+        }
+        Err(Errno::USERS)
+    }
+
     /// Releases a lease.
     pub(crate) fn release(&self, lease: IdLease) {
-        if let (Self::Range { lock, held, .. }, Some(slot)) = (self, lease.slot) {
-            sys::unlock_byte(lock.as_fd(), slot.into());
-            held.borrow_mut().remove(&slot);
+        if let (Self::Range { lock, held, .. }, Some(lock_at)) = (self, lease.lock_at) {
+            sys::unlock_byte(lock.as_fd(), lock_at);
+            held.borrow_mut().remove(&lock_at);
         }
     }
 }
 
-/// Takes the lock of a slot, unless this or another launcher has it.
-fn take_lock(lock: &OwnedFd, held: &RefCell<BTreeSet<u32>>, slot: u32) -> bool {
+/// Takes the lock at this place, unless this or another launcher has it.
+fn take_lock(lock: &OwnedFd, held: &RefCell<BTreeSet<u64>>, lock_at: u64) -> bool {
     let mut held = held.borrow_mut();
-    !held.contains(&slot) && sys::lock_byte(lock.as_fd(), slot.into()).is_ok() && held.insert(slot)
+    !held.contains(&lock_at) && sys::lock_byte(lock.as_fd(), lock_at).is_ok() && held.insert(lock_at)
 }
 
 #[cfg(test)]
@@ -152,18 +189,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_slot_is_leased_twice() {
+    fn blocks_and_pairs_are_leased_once() {
         let folder = std::env::temp_dir().join(format!("belljar-leases-{}", std::process::id()));
         let folder = folder.to_str().unwrap();
-        let ids = IdRange { first: 1_000_000, count: 4 };
-        let create = || IdAllocator::range(ids, ids, folder, true).unwrap();
+        let pairs = IdRange { first: 1_000_000, count: 4 };
+        let blocks = IdRange { first: 2_000_000, count: 2 * BLOCK_IDS };
+        let create = || IdAllocator::range(pairs, pairs, folder, true).unwrap().with_blocks(blocks);
         let (mut one, mut two) = (create(), create());
-        let (first, second) = (one.lease(false).unwrap(), two.lease(false).unwrap());
-        assert_ne!(first, second);
-        // Its own lock would not stop it.
-        assert_eq!(one.lease(false), Err(Errno::USERS));
+        let (first, second) = (one.lease_block().unwrap(), two.lease_block().unwrap());
+        assert_eq!((first.uid, second.gid), (2_000_000, 2_000_000 + BLOCK_IDS));
+        assert_eq!(first.maps().0, [IdExtent { inside: 0, outside: 2_000_000, count: BLOCK_IDS }]);
+        assert_eq!(one.lease_block(), Err(Errno::USERS));
         one.release(first);
-        assert_eq!(two.lease(false), Ok(first), "another launcher may have it then");
+        assert_eq!(two.lease_block(), Ok(first), "another launcher may have it then");
+        // Pairs have locks of their own.
+        let pairs = [one.lease(false).unwrap(), two.lease(false).unwrap()];
+        assert!(pairs[0] != pairs[1] && one.lease(false) == Err(Errno::USERS));
+        assert_eq!(pairs[0].maps().0.len(), 2);
+        let mut ordinary = IdAllocator::range(blocks, blocks, folder, false).unwrap().with_blocks(blocks);
+        assert_eq!(ordinary.lease_block(), Err(Errno::PERM), "its mounts cannot be mapped");
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use serde::{Deserialize, Serialize};
 
 use crate::sys::{self, CloneResult};
 
@@ -15,6 +16,21 @@ use crate::sys::{self, CloneResult};
 pub(crate) struct IdRange {
     pub(crate) first: u32,
     pub(crate) count: u32,
+}
+
+/// Ids in a user namespace, or on a mount, and the ids that they are outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct IdExtent {
+    pub(crate) inside: u32,
+    pub(crate) outside: u32,
+    pub(crate) count: u32,
+}
+
+impl IdExtent {
+    /// Returns the extent of a single id.
+    pub(crate) fn one(inside: u32, outside: u32) -> Self {
+        Self { inside, outside, count: 1 }
+    }
 }
 
 const HELPERS: [&str; 2] = ["/usr/bin/newuidmap", "/usr/bin/newgidmap"];
@@ -146,12 +162,12 @@ pub(crate) fn lease_lock_folder(uid: u32) -> String {
     }
 }
 
-/// Creates a user namespace that is never entered, as the id map of a mount: pairs of an id on disk and the id that
-/// it appears as.
+/// Creates a user namespace that is never entered, as the id map of a mount: ids on disk appear as those
+/// outside.
 pub(crate) fn create_mount_map(
     proc: &OwnedFd,
-    uids: &[(u32, u32)],
-    gids: &[(u32, u32)],
+    uids: &[IdExtent],
+    gids: &[IdExtent],
 ) -> Result<OwnedFd, Errno> {
     let (hold, release) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let pid = match sys::clone(libc::CLONE_NEWUSER, None)? {
@@ -170,15 +186,16 @@ pub(crate) fn create_mount_map(
     namespace
 }
 
-/// Writes the id maps of a new user namespace, as pairs of an id inside and the id outside.
+/// Writes the id maps of a new user namespace.
 pub(crate) fn write_maps(
     proc: &OwnedFd,
     pid: i32,
-    uids: &[(u32, u32)],
-    gids: &[(u32, u32)],
+    uids: &[IdExtent],
+    gids: &[IdExtent],
 ) -> Result<(), Errno> {
-    for (name, pairs) in [("uid_map", uids), ("gid_map", gids)] {
-        let lines: String = pairs.iter().map(|(inside, outside)| format!("{inside} {outside} 1\n")).collect();
+    for (name, extents) in [("uid_map", uids), ("gid_map", gids)] {
+        let line = |IdExtent { inside, outside, count }: &IdExtent| format!("{inside} {outside} {count}\n");
+        let lines: String = extents.iter().map(line).collect();
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(proc, format!("{pid}/{name}"), flags, Mode::empty())?;
         rustix::io::write(file.as_fd(), lines.as_bytes())?;

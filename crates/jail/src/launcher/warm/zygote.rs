@@ -157,6 +157,7 @@ impl Zygote {
                 owner: (ids.uid, ids.gid),
                 disk_bytes: Some(DISK_BYTES),
                 disk_mount: None,
+                lower_mount: None,
             },
             cgroup_join_fds: group.as_ref().map_or(&[], Group::v1_join_fds),
             report: report_writer,
