@@ -105,7 +105,7 @@ fn line(row: &Setting, defaults: &Settings) -> String {
 }
 
 #[test]
-fn the_page_matches_the_table() {
+fn settings_docs_are_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/settings.md");
     if std::env::var_os("BELLJAR_WRITE_DOCS").is_some() {
         std::fs::write(path, page()).unwrap();

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_matches_the_tables() {
+    fn findings_docs_are_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings.md");
         if std::env::var_os("BELLJAR_WRITE_DOCS").is_some() {
             std::fs::write(path, findings_page()).unwrap();
