@@ -166,7 +166,13 @@ const PYTHON: Runtime = Runtime {
     startup: Some(StartupModule {
         variable: "PYTHONPATH",
         file: "sitecustomize.py",
-        source: include_str!("runners/startup.py"),
+        // The launcher gives zygotes the same text.
+        source: concat!(
+            "FIGURES = r'''",
+            include_str!("runners/figures.py"),
+            "'''\n",
+            include_str!("runners/startup.py")
+        ),
     }),
     ..interpreter("python3", &[&["{program}", "{source}"]])
 };

@@ -469,7 +469,12 @@ type Files = Vec<(&'static str, &'static [u8])>;
 /// The scripts that prepare a cold interpreter and call `main`. Warm interpreters run them too, so that programs
 /// see no difference.
 const PYTHON_RUNNER: &str = include_str!("../../../../engine/src/runners/python.py");
-const PYTHON_STARTUP: &str = include_str!("../../../../engine/src/runners/startup.py");
+const PYTHON_STARTUP: &str = concat!(
+    "FIGURES = r'''",
+    include_str!("../../../../engine/src/runners/figures.py"),
+    "'''\n",
+    include_str!("../../../../engine/src/runners/startup.py")
+);
 const NODE_RUNNER: &str = include_str!("../../../../engine/src/runners/javascript.cjs");
 
 /// Returns the files in an interpreter's inbox, its command line and its environment.
