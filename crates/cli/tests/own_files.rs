@@ -131,7 +131,7 @@ const FAILING: &[(&str, &str)] = &[
     ("javascript", "throw new Error('no')"),
 ];
 
-/// The same in languages that have no arguments.
+/// Returns these inputs without arguments, for languages that have none.
 const FAILING_FROM_WORKSPACE: &[(&str, &str)] = &[
     ("ruby", "def f = raise('no')\nf"),
     ("php", "<?php\nfunction f() { throw new Exception('no'); }\nf();"),

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! While output gathers, the pipe is not registered with the event loop. A registered pipe wakes this process for each
-//! write, also when nobody waits for it, and a program that prints lines makes a write for each. Waking this process
+//! write, also without a waiting reader, and a program that prints lines makes a write for each. Waking this process
 //! takes both of them longer than the line.
 
 use std::io;

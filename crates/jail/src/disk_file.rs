@@ -25,7 +25,7 @@ use crate::sys;
 const MKFS: [&str; 3] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
 const LOOP_CONTROL: &str = "/dev/loop-control";
 const BLOCK_BYTES: u32 = 4_096;
-/// Maximum attempts to get a loop device that nobody else takes at the same time.
+/// Maximum attempts to get a loop device that no other process takes at the same time.
 const LOOP_ATTEMPTS: usize = 64;
 
 /// Why there is no disk.

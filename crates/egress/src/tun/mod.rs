@@ -95,7 +95,7 @@ impl Drop for OpenDevice {
     fn drop(&mut self) {
         let device = self.0.take().map(AsyncFd::into_inner);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            // Nobody waits for it.
+            // Closing needs no answer.
             let _closing = runtime.spawn_blocking(move || drop(device));
         }
     }

@@ -63,7 +63,7 @@ struct FirstSegment {
 enum FlowState {
     /// The server is asked first.
     Pending(FirstSegment),
-    /// It has a stream.
+    /// The connection has a stream.
     Open(SocketHandle),
     /// Its stream is gone, and its last segments are still sent.
     Lingering(SocketHandle, Instant),

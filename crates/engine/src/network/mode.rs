@@ -11,7 +11,7 @@ use crate::Error;
 pub enum GateKind {
     /// Variables tell them to use a proxy on the sandbox's loopback.
     Proxy,
-    /// They connect to hosts by themselves: a TUN device leads to the gate.
+    /// Programs connect to hosts by themselves: a TUN device leads to the gate.
     Tun,
 }
 

@@ -30,7 +30,6 @@ mod writable_tree;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use belljar_engine::language::{LANGUAGES, Language};
@@ -136,8 +135,6 @@ struct NativeShared {
     always_proxy: bool,
     /// Whether sandboxes can have TUN devices. Found out when the first one needs it.
     has_tun: OnceLock<bool>,
-    /// Whether creating such a device has failed although its file could be opened.
-    tun_failed: AtomicBool,
     /// Disks in files, or why there are none.
     disks: Result<Disks, String>,
 }
@@ -146,23 +143,11 @@ impl NativeShared {
     /// Returns how the programs of a network with a gate reach it. The host's loopback is reached through the
     /// proxy: without one, `localhost` is the sandbox's own.
     fn gate_kind(&self, network: &Network) -> GateKind {
-        let can_open = || *self.has_tun.get_or_init(belljar_jail::tun::is_available);
-        let has_tun = || !self.tun_failed.load(Ordering::Relaxed) && can_open();
+        let has_tun = || *self.has_tun.get_or_init(belljar_jail::tun::is_available);
         match network.gate_rules() {
             Some(rules) if !self.always_proxy && !rules.allows_host_loopback() && has_tun() => GateKind::Tun,
             _ => GateKind::Proxy,
         }
-    }
-
-    /// Returns whether a set-up failed because there is no TUN device after all. Then this and all later sandboxes
-    /// use the proxy: nothing of the tenant's has run, and the receipt names what was used.
-    fn gives_up_tun(&self, checked: &CheckedPlan, failed: &ProviderError) -> bool {
-        let ProviderError::Setup { step, cause } = failed else { return false };
-        let is_device = checked.gate == GateKind::Tun && step == Step::NetworkDevice.name();
-        if is_device && !self.tun_failed.swap(true, Ordering::Relaxed) {
-            tracing::warn!("no TUN device can be made ({cause}); programs reach the network by a proxy");
-        }
-        is_device
     }
 
     /// Returns a string that changes with the program that runs a language.
@@ -201,8 +186,8 @@ impl Native {
         let always_proxy = launched.always_proxy;
         let disks = open_disks(launched.disk_folder.take());
         let (link, host) = LauncherHandle::open(launched, settings).await?;
-        let (has_tun, tun_failed) = (OnceLock::new(), AtomicBool::new(false));
-        let shared = NativeShared { link, roots, builds, always_proxy, has_tun, tun_failed, disks };
+        let has_tun = OnceLock::new();
+        let shared = NativeShared { link, roots, builds, always_proxy, has_tun, disks };
         Ok(Self { shared: Arc::new(shared), missing: host.missing, no_freezer: host.no_freezer })
     }
 
@@ -298,9 +283,8 @@ impl Provider for Native {
             let checked = CheckedPlan::check(plan, &self.shared)?;
             let ended = run::run(&self.shared, &checked, task, sink, Box::pin(&mut cancel)).await;
             match ended {
-                Err(failed) if self.shared.gives_up_tun(&checked, &failed) => {
-                    let checked = CheckedPlan::check(plan, &self.shared)?;
-                    run::run(&self.shared, &checked, task, sink, cancel).await
+                Err(failed) if checked.lacks_tun(&failed) => {
+                    run::run(&self.shared, &checked.with_proxy(), task, sink, cancel).await
                 }
                 ended => ended,
             }
@@ -322,8 +306,8 @@ impl Provider for Native {
         Box::pin(async move {
             let checked = CheckedPlan::check(plan, &self.shared)?;
             let sandbox = match backend::open(&self.shared, &checked).await {
-                Err(failed) if self.shared.gives_up_tun(&checked, &failed) => {
-                    backend::open(&self.shared, &CheckedPlan::check(plan, &self.shared)?).await?
+                Err(failed) if checked.lacks_tun(&failed) => {
+                    backend::open(&self.shared, &checked.with_proxy()).await?
                 }
                 opened => opened?,
             };
@@ -394,6 +378,22 @@ impl CheckedPlan {
             GateKind::Tun => plan.clone(),
         };
         Ok(Self { plan, gate, host_workspace, binds })
+    }
+
+    /// Returns whether the set-up failed because no TUN device could be made. Then nothing of the tenant's has run.
+    fn lacks_tun(&self, failed: &ProviderError) -> bool {
+        let ProviderError::Setup { step, cause } = failed else { return false };
+        let is_device = self.gate == GateKind::Tun && step == Step::NetworkDevice.name();
+        if is_device {
+            tracing::debug!("no TUN device ({cause}); this sandbox uses the proxy");
+        }
+        is_device
+    }
+
+    /// Returns the same plan with the proxy. It is for one sandbox: the memory limit that a tenant chose may be why
+    /// it has no device, so the failure says nothing about the sandboxes of others.
+    fn with_proxy(self) -> Self {
+        Self { plan: with_proxy_environment(&self.plan), gate: GateKind::Proxy, ..self }
     }
 
     /// Returns whether a program cannot have changed anything outside the sandbox.

@@ -54,7 +54,7 @@ pub(crate) struct ColdFilters {
     init: SeccompFilter,
     /// For commands; the launcher listens to its notifications.
     program: SeccompFilter,
-    /// The same two for jails with a writable root, once one was asked for.
+    /// Both filters for jails with a writable root, once one was asked for.
     root: OnceCell<(SeccompFilter, SeccompFilter)>,
 }
 
