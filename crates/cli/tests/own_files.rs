@@ -131,7 +131,7 @@ const FAILING: &[(&str, &str)] = &[
     ("javascript", "throw new Error('no')"),
 ];
 
-/// Returns these inputs without arguments, for languages that have none.
+/// Code that fails, in languages that have no arguments.
 const FAILING_FROM_WORKSPACE: &[(&str, &str)] = &[
     ("ruby", "def f = raise('no')\nf"),
     ("php", "<?php\nfunction f() { throw new Exception('no'); }\nf();"),
